@@ -1,0 +1,128 @@
+"""Every error that kbackup raises on purpose, with the exit code and the hint it ends in.
+
+    KbackupError                 1   failure
+    ├── UsageError               2   a flag, a key or a value that can't be used
+    ├── RefusedError             1   a preflight said no; nothing was written
+    ├── NoArchiveError          10   nothing that can be read as an archive
+    ├── LockedError             11   another writer holds the lease
+    ├── LeaseLostError          11   our lease was taken over
+    ├── CorruptError            13   bytes that are not what the format or the manifest says
+    ├── UnreachableError        14   source, target or store can't be reached or denies us
+    ├── ClusterError             1   the cluster answered with an error
+    ├── StoreError               1   the store answered with an error
+    │   ├── NotFoundError
+    │   ├── AlreadyExistsError
+    │   ├── PreconditionError        a conditional replace met another version
+    │   ├── DeniedError         14
+    │   └── OutcomeUnknownError      a write may or may not have taken effect
+    └── InterruptedByUserError 130
+
+A run that is done but reports loss ends with `EXIT_LOSS` (3); that is a result, not an error.
+Errors survive pickling and a trip through an executor's traceback (`marker`, `from_text`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import ClassVar
+
+EXIT_OK = 0
+EXIT_LOSS = 3
+
+_MARK = "KBACKUP-ERROR:"
+
+
+class KbackupError(Exception):
+    """Base of all errors: `message` names the object, `hint` says what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def marker(self) -> str:
+        """One line that `from_text` finds again inside a longer text (an executor's traceback)."""
+        return _MARK + json.dumps([type(self).__name__, self.message, self.hint])
+
+
+class UsageError(KbackupError):
+    exit_code = 2
+
+
+class RefusedError(KbackupError):
+    """A check before the work said no; nothing was written."""
+
+
+class NoArchiveError(KbackupError):
+    exit_code = 10
+
+
+class LockedError(KbackupError):
+    exit_code = 11
+
+
+class LeaseLostError(KbackupError):
+    exit_code = 11
+
+
+class CorruptError(KbackupError):
+    """Bytes that are not what the format or the manifest says: names file, position and hint."""
+
+    exit_code = 13
+
+
+class UnreachableError(KbackupError):
+    exit_code = 14
+
+
+class ClusterError(KbackupError):
+    """The Kafka cluster answered with an error that is not about reaching it."""
+
+
+class StoreError(KbackupError):
+    """The store answered with an error."""
+
+
+class NotFoundError(StoreError):
+    pass
+
+
+class AlreadyExistsError(StoreError):
+    pass
+
+
+class PreconditionError(StoreError):
+    """A replace-if-match met another version of the object."""
+
+
+class DeniedError(StoreError):
+    exit_code = 14
+
+
+class OutcomeUnknownError(StoreError):
+    """A write may or may not have taken effect; the caller reads back to find out."""
+
+
+class InterruptedByUserError(KbackupError):
+    exit_code = 130
+
+
+def _tree(root: type[KbackupError]) -> dict[str, type[KbackupError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found |= _tree(child)
+    return found
+
+
+def from_text(text: str) -> KbackupError | None:
+    """The last error whose `marker` stands in `text`, or None."""
+    at = text.rfind(_MARK)
+    if at < 0:
+        return None
+    name, message, hint = json.JSONDecoder().raw_decode(text[at + len(_MARK) :])[0]
+    return _tree(KbackupError)[name](message, hint)
