@@ -1,0 +1,65 @@
+"""Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|all
+
+`fetch` fills the cache and starts nothing; `lock` locks the broker's jars anew after a change of ivy.xml.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import ExitStack
+
+from kbackup.errors import KbackupError
+from scripts.dev import jars
+from scripts.dev.kafka import Broker
+from scripts.dev.minio import Minio, minio_binary
+from scripts.dev.moto import MotoServer
+from scripts.dev.s3 import S3Server
+
+_SERVERS = {"kafka": ["kafka"], "minio": ["minio"], "moto": ["moto"], "all": ["kafka", "minio", "moto"]}
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["lock"]:
+            jars.lock()
+        case ["fetch"]:
+            print(jars.kafka_jars(), minio_binary(), sep="\n")
+        case [name] if name in _SERVERS:
+            _serve(_SERVERS[name])
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+def _serve(names: list[str]) -> None:
+    # SIGTERM ends us as Ctrl-C does, so that what we started is stopped and removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with ExitStack() as stack:
+        try:
+            for name in names:
+                _announce(name, stack)
+            print("Ctrl-C stops", flush=True)
+            signal.pause()
+        except KeyboardInterrupt:
+            print("stopping", flush=True)
+
+
+def _announce(name: str, stack: ExitStack) -> None:
+    if name == "kafka":
+        print(f"kafka: bootstrap.servers={stack.enter_context(Broker()).bootstrap}", flush=True)
+        return
+    server: S3Server = stack.enter_context(Minio() if name == "minio" else MotoServer())
+    print(
+        f"{name}: AWS_ENDPOINT_URL_S3={server.endpoint_url} AWS_REGION={server.region} "
+        f"AWS_ACCESS_KEY_ID={server.access_key} AWS_SECRET_ACCESS_KEY={server.secret_key}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KbackupError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,99 @@
+"""The cache folder for what tests and the demo need but the tree doesn't hold: broker jars, the MinIO binary.
+
+It is `$KBACKUP_CACHE`, else `$XDG_CACHE_HOME/kbackup`, else `~/.cache/kbackup`. An entry is a folder that
+appears whole (built beside, then renamed): a half-filled one is never used, a second run waits for the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from kbackup.errors import CorruptError, KbackupError
+
+MIN_JAVA = 17
+
+
+def cache_root() -> Path:
+    if chosen := os.environ.get("KBACKUP_CACHE"):
+        return Path(chosen).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base).absolute() / "kbackup"
+
+
+def entry(name: str, fill: Callable[[Path], None]) -> Path:
+    """The cache's folder `name`; where it is missing, `fill` gets an empty folder to make it in."""
+    root = cache_root()
+    final = root / name
+    if final.is_dir():
+        return final
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if final.is_dir():  # another run filled it while we waited
+            return final
+        building = Path(tempfile.mkdtemp(prefix=f"{name}.part-", dir=root))
+        try:
+            fill(building)
+            building.rename(final)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+    return final
+
+
+def read_sums(path: Path) -> dict[str, str]:
+    """File name to SHA-256, from a list in the form that `sha256sum` writes."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {name: digest for digest, name in lines}
+
+
+def check_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    """`CorruptError` unless `folder` holds exactly the files of `sums`, with those SHA-256."""
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    wrong = sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
+    if wrong:
+        raise CorruptError(
+            f"files in {folder} that are missing, foreign or not the locked ones: {', '.join(wrong)}",
+            "remove the folder to fetch them again; if it stays, the source has other bytes than were locked",
+        )
+
+
+def run(argv: Sequence[str], what: str, hint: str, env: Mapping[str, str] | None = None) -> None:
+    """Run a build step; when it fails, the error carries the end of its output."""
+    done = subprocess.run(
+        argv, env=None if env is None else {**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+        raise KbackupError(f"{what} ended with exit code {done.returncode}:\n{tail}\n", hint)
+
+
+def java() -> str:
+    """The path of a `java` of at least `MIN_JAVA`."""
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=str(Path(home) / "bin") if home else None)
+    hint = f"install a JDK >= {MIN_JAVA} and put it on PATH or in JAVA_HOME"
+    if path is None:
+        raise KbackupError(f"java: not found in {home or 'PATH'}", hint)
+    said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < MIN_JAVA:
+        raise KbackupError(f"java: {path} is not a JDK >= {MIN_JAVA}: {said.strip()}", hint)
+    return path
+
+
+def go() -> str:
+    path = shutil.which("go")
+    if path is None:
+        raise KbackupError(
+            "go: not found in PATH", "install Go >= 1.24: it builds the S3 server that the tests use"
+        )
+    return path

@@ -1,0 +1,206 @@
+"""A Kafka cluster of one or more nodes (KRaft, each broker and controller), for tests and the demo."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from scripts.dev import cache
+from scripts.dev.jars import kafka_jars
+from scripts.dev.process import Process, StartError, free_ports, listening
+
+MIB = 1 << 20
+_ATTEMPTS = 3
+_PORTS_PER_NODE = 3
+
+# Small internal topics start faster; short intervals let tests see compaction and retention happen.
+_DEFAULTS = {
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.cleaner.dedupe.buffer.size": str(8 * MIB),
+    "message.max.bytes": str(25 * MIB),
+    "replica.fetch.max.bytes": str(26 * MIB),
+    "socket.request.max.bytes": str(128 * MIB),
+    "controlled.shutdown.enable": "true",
+    "delete.topic.enable": "true",
+}
+
+
+class Broker:
+    """A running cluster; as a context manager, one that is stopped and removed at the end.
+
+    `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
+    and CONTROLLER, all plain text; to put SASL or TLS on CLIENT, give `listener.security.protocol.map` and
+    the rest, and in `client` what a client needs to log in. `start`, `stop`, `kill` and `restart` take one
+    node (from 0) or, without an argument, all; data and ports stay.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        nodes: int = 1,
+        client: Mapping[str, str] | None = None,
+    ) -> None:
+        self._properties = dict(properties or {})
+        self._client = dict(client or {})
+        self._count = nodes
+        self._folder = Path()
+        self._ports: list[list[int]] = []
+        self._nodes: dict[int, Process] = {}
+        self._cluster = ""
+
+    def __enter__(self) -> Self:
+        for attempt in range(_ATTEMPTS):
+            self._folder = Path(tempfile.mkdtemp(prefix="kbackup-kafka-"))
+            self._prepare()
+            try:
+                self.start()
+            except StartError as error:
+                self.close()
+                if "Address already in use" not in str(error) or attempt == _ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return self
+        raise AssertionError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._ports)
+
+    @property
+    def folder(self) -> Path:
+        """Holds `node-<n>/` with `data/`, `server.properties` and `log`."""
+        return self._folder
+
+    def pid(self, node: int = 0) -> int:
+        return self._nodes[node].pid
+
+    def client(self, **config: str | int | float | bool) -> dict[str, str | int | float | bool]:
+        """A configuration for confluent_kafka's clients, with `config` added."""
+        return {"bootstrap.servers": self.bootstrap, **self._client, **config}
+
+    def start(self, node: int | None = None) -> None:
+        """Start what doesn't run, and wait until the whole of it serves."""
+        for each in self._each(node):
+            if each not in self._nodes:
+                self._nodes[each] = self._launch(each)
+        for each in self._each(node):
+            ready = partial(listening, self._ports[each][0])
+            self._nodes[each].wait_ready(ready, f"Kafka node {each}", 60)
+        self._wait_serving()
+
+    def stop(self, node: int | None = None) -> None:
+        """An orderly shutdown (SIGTERM)."""
+        going = [self._nodes.pop(each) for each in self._each(node) if each in self._nodes]
+        for process in going:  # all at once: the last one would wait for a quorum that is gone
+            process.terminate()
+        for process in going:
+            process.stop()
+
+    def kill(self, node: int | None = None) -> None:
+        """SIGKILL, as a power loss would."""
+        for each in self._each(node):
+            if each in self._nodes:
+                self._nodes.pop(each).kill()
+
+    def restart(self, node: int | None = None) -> None:
+        self.stop(node)
+        self.start(node)
+
+    def close(self) -> None:
+        """Stop and remove everything; idempotent. The data goes, so nobody waits for an orderly shutdown."""
+        self.kill()
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _each(self, node: int | None) -> list[int]:
+        return list(range(self._count)) if node is None else [node]
+
+    def _prepare(self) -> None:
+        """Write every node's properties and format its storage."""
+        flat = free_ports(_PORTS_PER_NODE * self._count)
+        self._ports = [flat[n * _PORTS_PER_NODE : (n + 1) * _PORTS_PER_NODE] for n in range(self._count)]
+        # No '-' in it: at the start, the tool would take it for a flag.
+        self._cluster = base64.b64encode(uuid.uuid4().bytes, altchars=b"A_").decode().rstrip("=")
+        for node in range(self._count):
+            home = self._folder / f"node-{node}"
+            home.mkdir()
+            lines = [f"{key}={value}\n" for key, value in self._node_properties(node).items()]
+            (home / "server.properties").write_text("".join(lines))
+            format_storage = ("kafka.tools.StorageTool", "format", "-t", self._cluster)
+            argv = _jvm("-Xmx128m", *format_storage, "-c", str(home / "server.properties"))
+            cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
+
+    def _node_properties(self, node: int) -> dict[str, str]:
+        client, internal, controller = self._ports[node]
+        voters = (f"{n + 1}@127.0.0.1:{ports[2]}" for n, ports in enumerate(self._ports))
+        return {
+            **_DEFAULTS,
+            "process.roles": "broker,controller",
+            "node.id": str(node + 1),
+            "controller.quorum.voters": ",".join(voters),
+            "listeners": f"CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "INTERNAL",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._folder / f"node-{node}" / "data"),
+            **self._properties,
+        }
+
+    def _launch(self, node: int) -> Process:
+        home = self._folder / f"node-{node}"
+        argv = _jvm("-Xmx1g", "-Xms256m", "kafka.Kafka", str(home / "server.properties"))
+        return Process(argv, home / "log")
+
+    def _wait_serving(self) -> None:
+        admin = AdminClient(self.client(**{"log_level": 0}))
+
+        def serving() -> bool:
+            try:
+                seen = admin.list_topics(timeout=2)
+            except KafkaException:
+                return False
+            # Somebody else's broker on our port is not ours.
+            return seen.cluster_id == self._cluster and len(seen.brokers) >= len(self._nodes)
+
+        for process in self._nodes.values():
+            process.wait_ready(serving, "Kafka", 60)
+
+
+def _jvm(*arguments: str) -> list[str]:
+    return [cache.java(), "-cp", str(kafka_jars() / "*"), *arguments]

@@ -1,0 +1,133 @@
+"""Servers and names for the tests. A layer is its folder: `unit` and `golden` start nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+    from scripts.dev.moto import MotoServer
+    from scripts.dev.s3 import S3Server
+
+LAYERS = ("unit", "contract", "golden", "integration", "faults", "interop")
+_WITHOUT_SERVERS = {"unit", "golden"}
+_SERVERS = {"broker", "minio_server", "moto_server", "spark", "bucket"}
+_HERE = Path(__file__).parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for layer in LAYERS:
+        config.addinivalue_line("markers", f"{layer}: the tests under tests/{layer}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        layer = item.path.relative_to(_HERE).parts[0]
+        if layer not in LAYERS:
+            raise pytest.UsageError(f"{item.nodeid}: belongs into a folder of one layer: {', '.join(LAYERS)}")
+        item.add_marker(layer)
+        used = _SERVERS & set(getattr(item, "fixturenames", ()))
+        if layer in _WITHOUT_SERVERS and used:
+            raise pytest.UsageError(
+                f"{item.nodeid}: {layer} tests start no server, but it uses {sorted(used)}"
+            )
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """One broker for all tests that don't break it; those that do start their own `Broker`."""
+    from scripts.dev.kafka import Broker
+
+    with Broker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def minio_server() -> Iterator[Minio]:
+    from scripts.dev.minio import Minio
+
+    with Minio() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def moto_server() -> Iterator[MotoServer]:
+    from scripts.dev.moto import MotoServer
+
+    with MotoServer() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("kbackup-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A fresh bucket and what it takes to reach it."""
+
+    name: str
+    server: S3Server
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.name}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {
+            "endpoint_url": self.server.endpoint_url,
+            "region": self.server.region,
+            "access_key": self.server.access_key,
+            "secret_key": self.server.secret_key,
+        }
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The same for a process that takes it from the environment, as AWS's SDKs name it."""
+        return {
+            "AWS_ENDPOINT_URL_S3": self.server.endpoint_url,
+            "AWS_REGION": self.server.region,
+            "AWS_ACCESS_KEY_ID": self.server.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+        }
+
+    def client(self) -> S3Client:
+        return self.server.client()
+
+
+@pytest.fixture
+def bucket(minio_server: Minio) -> Bucket:
+    name = f"test-{secrets.token_hex(8)}"
+    minio_server.create_bucket(name)
+    return Bucket(name, minio_server)
+
+
+@pytest.fixture
+def topic_name() -> str:
+    return f"topic-{secrets.token_hex(6)}"
