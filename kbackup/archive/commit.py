@@ -1,0 +1,145 @@
+"""Writing an archive: create it, seal what crashed, publish a restore point, refresh what is derived from it.
+
+Order is what makes it safe: intent, segments (records, then index), the files beside the manifest, the manifest, derived files.
+A reader goes the other way round and never sees half a run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from kbackup import __version__
+from kbackup.archive import layout
+from kbackup.archive.models import (
+    ArchiveInfo,
+    FileSum,
+    Groups,
+    Intent,
+    Manifest,
+    Refreshed,
+    dump,
+    file_sum,
+    load,
+    now,
+)
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import Segment
+from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
+from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
+from kbackup.formats.offsets import encode_group_offsets
+from kbackup.store.base import Store
+
+_THREADS = 16
+
+
+def open_or_create(store: Store) -> Archive:
+    """The archive at `store`, made when there is none."""
+    try:
+        return open_archive(store)
+    except NoArchiveError:
+        info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now())
+    try:
+        store.put_new(layout.ARCHIVE, dump(info))
+    except AlreadyExistsError:
+        pass  # another run made it just now: the one that is there counts
+    return open_archive(store)
+
+
+def seal_unfinished(archive: Archive, owner: str) -> list[Intent]:
+    """Close every number that has an intent and no manifest, and return the intents, oldest first.
+
+    The seal takes the manifest's place, so that a run that only slept can never commit under that number. Where it did commit
+    in this very moment, its restore point stands and is no longer unfinished.
+    """
+    sealed: list[Intent] = []
+    for run in archive.runs:
+        if layout.MANIFEST in run.files or layout.INTENT not in run.files:
+            continue
+        intent = read_intent(archive, run.seq)
+        seal = Manifest(
+            status="abandoned",
+            archive_id=archive.info.id,
+            seq=run.seq,
+            parent=intent.parent,
+            run_id=owner,
+            tool=f"kbackup {__version__}",
+            started_at=intent.started_at,
+            committed_at=now(),
+        )
+        try:
+            archive.store.put_new(layout.backup_key(run.seq, layout.MANIFEST), dump(seal))
+        except AlreadyExistsError:
+            continue
+        sealed.append(intent)
+    archive.forget()
+    return sealed
+
+
+def read_intent(archive: Archive, seq: int) -> Intent:
+    key = layout.backup_key(seq, layout.INTENT)
+    return load(Intent, archive.store.get(key), key)
+
+
+def put_part(archive: Archive, seq: int, name: str, data: bytes) -> FileSum:
+    """A file beside the manifest, before the manifest."""
+    archive.store.put(layout.backup_key(seq, name), data)
+    return file_sum(data)
+
+
+def publish(archive: Archive, manifest: Manifest) -> None:
+    """The commit. `LeaseLostError` where this number was sealed or committed by another meanwhile."""
+    try:
+        archive.store.put_new(layout.backup_key(manifest.seq, layout.MANIFEST), dump(manifest))
+    except AlreadyExistsError as error:
+        raise LeaseLostError(
+            f"restore point {manifest.seq} was closed by another writer while this run was working",
+            "its lease had run out; nothing was committed, run again",
+        ) from error
+    archive.forget()
+
+
+def refresh_derived(
+    archive: Archive, manifest: Manifest, touched: Iterable[tuple[str, int, int]] | None = None
+) -> None:
+    """Write the partition indexes and group offset files that follow from a restore point.
+
+    `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash. Group files are
+    written for every topic that this restore point captured.
+    """
+    indexes: dict[tuple[str, int, int], list[Segment]] = {
+        (t.name, t.incarnation, p.partition): [] for t in manifest.topics for p in t.partitions
+    }
+    for segment in archive.segments(manifest):
+        indexes[segment.topic, segment.incarnation, segment.partition].append(segment)
+    wanted = indexes.keys() if touched is None else set(touched)
+    files = {
+        layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
+            [
+                PartitionIndexEntry(layout.segment_stem(partition, s.first), s.first)
+                for s in indexes[topic, incarnation, partition]
+            ]
+        )
+        for topic, incarnation, partition in wanted
+    }
+    files |= _group_files(manifest, archive.groups(manifest))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda entry: archive.store.put(*entry), files.items()))
+    done = Refreshed(seq=manifest.seq, at=now())
+    archive.store.put(layout.backup_key(manifest.seq, layout.REFRESHED), dump(done))
+
+
+def _group_files(manifest: Manifest, groups: Groups) -> dict[str, bytes]:
+    offsets: dict[tuple[str, int], dict[str, int]] = {}
+    for group in groups.groups:
+        for committed in group.offsets:
+            offsets.setdefault((committed.topic, committed.partition), {})[group.group] = committed.offset
+    return {
+        layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
+            offsets.get((t.name, p.partition), {})
+        )
+        for t in manifest.topics
+        if t.captured == manifest.seq
+        for p in t.partitions
+    }

@@ -1,0 +1,151 @@
+"""The lease of the one writer: lock.json, taken by put-if-absent, renewed and taken over by replace-if-match.
+
+A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and wakes up is that
+segments are write-once and that an unfinished run's number is sealed (`archive.commit`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Self
+
+from kbackup.archive import layout
+from kbackup.archive.models import Lease, dump, load
+from kbackup.errors import (
+    AlreadyExistsError,
+    KbackupError,
+    LeaseLostError,
+    LockedError,
+    NotFoundError,
+    PreconditionError,
+)
+from kbackup.store.base import Store
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _describe(lease: Lease) -> str:
+    return f"{lease.command} on {lease.host} (pid {lease.pid}, since {lease.acquired_at}, lease until {lease.expires_at})"
+
+
+class HeldLease:
+    """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases it at the end.
+
+    `LockedError` at once where another holds it. `check` raises `LeaseLostError` when it is no longer ours.
+    """
+
+    def __init__(self, store: Store, command: str, seconds: float) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._stop = threading.Event()
+        self._lost: LeaseLostError | None = None
+        self._deadline = datetime.now(UTC)
+        self._lease = Lease(
+            owner=uuid.uuid4().hex,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            command=command,
+            acquired_at=_stamp(datetime.now(UTC)),
+            expires_at="",
+        )
+        self._etag = ""
+        self._thread = threading.Thread(target=self._renew_loop, name="kbackup-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._acquire()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._lost is None:
+            try:
+                self._write(self._next(released=True))
+            except KbackupError:
+                if error is None:
+                    raise
+
+    @property
+    def owner(self) -> str:
+        return self._lease.owner
+
+    def check(self) -> None:
+        if self._lost is None and datetime.now(UTC) > self._deadline:
+            self._lost = LeaseLostError(
+                "the lease of the archive ran out before it could be renewed",
+                "the store did not answer for too long; run again, whole segments are kept",
+            )
+        if self._lost is not None:
+            raise self._lost
+
+    def _next(self, released: bool = False) -> Lease:
+        expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
+        fields = {name: getattr(self._lease, name) for name in self._lease.__struct_fields__}
+        return Lease(**fields | {"expires_at": _stamp(expires), "released": released})
+
+    def _write(self, lease: Lease) -> None:
+        """Replace our own version."""
+        self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
+
+    def _acquire(self) -> None:
+        self._deadline = datetime.now(UTC) + timedelta(seconds=self._seconds)
+        lease = self._next()
+        try:
+            self._etag = self._store.put_new(layout.LOCK, dump(lease))
+            return
+        except AlreadyExistsError:
+            pass
+        try:
+            held, self._etag = read_lease(self._store)
+            if not held.released and datetime.fromisoformat(held.expires_at) > datetime.now(UTC):
+                raise LockedError(
+                    f"archive {self._store.url} is locked by {_describe(held)}", "wait until it ends"
+                )
+            self._write(lease)
+        except (PreconditionError, NotFoundError) as error:
+            raise LockedError(
+                f"archive {self._store.url} was locked by another writer at this moment", "wait until it ends"
+            ) from error
+
+    def _renew_loop(self) -> None:
+        while not self._stop.wait(self._seconds / 3):
+            lease = self._next()
+            try:
+                self._write(lease)
+                self._deadline = datetime.fromisoformat(lease.expires_at)
+            except (PreconditionError, NotFoundError):
+                if self._is_ours(lease):
+                    continue
+                self._lost = LeaseLostError(
+                    "the lease of the archive was taken over by another writer",
+                    "see 'kbackup list' for what it committed",
+                )
+                return
+            except KbackupError:
+                continue  # the store may answer before the lease runs out; check() decides by the deadline
+
+    def _is_ours(self, lease: Lease) -> bool:
+        """Whether a renewal whose answer was lost had taken effect."""
+        try:
+            held, etag = read_lease(self._store)
+        except KbackupError:
+            return False
+        if held.owner != lease.owner:
+            return False
+        self._etag, self._deadline = etag, datetime.fromisoformat(held.expires_at)
+        return True
+
+
+def read_lease(store: Store) -> tuple[Lease, str]:
+    data, etag = store.get_with_etag(layout.LOCK)
+    return load(Lease, data, layout.LOCK), etag

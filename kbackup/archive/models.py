@@ -1,0 +1,256 @@
+"""The JSON files of an archive as frozen models (`formats/schema/` has them as JSON Schema).
+
+Each carries its format's name and version, and a checksum over its own canonical bytes: a damaged or a later file is refused,
+not half understood. Times are RFC 3339 in UTC; offsets are int64; an `end` is exclusive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
+
+import msgspec
+
+from kbackup.errors import CorruptError
+
+
+def now() -> str:
+    """This moment in RFC 3339, UTC, milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A JSON file of the archive. `checksum` is sha256 over the same document with an empty checksum."""
+
+    format: str
+    version: int = 1
+    checksum: str = ""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class ArchiveInfo(Document, frozen=True, kw_only=True):
+    """archive.json"""
+
+    format: Literal["kbackup-archive"] = "kbackup-archive"
+    id: str
+    created_at: str
+
+
+class PartitionState(_Part, frozen=True, kw_only=True):
+    """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the losses name.
+
+    `log_start` and `log_end` are the partition's own at the time of the run.
+    """
+
+    partition: int
+    start: int
+    end: int
+    log_start: int
+    log_end: int
+    records: int
+    bytes: int
+
+
+class TopicState(_Part, frozen=True, kw_only=True):
+    """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by this run: as of
+    `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
+
+    name: str
+    id: str
+    incarnation: int
+    captured: int
+    state: Literal["present", "unselected", "deleted"]
+    partitions: tuple[PartitionState, ...]
+
+
+class Loss(_Part, frozen=True, kw_only=True):
+    """Records that this run found it can never archive. `end` is null where it is not known how many there were."""
+
+    kind: Literal["retention", "truncated", "recreated"]
+    topic: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    message: str
+
+
+class Totals(_Part, frozen=True, kw_only=True):
+    """What this run added."""
+
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+
+
+class FileSum(_Part, frozen=True, kw_only=True):
+    """A file beside the manifest, as it must be."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never commit."""
+
+    format: Literal["kbackup-manifest"] = "kbackup-manifest"
+    status: Literal["committed", "abandoned"]
+    archive_id: str
+    seq: int
+    parent: int | None
+    run_id: str
+    tool: str
+    started_at: str
+    committed_at: str
+    cluster_id: str = ""
+    isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    topics: tuple[TopicState, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    warnings: tuple[str, ...] = ()
+    totals: Totals | None = None
+    files: dict[str, FileSum] = {}
+
+
+class IntentTopic(_Part, frozen=True, kw_only=True):
+    name: str
+    id: str
+    incarnation: int
+
+
+class Intent(Document, frozen=True, kw_only=True):
+    """backups/<seq>/intent.json: what a run set out to do, written before its first segment."""
+
+    format: Literal["kbackup-intent"] = "kbackup-intent"
+    archive_id: str
+    seq: int
+    parent: int | None
+    run_id: str
+    host: str
+    started_at: str
+    isolation_level: Literal["read_committed", "read_uncommitted"]
+    topics: tuple[IntentTopic, ...]
+
+
+class GroupOffset(_Part, frozen=True, kw_only=True):
+    """`offset` is the next to read; `leader_epoch` is null where none was committed."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int | None = None
+    metadata: str = ""
+
+
+class Group(_Part, frozen=True, kw_only=True):
+    group: str
+    type: str
+    state: str
+    offsets: tuple[GroupOffset, ...]
+
+
+class Groups(Document, frozen=True, kw_only=True):
+    """backups/<seq>/groups.json: every group's committed offsets at that time, taken before the end offsets.
+
+    `not_carried` names groups that could not be captured, each with the reason."""
+
+    format: Literal["kbackup-groups"] = "kbackup-groups"
+    captured_at: str
+    groups: tuple[Group, ...]
+    not_carried: dict[str, str] = {}
+
+
+class TopicMetadata(_Part, frozen=True, kw_only=True):
+    """`configs` has the non-default ones; sensitive values are never given by brokers and are left out."""
+
+    name: str
+    id: str
+    partitions: int
+    replication_factor: int
+    internal: bool
+    configs: dict[str, str]
+
+
+class Metadata(Document, frozen=True, kw_only=True):
+    """backups/<seq>/metadata.json: what a cluster needs beside records and groups."""
+
+    format: Literal["kbackup-metadata"] = "kbackup-metadata"
+    captured_at: str
+    cluster_id: str
+    brokers: int
+    topics: tuple[TopicMetadata, ...]
+
+
+class Refreshed(Document, frozen=True, kw_only=True):
+    """backups/<seq>/refreshed.json: the derived files of this restore point are all written."""
+
+    format: Literal["kbackup-refreshed"] = "kbackup-refreshed"
+    seq: int
+    at: str
+
+
+class Lease(Document, frozen=True, kw_only=True):
+    """lock.json. A holder renews it; `released` is set when it ended well."""
+
+    format: Literal["kbackup-lease"] = "kbackup-lease"
+    owner: str
+    host: str
+    pid: int
+    command: str
+    acquired_at: str
+    expires_at: str
+    released: bool = False
+
+
+D = TypeVar("D", bound=Document)
+
+
+def _sum(document: Document) -> str:
+    bare = msgspec.structs.replace(document, checksum="")
+    return "sha256:" + hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
+
+
+def dump(document: Document) -> bytes:
+    """The file's bytes, its checksum filled in, indented for people."""
+    full = msgspec.structs.replace(document, checksum=_sum(document))
+    return msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n"
+
+
+def load(kind: type[D], data: bytes, name: str) -> D:
+    """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here."""
+    try:
+        head = msgspec.json.decode(data)
+        found = (head.get("format"), head.get("version")) if isinstance(head, dict) else (None, None)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptError(
+            f"file {name} is not JSON: {error}", "is the archive damaged? run 'kbackup verify'"
+        ) from error
+    expected = msgspec.structs.fields(kind)[0].default
+    if found[0] != expected:
+        raise CorruptError(
+            f"file {name} says format {found[0]!r}, not {expected!r}", "is this a kbackup archive?"
+        )
+    if found[1] != 1:
+        raise CorruptError(
+            f"file {name} has version {found[1]!r}, known is 1",
+            "use the kbackup that wrote it, or a newer one",
+        )
+    try:
+        document = msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"file {name}: {error}", "is the archive damaged? run 'kbackup verify'") from error
+    if document.checksum != _sum(document):
+        raise CorruptError(
+            f"file {name} does not match its own checksum", "it was changed after it was written"
+        )
+    return document
+
+
+def file_sum(data: bytes) -> FileSum:
+    return FileSum(size=len(data), sha256=hashlib.sha256(data).hexdigest())

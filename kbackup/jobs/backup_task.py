@@ -1,0 +1,118 @@
+"""One task of a backup: reads its ranges, writes segments, says what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kbackup.archive import layout
+from kbackup.archive.segment_io import adopt
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
+from kbackup.kafka.client import Properties
+from kbackup.errors import CorruptError
+from kbackup.jobs.progress import ProgressSender
+from kbackup.kafka.read import RangeReader, Vanished
+from kbackup.store.base import Store
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+
+_HELD_BYTES = (
+    64 << 20
+)  # blocks of small partitions that are read together, before they are written one by one
+
+
+@dataclass(frozen=True)
+class BackupWork:
+    """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run began, in
+    seconds by the store's clock."""
+
+    source: Properties
+    store: Store
+    isolation: str
+    group: str
+    segment_bytes: int
+    compression: str
+    poll_timeout: float
+    incarnations: dict[str, int]
+    since: float
+
+    def target(self, tp: TopicPartition) -> Target:
+        return Target(
+            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression
+        )
+
+    def __call__(self, task: Sequence[OffsetRange], progress: ProgressSender) -> Iterator[Segment | Vanished]:
+        """`task` has one range, or several small ones of different partitions."""
+        reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))
+        try:
+            if len(task) == 1:
+                yield from self._write(reader, task[0], [], False, progress)
+            else:
+                yield from self._together(reader, task, progress)
+            yield from reader.vanished
+        finally:
+            reader.close()
+
+    def _together(
+        self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
+    ) -> Iterator[Segment]:
+        """Small ranges at once into memory; where they turn out not to be small, the rest of each one after the other."""
+        held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
+        size, whole = 0, True
+        for tp, block in reader.read(task):
+            held[tp].append(block)
+            size += block.nbytes
+            progress.add(len(block), block.nbytes)
+            if size > _HELD_BYTES:
+                whole = False
+                break
+        for wanted in task:
+            blocks = held.pop(wanted.tp)
+            yield from self._write(reader, wanted, blocks, whole, progress)
+
+    def _write(
+        self,
+        reader: RangeReader,
+        wanted: OffsetRange,
+        blocks: list[RecordBlock],
+        whole: bool,
+        progress: ProgressSender,
+    ) -> Iterator[Segment]:
+        """`blocks` are what is read already of the range; `whole` says that this is all of it."""
+        while True:
+            try:
+                with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
+                    for block in blocks:
+                        yield from writer.append(block)
+                    if not whole:
+                        start = int(blocks[-1].offsets[-1]) + 1 if blocks else wanted.start
+                        for _, block in reader.read([wanted._replace(start=start)]):
+                            progress.add(len(block), block.nbytes)
+                            yield from writer.append(block)
+                    yield from writer.finish()
+                return
+            except SegmentTakenError as taken:
+                found = self._take_over(wanted, taken)
+            if found is not None:
+                yield found
+                wanted = wanted._replace(start=found.last + 1)
+            blocks, whole = [], False
+
+    def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> Segment | None:
+        """The segment that another attempt of this run wrote; we go on after its last record.
+
+        What is older than this run belongs to no restore point (those end where our range starts) and was not taken over
+        when the run began: it goes, and we write it again.
+        """
+        if self.store.stat(taken.key).modified < self.since:
+            failed = self.store.delete([taken.key, layout.index_key_of(taken.key)])
+            if failed:
+                raise failed[0].error
+            return None
+        found = adopt(self.store, self.target(wanted.tp), taken.key)
+        if found.last >= wanted.end:
+            raise CorruptError(
+                f"object {found.key} reaches to offset {found.last}, past the end of {wanted}",
+                "another run is writing here at this moment; run again when it has ended",
+            )
+        return found

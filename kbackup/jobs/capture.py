@@ -1,0 +1,99 @@
+"""Asking the source cluster what a restore point needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, Metadata, TopicMetadata, now
+from kbackup.errors import UsageError
+from kbackup.jobs.plan import Live, LiveTopic
+from kbackup.jobs.select import Selection, is_internal
+from kbackup.kafka.admin import Cluster, Topic
+from kbackup.types import TopicPartition
+
+_OWN_GROUPS = ("kbackup-restore-", "kbackup-backup-")
+
+
+def discover(
+    cluster: Cluster, selection: Selection, parent: Manifest | None
+) -> tuple[dict[str, Topic], list[str]]:
+    """The selected topics by name, and the names of all there are.
+
+    `UsageError` for a topic that is asked for by name and neither exists nor is in the archive: a typing error would otherwise
+    be a backup that holds nothing.
+    """
+    existing = cluster.topic_names()
+    known = {t.name for t in parent.topics} if parent is not None else set()
+    for name in sorted(selection.names):
+        if name not in existing and name not in known:
+            raise UsageError(
+                f"there is no topic {name} in the source cluster",
+                "check the name; regular expressions go between slashes",
+            )
+    return cluster.topics(selection.topics(existing)), existing
+
+
+def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
+    """Every selected group's committed offsets of `topics`."""
+    listed, failed_brokers = cluster.groups()
+    wanted = {
+        g.group: g for g in listed if selection.matches(g.group) and not g.group.startswith(_OWN_GROUPS)
+    }
+    committed, failed = cluster.committed(sorted(wanted))
+    failed |= {f"(listing {number})": why for number, why in enumerate(failed_brokers, 1)}
+    found: list[Group] = []
+    for name, offsets in committed.items():
+        of_ours = tuple(
+            GroupOffset(
+                topic=c.tp.topic,
+                partition=c.tp.partition,
+                offset=c.offset,
+                leader_epoch=c.leader_epoch,
+                metadata=c.metadata,
+            )
+            for c in offsets
+            if c.tp.topic in topics
+        )
+        if of_ours:
+            found.append(Group(group=name, type=wanted[name].type, state=wanted[name].state, offsets=of_ours))
+    return Groups(captured_at=now(), groups=tuple(found), not_carried=failed)
+
+
+def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
+    """Where each partition starts and ends. The log start is asked last: what retention takes meanwhile then shows as a loss."""
+    every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
+    ends = cluster.log_ends(every, isolation)
+    highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends
+    starts = cluster.log_starts(every)
+    return [
+        LiveTopic(
+            t.name,
+            t.id,
+            {
+                p: Live(starts[tp], ends[tp], highs[tp])
+                for p in t.partitions
+                for tp in [TopicPartition(t.name, p)]
+            },
+        )
+        for _, t in sorted(topics.items())
+    ]
+
+
+def metadata(cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, brokers: int) -> Metadata:
+    configs = cluster.topic_configs(topics)
+    return Metadata(
+        captured_at=now(),
+        cluster_id=cluster_id,
+        brokers=brokers,
+        topics=tuple(
+            TopicMetadata(
+                name=t.name,
+                id=t.id,
+                partitions=len(t.partitions),
+                replication_factor=t.replication_factor,
+                internal=t.internal or is_internal(t.name),
+                configs=configs[t.name],
+            )
+            for _, t in sorted(topics.items())
+        ),
+    )

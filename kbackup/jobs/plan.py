@@ -1,0 +1,200 @@
+"""What a backup run has to read, from what is archived and what the cluster shows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
+from kbackup.types import OffsetRange, TopicPartition
+
+PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A partition as the cluster shows it: log start, log end to archive (last stable offset or high watermark), and the
+    high watermark."""
+
+    start: int
+    end: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    name: str
+    id: str
+    partitions: Mapping[int, Live]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to it."""
+
+    partition: int
+    start: int
+    end: int
+    live: Live
+    before: PartitionState | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    name: str
+    id: str
+    incarnation: int
+    partitions: tuple[PartitionPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    topics: tuple[TopicPlan, ...]
+    carried: tuple[TopicState, ...]
+    losses: tuple[Loss, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def ranges(self) -> list[OffsetRange]:
+        return [OffsetRange(t.name, p.partition, p.start, p.end) for t in self.topics for p in t.partitions]
+
+
+def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: Iterable[str]) -> Plan:
+    """`selected` are the topics to capture, `existing` the names of all that the cluster has."""
+    known = {t.name: t for t in head.topics} if head is not None else {}
+    names = {t.name for t in selected}
+    there = set(existing)
+    topics: list[TopicPlan] = []
+    losses: list[Loss] = []
+    warnings: list[str] = []
+    for topic in selected:
+        before = known.get(topic.name)
+        plan, lost, warned = _plan_topic(topic, before)
+        topics.append(plan)
+        losses += lost
+        warnings += warned
+    carried: list[TopicState] = []
+    for state in known.values():
+        if state.name in names:
+            continue
+        if state.name in there:
+            carried.append(_with_state(state, "unselected"))
+            continue
+        if state.state != "deleted":
+            warnings.append(
+                f"topic {state.name} no longer exists at the source; what was archived of it is kept"
+            )
+        carried.append(_with_state(state, "deleted"))
+    return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
+
+
+def _with_state(state: TopicState, word: str) -> TopicState:
+    fields = {name: getattr(state, name) for name in state.__struct_fields__}
+    return TopicState(**fields | {"state": word})
+
+
+def _plan_topic(topic: LiveTopic, before: TopicState | None) -> tuple[TopicPlan, list[Loss], list[str]]:
+    if before is None:
+        return _anew(topic, 1), [], []
+    if topic.id and before.id and topic.id != before.id:
+        return _plan_recreated(topic, before)
+    archived = {p.partition: p for p in before.partitions}
+    cut = [
+        Loss(
+            kind="truncated",
+            topic=topic.name,
+            partition=number,
+            start=live.high,
+            end=archived[number].end,
+            message=f"the log of {topic.name}-{number} ends at {live.high}, but was archived up to {archived[number].end}",
+        )
+        for number, live in topic.partitions.items()
+        if number in archived and live.high < archived[number].end
+    ]
+    if cut:
+        # new records take the offsets of those that were cut: they can't share a folder with them
+        return _anew(topic, before.incarnation + 1), cut, []
+    partitions: list[PartitionPlan] = []
+    losses: list[Loss] = []
+    for number, live in sorted(topic.partitions.items()):
+        old = archived.get(number)
+        start = live.start if old is None else max(old.end, live.start)
+        if old is not None and live.start > old.end:
+            losses.append(retention_loss(TopicPartition(topic.name, number), old.end, live.start))
+        partitions.append(PartitionPlan(number, start, max(start, live.end), live, old))
+    return TopicPlan(topic.name, topic.id, before.incarnation, tuple(partitions)), losses, []
+
+
+def _plan_recreated(topic: LiveTopic, before: TopicState) -> tuple[TopicPlan, list[Loss], list[str]]:
+    plan = _anew(topic, before.incarnation + 1)
+    message = f"topic {topic.name} was deleted and created again (incarnation {plan.incarnation})"
+    if before.state == "deleted":
+        return plan, [], [message]
+    message += "; what the old one got after the last restore point is lost"
+    return plan, [Loss(kind="recreated", topic=topic.name, message=message)], []
+
+
+def _anew(topic: LiveTopic, incarnation: int) -> TopicPlan:
+    partitions = tuple(
+        PartitionPlan(number, live.start, max(live.start, live.end), live, None)
+        for number, live in sorted(topic.partitions.items())
+    )
+    return TopicPlan(topic.name, topic.id, incarnation, partitions)
+
+
+def retention_loss(tp: TopicPartition, start: int, end: int) -> Loss:
+    """Records that were deleted at the source before they were archived."""
+    return Loss(
+        kind="retention",
+        topic=tp.topic,
+        partition=tp.partition,
+        start=start,
+        end=end,
+        message=f"offsets {start} to {end - 1} of {tp} were deleted at the source before they were archived",
+    )
+
+
+def without(
+    ranges: Iterable[OffsetRange], taken: Mapping[TopicPartition, Sequence[tuple[int, int]]]
+) -> list[OffsetRange]:
+    """`ranges` less the intervals (first, last), both inclusive and disjoint, that are `taken`."""
+    left: list[OffsetRange] = []
+    for wanted in ranges:
+        at = wanted.start
+        for first, last in sorted(taken.get(wanted.tp, ())):
+            if first > at:
+                left.append(wanted._replace(start=at, end=min(first, wanted.end)))
+            at = max(at, last + 1)
+        left.append(wanted._replace(start=min(at, wanted.end)))
+    return [r for r in left if r.start < r.end]
+
+
+def make_tasks(
+    ranges: Iterable[OffsetRange], split_records: int, pack_records: int
+) -> list[list[OffsetRange]]:
+    """Ranges as tasks: those of more than `split_records` offsets are cut, those of fewer than `pack_records` share a task.
+
+    Offsets count, since nobody knows the records of a range before reading it. Big tasks come first, so that no
+    long one is left for the end.
+    """
+    alone: list[list[OffsetRange]] = []
+    packs: list[list[OffsetRange]] = []
+    room = 0
+    for wanted in ranges:
+        size = wanted.end - wanted.start
+        if size >= pack_records:
+            alone += [[piece] for piece in _cut(wanted, split_records)]
+        elif size > 0:
+            if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS:
+                packs.append([])
+                room = pack_records
+            packs[-1].append(wanted)
+            room -= size
+    return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
+
+
+def _cut(wanted: OffsetRange, split_records: int) -> list[OffsetRange]:
+    size = wanted.end - wanted.start
+    pieces = -(-size // split_records)
+    marks = [wanted.start + size * i // pieces for i in range(pieces + 1)]
+    return [wanted._replace(start=a, end=b) for a, b in zip(marks, marks[1:], strict=False)]

@@ -1,0 +1,59 @@
+"""What a run's plan and segments make of the archive's state. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from kbackup.archive.models import PartitionState, TopicState, Totals
+from kbackup.archive.segments import Segment
+from kbackup.jobs.plan import PartitionPlan, Plan
+from kbackup.types import TopicPartition
+
+
+def next_states(seq: int, plan: Plan, segments: Sequence[Segment]) -> tuple[TopicState, ...]:
+    """The new vector of archived offsets: what this run captured, and what it carries on unchanged."""
+    added: dict[TopicPartition, list[int]] = defaultdict(lambda: [0, 0])
+    for segment in segments:
+        sums = added[TopicPartition(segment.topic, segment.partition)]
+        sums[0] += segment.count
+        sums[1] += segment.bytes
+    captured = [
+        TopicState(
+            name=topic.name,
+            id=topic.id,
+            incarnation=topic.incarnation,
+            captured=seq,
+            state="present",
+            partitions=tuple(
+                _partition(p, *added[TopicPartition(topic.name, p.partition)]) for p in topic.partitions
+            ),
+        )
+        for topic in plan.topics
+    ]
+    return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
+
+
+def _partition(plan: PartitionPlan, records: int, size: int) -> PartitionState:
+    before = plan.before
+    return PartitionState(
+        partition=plan.partition,
+        start=before.start if before is not None else plan.start,
+        end=plan.end,
+        log_start=plan.live.start,
+        log_end=plan.live.high,
+        records=records + (before.records if before is not None else 0),
+        bytes=size + (before.bytes if before is not None else 0),
+    )
+
+
+def totals(plan: Plan, segments: Sequence[Segment], groups: int) -> Totals:
+    return Totals(
+        topics=len(plan.topics),
+        partitions=sum(len(t.partitions) for t in plan.topics),
+        segments=len(segments),
+        records=sum(s.count for s in segments),
+        bytes=sum(s.bytes for s in segments),
+        stored_bytes=sum(s.stored for s in segments),
+        groups=groups,
+    )

@@ -1,0 +1,90 @@
+"""Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
+
+A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that a task raises
+comes out of `run_tasks` as that error.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from kbackup.errors import KbackupError, from_text
+from kbackup.jobs.progress import Address, ProgressReceiver, ProgressSender
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_RESULT = pa.schema([pa.field("task", pa.int64()), pa.field("result", pa.binary())])
+_DDL = "task long, result binary"
+
+Work = Callable[[T, ProgressSender], Iterator[R]]
+Show = Callable[[int, int], None]
+
+
+class TaskError(KbackupError):
+    """A task failed with something that is not an error of kbackup's own tree."""
+
+
+def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
+    """All that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the executors.
+
+    `show(records, bytes)` is called while tasks of a local master go on.
+    """
+    if not tasks:
+        return []
+    if show is None or not spark.sparkContext.master.startswith("local"):
+        return _run(spark, tasks, work, None)
+    with ProgressReceiver(show) as receiver:
+        return _run(spark, tasks, work, receiver.address)
+
+
+def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Address | None) -> list[R]:
+    from pyspark.errors import PySparkException
+
+    every = list(tasks)
+
+    def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from _run_task(number, every[number], work, address)
+
+    frame = spark.range(len(every), numPartitions=len(every)).mapInArrow(run_some, _DDL)
+    try:
+        rows = frame.toArrow()
+    except PySparkException as error:
+        raise _from_spark(error) from None
+    # only our own executors write these rows
+    return [pickle.loads(row) for row in rows.column("result").to_pylist()]  # noqa: S301
+
+
+def _run_task(number: int, task: T, work: Work[T, R], address: Address | None) -> Iterator[pa.RecordBatch]:
+    progress = ProgressSender(address, number)
+    try:
+        for result in work(task, progress):
+            yield pa.RecordBatch.from_pylist(
+                [{"task": number, "result": pickle.dumps(result)}], schema=_RESULT
+            )
+    except KbackupError as error:
+        raise RuntimeError(error.marker()) from None
+    finally:
+        progress.close()
+
+
+def _from_spark(error: Any) -> KbackupError:
+    text = str(error)
+    known = from_text(text)
+    if known is not None:
+        return known
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = next(
+        (line for line in reversed(lines) if "Error" in line or "Exception" in line),
+        lines[0] if lines else "?",
+    )
+    return TaskError(f"a task failed: {last.strip()}", "run again with --debug to see Spark's own words")

@@ -1,0 +1,114 @@
+"""Building librdkafka clients and saying what went wrong with them.
+
+Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come from
+`bootstrap.servers`; no other property is ever shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
+
+log = logging.getLogger("kbackup.librdkafka")
+
+Properties = Mapping[str, str]
+
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._NO_OFFSET,
+}
+_DENIED = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+class Connection:
+    """What a client is connected to, and the last thing librdkafka said about that; makes errors of it."""
+
+    def __init__(self, properties: Properties, role: str) -> None:
+        self.properties = dict(properties)
+        self.role = role
+        self.last: KafkaError | None = None
+        if not self.properties.get("bootstrap.servers"):
+            raise UsageError(
+                f"no {role} cluster is named",
+                f"set bootstrap.servers in [{role}], or give --bootstrap-server",
+            )
+
+    @property
+    def address(self) -> str:
+        return f"{self.role} cluster at {self.properties['bootstrap.servers']}"
+
+    def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The user's properties win over our tuning, never over what correctness needs (those are refused in the config)."""
+        return {
+            "log_level": 3,
+            "client.id": "kbackup",
+            **extra,
+            **self.properties,
+            "error_cb": self._remember,
+        }
+
+    def _remember(self, error: KafkaError) -> None:
+        self.last = error
+
+    def error(self, error: KafkaError, doing: str) -> KbackupError:
+        """The right kind of error for what librdkafka reports while `doing` something."""
+        why = f"{doing}: {error.str()}"
+        if error.code() in _DENIED:
+            return UnreachableError(
+                f"{self.address} denied {why}", "check credentials, TLS settings and ACLs"
+            )
+        if error.code() in _UNREACHABLE:
+            said = f" ({self.last.str()})" if self.last is not None else ""
+            return UnreachableError(
+                f"{self.address} did not answer {why}{said}", "is it running, and reachable from here?"
+            )
+        return ClusterError(f"{self.address} failed {why}", f"librdkafka calls it {error.name()}")
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Turns what confluent-kafka raises inside into kbackup's errors."""
+        try:
+            yield
+        except KafkaException as raised:
+            raise self.error(raised.args[0], doing) from raised
+
+    def admin(self) -> AdminClient:
+        with self._building():
+            return AdminClient(self.config({}), logger=log)
+
+    def consumer(self, extra: Mapping[str, Any]) -> Consumer:
+        with self._building():
+            return Consumer(self.config(extra), logger=log)
+
+    def producer(self, extra: Mapping[str, Any]) -> Producer:
+        with self._building():
+            return Producer(self.config(extra), logger=log)
+
+    @contextmanager
+    def _building(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as raised:
+            raise UsageError(
+                f"[{self.role}] has a property librdkafka can't use: {raised.args[0].str()}",
+                "see librdkafka's CONFIGURATION.md for names and values",
+            ) from raised

@@ -1,0 +1,230 @@
+"""Producing record blocks to their partitions, exactly once, with the broker's word on where each record went.
+
+A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id fences the first.
+Progress is the next source offset of each partition, committed to a group of the target in the transaction that carries the
+records, so that it is true or absent, never ahead or behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+from kbackup.errors import ClusterError
+from kbackup.formats.record import decode
+from kbackup.kafka.client import Connection, Properties
+from kbackup.types import Int64Array, RecordBlock, TopicPartition
+
+_TUNING = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 1 << 20,
+    "batch.num.messages": 100_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 64 << 10,
+    "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the topic's own max.message.bytes is checked by the preflight
+    "compression.type": "lz4",
+}
+_TRANSACTIONAL = {"transaction.timeout.ms": 300_000, "message.timeout.ms": 300_000}
+_TIMEOUT = 300.0  # s, for one transaction call
+
+
+class Runs(NamedTuple):
+    """Where records went: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
+
+    source: Int64Array
+    target: Int64Array
+    count: Int64Array
+
+
+class Progress(NamedTuple):
+    """`next` is the source offset from which to go on; `note` is what was committed with it."""
+
+    next: int
+    note: str
+
+
+@dataclass
+class _Deliveries:
+    """What one partition sent and got back since the last commit, in order."""
+
+    sources: list[Int64Array] = field(default_factory=list)
+    targets: list[int | None] = field(default_factory=list)
+    error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.error = self.error or error
+        else:
+            self.targets.append(message.offset())
+
+
+class BlockProducer:
+    """`transactional_id` None: idempotent but without transactions or progress. Close it after use."""
+
+    def __init__(self, properties: Properties, transactional_id: str | None, progress_group: str) -> None:
+        self._connection = Connection(properties, "target")
+        self._transactional = transactional_id is not None
+        extra: dict[str, Any] = dict(_TUNING)
+        if self._transactional:
+            extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
+            self._consumer = self._connection.consumer(
+                {"group.id": progress_group, "enable.auto.commit": False}
+            )
+        self._producer = self._connection.producer(extra)
+        self._deliveries: dict[TopicPartition, _Deliveries] = {}
+        self._open = False
+
+    def close(self) -> None:
+        """Gives up what was not committed."""
+        if self._open:
+            self.abort()
+        if self._transactional:
+            self._consumer.close()
+        else:
+            self._producer.purge()
+
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """Fence whoever had this id before, end its transaction, and return the progress it left."""
+        if not self._transactional:
+            return {}
+        with self._transaction("starting transactions"):
+            self._producer.init_transactions(_TIMEOUT)
+            asked = [KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions]
+            found = self._consumer.committed(asked, timeout=60)
+        return {
+            TopicPartition(p.topic, p.partition): Progress(p.offset, p.metadata or "")
+            for p in found
+            if p.offset >= 0
+        }
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        """Queue a block's records for `tp`, in order; blocks while the queue is full."""
+        if self._transactional and not self._open:
+            with self._transaction("beginning a transaction"):
+                self._producer.begin_transaction()
+            self._open = True
+        deliveries = self._deliveries.setdefault(tp, _Deliveries())
+        deliveries.sources.append(block.offsets)
+        batch = decode(block)
+        kinds = batch.column("timestamp_type").to_numpy()
+        stamps = batch.column("timestamp").to_numpy(zero_copy_only=False)
+        stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64).tolist()
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        headers = _headers(batch.column("headers"))
+        produce, poll = self._producer.produce, self._producer.poll
+        for i, (key, value, stamp) in enumerate(zip(keys, values, stamps, strict=True)):
+            while True:
+                try:
+                    produce(
+                        tp.topic, value, key, tp.partition, deliveries, stamp, headers[i] if headers else None
+                    )
+                    break
+                except BufferError:
+                    poll(0.1)
+                except KafkaException as raised:
+                    raise self._failed(
+                        raised.args[0], f"a record of {tp} at source offset {block.offsets[i]}"
+                    ) from raised
+        poll(0)
+        self._check(deliveries, tp)
+
+    def flush(self) -> dict[TopicPartition, Runs]:
+        """Wait until every record is delivered; returns where they went, by partition."""
+        with self._transaction("delivering records"):
+            left = self._producer.flush(_TIMEOUT)
+        for tp, deliveries in self._deliveries.items():
+            self._check(deliveries, tp)
+        if left:
+            raise ClusterError(
+                f"{self._connection.address} did not take {left} records in {_TIMEOUT:.0f} s",
+                "is a broker down?",
+            )
+        runs = {tp: _runs(tp, deliveries) for tp, deliveries in self._deliveries.items()}
+        self._deliveries = {}
+        return runs
+
+    def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """End the transaction: the records since the last commit and their progress become visible together."""
+        if not self._open:
+            return
+        offsets = [
+            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note)
+            for tp, at in progress.items()
+        ]
+        with self._transaction("committing a transaction"):
+            self._producer.send_offsets_to_transaction(
+                offsets, self._consumer.consumer_group_metadata(), _TIMEOUT
+            )
+            self._producer.commit_transaction(_TIMEOUT)
+        self._open = False
+
+    def abort(self) -> None:
+        self._open = False
+        self._deliveries = {}
+        try:
+            self._producer.abort_transaction(_TIMEOUT)
+        except KafkaException as raised:
+            if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
+                raise self._connection.error(raised.args[0], "aborting a transaction") from raised
+
+    def _check(self, deliveries: _Deliveries, tp: TopicPartition) -> None:
+        if deliveries.error is not None:
+            at = len(deliveries.targets)
+            source = np.concatenate(deliveries.sources)[min(at, sum(map(len, deliveries.sources)) - 1)]
+            raise self._failed(deliveries.error, f"a record of {tp} near source offset {source}")
+
+    def _failed(self, error: KafkaError, what: str) -> Exception:
+        if error.code() in (
+            KafkaError._FENCED,
+            KafkaError.PRODUCER_FENCED,
+            KafkaError.INVALID_PRODUCER_EPOCH,
+        ):
+            return ClusterError(
+                "another restore with the same id has taken over",
+                "let that one finish; this one wrote nothing more",
+            )
+        return self._connection.error(error, f"delivering {what}")
+
+    def _transaction(self, doing: str) -> "_TransactionErrors":
+        return _TransactionErrors(self, doing)
+
+
+class _TransactionErrors:
+    """Turns what the transaction calls raise into kbackup's errors."""
+
+    def __init__(self, producer: BlockProducer, doing: str) -> None:
+        self._producer, self._doing = producer, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaException):
+            raise self._producer._failed(error.args[0], self._doing) from error
+
+
+def _headers(column: Any) -> list[list[tuple[str, bytes | None]] | None] | None:
+    """Header lists a record, or None when no record has any."""
+    if len(column.flatten()) == 0:
+        return None
+    return [[(h["key"], h["value"]) for h in some] or None for some in column.to_pylist()]
+
+
+def _runs(tp: TopicPartition, deliveries: _Deliveries) -> Runs:
+    sources = np.concatenate(deliveries.sources)
+    if len(deliveries.targets) != len(sources) or any(t is None or t < 0 for t in deliveries.targets):
+        raise ClusterError(
+            f"the broker did not say where each record of {tp} went",
+            "nothing is committed; the task begins this part anew",
+        )
+    targets = np.array(deliveries.targets, np.int64)
+    breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(targets) != 1)) + 1
+    starts = np.concatenate([[0], breaks]).astype(np.int64)
+    counts = np.diff(np.concatenate([starts, [len(sources)]])).astype(np.int64)
+    return Runs(sources[starts], targets[starts], counts)

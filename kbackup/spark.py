@@ -1,0 +1,65 @@
+"""Building the Spark session that runs the jobs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from kbackup.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
+    """A session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
+
+    `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
+    """
+    from pyspark.errors import PySparkException, PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    local = not submitted and (master or "local").startswith("local")
+    settings = {
+        "spark.app.name": "kbackup",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(attempts),
+        "spark.speculation": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('kbackup') / 'log4j2.properties'}",
+    }
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+        }
+    if not submitted:
+        settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder
+    for name, value in (settings | dict(conf)).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkRuntimeError, PySparkException) as error:
+        raise UnreachableError(
+            f"Spark can't be started: {str(error).splitlines()[0]}",
+            "is a JDK of 17 or newer there (JAVA_HOME)?",
+        ) from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _with_attempts(master: str, attempts: int) -> str:
+    """Local masters take the number of tries in the URL: local[4] is local[4,tries]."""
+    if master == "local":
+        return f"local[1,{attempts}]"
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},{attempts}]"
+    return master
