@@ -1,0 +1,157 @@
+"""The compressed form of a records file: zstd frames of whole records, then a seek table (`seek`).
+
+Every frame carries zstd's content checksum. `zstd -d` gives the plain file, magic byte first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import zstandard
+
+from kbackup.formats.magic import MAGIC_BYTE, Buffer, corrupt
+from kbackup.formats.seek import (
+    FOOTER_SIZE,
+    SKIPPABLE_MAGIC,
+    SeekTable,
+    decode_seek_table,
+    encode_seek_table,
+    seek_table_size,
+    table_size,
+)
+from kbackup.types import Bytes, RecordBlock
+
+__all__ = [
+    "FOOTER_SIZE",
+    "FRAME_SIZE",
+    "FrameCompressor",
+    "SeekTable",
+    "decode_seek_table",
+    "decompress",
+    "extract",
+    "seek_table_size",
+]
+
+FRAME_SIZE = 1 << 20
+
+_FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
+_PIECE = 1 << 16
+
+
+class FrameCompressor:
+    """Records in, compressed bytes out, to be written one after the other; `finish` gives the last of them.
+
+    A frame is closed by the record with which it has `frame_size` plain bytes or more, so a record is never
+    split over frames. The first frame starts with the magic byte.
+    """
+
+    def __init__(self, level: int = 3, frame_size: int = FRAME_SIZE) -> None:
+        self._zstd = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+        self._frame_size = frame_size
+        self._held = bytearray(MAGIC_BYTE)
+        self._sizes: list[tuple[int, int]] = []
+
+    def feed(self, block: RecordBlock) -> bytes:
+        """Take the block's records; the frames that they complete (often none)."""
+        ends = block.positions + block.lengths
+        frames: list[bytes] = []
+        start = 0
+        while True:
+            full = int(np.searchsorted(ends, start + self._frame_size - len(self._held)))
+            if full == len(ends):
+                break
+            frames.append(self._close(block.data[start : ends[full]]))
+            start = int(ends[full])
+        self._held += block.data[start:].data
+        return b"".join(frames)
+
+    def finish(self) -> bytes:
+        """The last frame and the seek table; nothing can be fed afterwards."""
+        last = self._close(np.empty(0, np.uint8)) if self._held else b""
+        return last + encode_seek_table(self._sizes)
+
+    def _close(self, rest: Bytes) -> bytes:
+        plain = self._held + rest.data if self._held else rest.data
+        frame = self._zstd.compress(plain)
+        self._sizes.append((len(frame), len(plain)))
+        self._held = bytearray()
+        return frame
+
+
+def extract(frames: bytes, skip: int, length: int, name: str) -> bytes:
+    """`length` plain bytes after the first `skip` of whole frames, got from where `SeekTable.locate` says."""
+    plain = b"".join(_Frames(name).push(frames))
+    if len(plain) < skip + length:
+        raise corrupt(name, len(plain), f"the frames end before plain byte {skip + length}")
+    return plain[skip : skip + length]
+
+
+def decompress(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
+    """The plain file, as a stream, from the compressed one in chunks of any size.
+
+    `CorruptError` for a damaged or cut frame, and for a seek table that is missing or not that of the frames.
+    """
+    frames = _Frames(name)
+    for chunk in chunks:
+        yield from frames.push(chunk)
+    frames.end()
+
+
+class _Frames:
+    """Decompression frame by frame; remembers where they start and end, to compare with the seek table."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._zstd = zstandard.ZstdDecompressor()
+        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._edges = [(0, 0)]
+        self._read = self._given = 0
+        self._held = b""
+        """Bytes not read yet: too few to tell what they are, or the seek table."""
+
+    def push(self, chunk: Buffer) -> Iterator[bytes]:
+        """What the chunk gives. In small pieces: zstd copies what is left of its input after a frame."""
+        view = np.frombuffer(chunk, np.uint8).data
+        for start in range(0, len(view), _PIECE):
+            rest = self._held + bytes(view[start : start + _PIECE])
+            while rest and (frame := self._frame or self._begin(rest)):
+                plain, rest = self._step(frame, rest)
+                if plain:
+                    yield plain
+            self._held = rest
+            if len(rest) > table_size(len(self._edges) - 1):
+                raise corrupt(self._name, self._read, "more than a seek table after the last frame")
+
+    def _begin(self, rest: bytes) -> zstandard.ZstdDecompressionObj | None:
+        """The frame that `rest` starts with; None for the seek table, or too little to tell."""
+        if len(rest) < 4 or rest.startswith(SKIPPABLE_MAGIC):
+            return None
+        if not rest.startswith(_FRAME_MAGIC):
+            raise corrupt(self._name, self._read, "neither a zstd frame nor a seek table")
+        return self._zstd.decompressobj()
+
+    def _step(self, frame: zstandard.ZstdDecompressionObj, piece: bytes) -> tuple[bytes, bytes]:
+        """The plain bytes that `piece` gives, and what of it comes after the frame."""
+        try:
+            plain = frame.decompress(piece)
+        except zstandard.ZstdError as error:
+            raise corrupt(self._name, self._edges[-1][0], f"a damaged frame starts here ({error})") from None
+        rest = frame.unused_data if frame.eof else b""
+        self._read += len(piece) - len(rest)
+        self._given += len(plain)
+        self._frame = None if frame.eof else frame
+        if frame.eof:
+            self._edges.append((self._read, self._given))
+        return plain, rest
+
+    def end(self) -> None:
+        """Nothing more comes: the file must have ended in the seek table of just these frames."""
+        if self._frame:
+            raise corrupt(self._name, self._read, "the file ends within a frame")
+        size = self._read + len(self._held)
+        if seek_table_size(self._held, size, self._name) != len(self._held):
+            raise corrupt(self._name, self._read, "something else than a seek table after the last frame")
+        table = decode_seek_table(self._held, size, self._name)
+        if list(zip(table.compressed.tolist(), table.plain.tolist(), strict=True)) != self._edges:
+            raise corrupt(self._name, self._read, "the seek table is not that of the frames")

@@ -1,0 +1,129 @@
+"""Segment and partition indexes. Encodings: `formats/README.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+
+from kbackup.formats.block import rising
+from kbackup.formats.magic import MAGIC_BYTE, check_magic, corrupt
+from kbackup.formats.walk import MIN_RECORD
+from kbackup.types import Int64Array, RecordBlock
+
+_REBUILD = "the index can be rebuilt from the segment files alone"
+_LENGTH = Struct(">i")
+_OFFSET = Struct(">q")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentIndex:
+    """int64[n] each: source offset, position in the records file (its magic byte counted), encoded length."""
+
+    offsets: Int64Array
+    positions: Int64Array
+    lengths: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def file_size(self) -> int:
+        """Size of the uncompressed records file that this is the index of."""
+        return int(self.positions[-1] + self.lengths[-1]) if len(self) else 1
+
+    def validate(self, name: str) -> None:
+        """`CorruptError` naming the index file `name` and its first bad entry."""
+        due = np.concatenate(([1], self.positions[:-1] + self.lengths[:-1]))[: len(self)]
+        checks = [
+            (rising(self.offsets), 0, "offsets do not increase"),
+            (self.positions == due, 8, "the record's position is not where the one before it ends"),
+            (self.lengths >= MIN_RECORD, 16, f"a record shorter than {MIN_RECORD} bytes"),
+            (self.lengths <= np.iinfo(np.int64).max - self.positions, 16, "a record without end"),
+        ]
+        for good, column, what in checks:
+            if not good.all():
+                raise corrupt(name, 1 + 24 * int(np.argmin(good)) + column, what, _REBUILD)
+
+
+def index_of(blocks: Iterable[RecordBlock]) -> SegmentIndex:
+    """The index of a records file that holds `blocks`, in order, after its magic byte."""
+    offsets, positions, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    base = 1
+    for block in blocks:
+        offsets.append(block.offsets)
+        positions.append(block.positions + base)
+        lengths.append(block.lengths)
+        base += block.nbytes
+    return SegmentIndex(np.concatenate(offsets), np.concatenate(positions), np.concatenate(lengths))
+
+
+def encode_index(index: SegmentIndex) -> bytes:
+    """The index file's bytes."""
+    table = np.stack((index.offsets, index.positions, index.lengths), axis=1)
+    return MAGIC_BYTE + table.astype(">i8").tobytes()
+
+
+def decode_index(data: bytes, name: str) -> SegmentIndex:
+    """The index of the file `name`, wholly validated; `CorruptError` otherwise."""
+    check_magic(data[0] if data else None, name)
+    if (len(data) - 1) % 24:
+        raise corrupt(name, len(data), "the index ends within an entry of 24 bytes", _REBUILD)
+    table = np.frombuffer(data, ">i8", offset=1).reshape(-1, 3)
+    index = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
+    index.validate(name)
+    return index
+
+
+class PartitionIndexEntry(NamedTuple):
+    """`name` of a segment without `_records` or `_index`, and the offset that it starts at."""
+
+    name: str
+    start_offset: int
+
+
+def encode_partition_index(entries: Sequence[PartitionIndexEntry]) -> bytes:
+    """The partition index file's bytes; no entries for an empty partition."""
+    parts = [MAGIC_BYTE]
+    for entry in entries:
+        name = entry.name.encode()
+        parts += [_LENGTH.pack(len(name)), name, _OFFSET.pack(entry.start_offset)]
+    return b"".join(parts)
+
+
+def decode_partition_index(data: bytes, name: str) -> list[PartitionIndexEntry]:
+    """The entries of the file `name`.
+
+    `CorruptError` unless start offsets increase from 0 or more and names are plain file names.
+    """
+    check_magic(data[0] if data else None, name)
+    entries: list[PartitionIndexEntry] = []
+    at, last = 1, -1
+    while at < len(data):
+        entry, end = _entry(data, at, name)
+        if entry.start_offset <= last:
+            raise corrupt(name, end - 8, f"start offset {entry.start_offset} after {last}", _REBUILD)
+        entries.append(entry)
+        at, last = end, entry.start_offset
+    return entries
+
+
+def _entry(data: bytes, at: int, name: str) -> tuple[PartitionIndexEntry, int]:
+    if at + 4 > len(data):
+        raise corrupt(name, at, "the file ends within an entry", _REBUILD)
+    length = _LENGTH.unpack_from(data, at)[0]
+    if length < 1:
+        raise corrupt(name, at, f"segment name of {length} bytes", _REBUILD)
+    start, end = at + 4, at + 4 + length + 8
+    if end > len(data):
+        raise corrupt(name, at, "the file ends within an entry", _REBUILD)
+    try:
+        segment = data[start : end - 8].decode()
+    except UnicodeDecodeError:
+        raise corrupt(name, start, "a segment name that is not UTF-8", _REBUILD) from None
+    if "/" in segment or "\0" in segment:
+        raise corrupt(name, start, "a segment name that is not a plain file name", _REBUILD)
+    return PartitionIndexEntry(segment, _OFFSET.unpack_from(data, end - 8)[0]), end

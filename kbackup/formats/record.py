@@ -1,0 +1,138 @@
+"""Records: Arrow batches to the documented encoding and back, without a Python object a record.
+
+The encoding is described in `formats/README.md`. The module is the front of the package's record side:
+`scan` rebuilds an index, `blocks` reads a records file as a stream, `block` makes and cuts blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kbackup.errors import UsageError
+from kbackup.formats import arrow
+from kbackup.formats.block import HEAD, make_block, rising, rotation_cut, slice_block
+from kbackup.formats.layout import check, gather, header_keys, layout
+from kbackup.formats.magic import MAGIC
+from kbackup.formats.scan import scan
+from kbackup.formats.stream import blocks
+from kbackup.types import RECORDS, Int64Array, RecordBlock
+
+if TYPE_CHECKING:
+    from kbackup.formats.arrow import Column
+
+__all__ = [
+    "MAGIC",
+    "blocks",
+    "check",
+    "decode",
+    "encode",
+    "make_block",
+    "rotation_cut",
+    "scan",
+    "slice_block",
+]
+
+_HEADERS: Any = RECORDS.field("headers").type
+_NO_HEADERS = pa.scalar(bytes(4), pa.large_binary())
+_INT32_MAX = 2**31 - 1
+
+
+def encode(batch: pa.RecordBatch) -> RecordBlock:
+    """The block of a batch of schema `RECORDS`; `UsageError` for rows that the encoding can't hold.
+
+    Offsets must increase; a timestamp is there exactly where the type is 0 or 1.
+    """
+    if not batch.schema.equals(RECORDS):
+        raise UsageError("a record batch of another schema than RECORDS", "cast it first")
+    key, value = batch.column("key"), batch.column("value")
+    offsets = _offsets(batch)
+    edges, data = arrow.join(
+        _prefixes(offsets, batch, _lengths(key)),
+        key,
+        _big_endian(_lengths(value)),
+        value,
+        *_headers(batch.column("headers")),
+    )
+    return make_block(arrow.view(data)[: edges[-1]], offsets, edges[:-1], np.diff(edges))
+
+
+def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.RecordBatch:
+    """The records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it."""
+    fields = layout(block, name, base)
+    header: list[pa.Array[Any]] = [
+        header_keys(block.data, fields.header_keys, name, base),
+        gather(block.data, fields.header_values),
+    ]
+    headers: Any = pa.StructArray.from_arrays(header, fields=list(_HEADERS.value_type))
+    starts: Any = pa.array(fields.header_starts, pa.int32())
+    columns: list[pa.Array[Any]] = [
+        pa.array(block.offsets),
+        pa.array(fields.types.astype(np.int8)),
+        pa.array(fields.timestamps, mask=fields.types < 0),
+        gather(block.data, fields.keys),
+        gather(block.data, fields.values),
+        pa.ListArray.from_arrays(starts, headers, type=_HEADERS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
+
+
+def _require(good: npt.NDArray[np.bool_], what: str, hint: str) -> None:
+    if not good.all():
+        raise UsageError(f"row {int(np.argmin(good))} of a record batch: impossible {what}", hint)
+
+
+def _offsets(batch: pa.RecordBatch) -> Int64Array:
+    column = batch.column("offset")
+    if column.null_count:
+        raise UsageError("a null offset in a record batch", "every record has one")
+    offsets: Int64Array = column.to_numpy()
+    _require(rising(offsets), "offset", "offsets are 0 or more and increase")
+    return offsets
+
+
+def _lengths(column: pa.Array[Any]) -> Int64Array:
+    lengths = arrow.lengths(column)
+    _require(lengths <= _INT32_MAX, "field length", "a key, value or header is smaller than 2 GiB")
+    return lengths
+
+
+def _big_endian(numbers: Int64Array) -> pa.Array[Any]:
+    return arrow.fixed(numbers.astype(">i4"))
+
+
+def _prefixes(offsets: Int64Array, batch: pa.RecordBatch, key_lengths: Int64Array) -> pa.Array[Any]:
+    """Everything before the key, 24 bytes a record or 16 without a timestamp."""
+    types, timestamps = arrow.filled(batch.column("timestamp_type"), -128), batch.column("timestamp")
+    _require((types >= -2) & (types <= 1), "timestamp type", "types are -1, 0, 1 and -2")
+    timed = types >= 0
+    there = timestamps.is_valid().to_numpy(zero_copy_only=False)
+    _require(there == timed, "timestamp", "it is null exactly where the type is -1 or -2")
+    head = np.empty(len(offsets), HEAD)
+    head["offset"], head["type"], head["key_length"] = offsets, types, key_lengths
+    head["timestamp"] = arrow.filled(timestamps, 0)
+    if timed.all():
+        return arrow.fixed(head)
+    octets = head.view(np.uint8).reshape(len(head), HEAD.itemsize)
+    keep = np.ones(octets.shape, np.bool_)
+    keep[~timed, 12:20] = False
+    edges = np.concatenate(([0], np.cumsum(np.where(timed, 24, 16), dtype=np.int64)))
+    return arrow.binary(edges, arrow.octets(octets[keep]))
+
+
+def _headers(column: pa.Array[Any]) -> list[Column]:
+    """The columns that end a record: the header count and, where there are any, the joined headers."""
+    counts = arrow.filled(arrow.pc.list_value_length(column), 0).astype(np.int64)
+    if not counts.any():
+        return [_NO_HEADERS]
+    names, values = arrow.pc.list_flatten(column).flatten()
+    if names.null_count:
+        raise UsageError("a null header key in a record batch", "a header key may be empty, not null")
+    names = names.cast(pa.large_binary())
+    edges, data = arrow.join(_big_endian(_lengths(names)), names, _big_endian(_lengths(values)), values)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    # A record's headers lie together in the joined child array: fewer edges over the same bytes.
+    return [_big_endian(counts), arrow.binary(edges[starts], data)]

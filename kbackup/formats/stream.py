@@ -1,0 +1,105 @@
+"""A records file as a stream: chunks of bytes in, checked blocks of whole records out, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from kbackup.formats.block import make_block
+from kbackup.formats.index import SegmentIndex
+from kbackup.formats.layout import check
+from kbackup.formats.magic import Buffer, check_magic, corrupt
+from kbackup.formats.scan import scan
+from kbackup.types import Bytes, RecordBlock
+
+
+class _Cutter(Protocol):
+    def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
+        """The whole records that `data`, at position `base` of the file, starts with, checked.
+
+        And how many bytes, counted from their end, it takes to find more. `final`: all bytes must be used up.
+        """
+        ...
+
+
+class _ByIndex:
+    def __init__(self, index: SegmentIndex, name: str) -> None:
+        index.validate(name)
+        self._index, self._name, self._done = index, name, 0
+        self._ends = index.positions + index.lengths
+
+    def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
+        reach = base + len(data)
+        stop = int(np.searchsorted(self._ends, reach, side="right"))
+        if reach > self._index.file_size:
+            raise corrupt(self._name, self._index.file_size, "bytes after the last record of the index")
+        if final and reach < self._index.file_size:
+            raise corrupt(self._name, reach, f"the file ends here, its index at {self._index.file_size}")
+        part = slice(self._done, stop)
+        positions, lengths = self._index.positions[part] - base, self._index.lengths[part]
+        block = make_block(data[: lengths.sum()], self._index.offsets[part], positions, lengths)
+        check(block, self._name, base)
+        self._done = stop
+        return block, int(self._ends[stop] - base - block.nbytes) if stop < len(self._ends) else 1
+
+
+class _ByScan:
+    def __init__(self, name: str) -> None:
+        self._name, self._last = name, -1
+
+    def take(self, data: Bytes, base: int, final: bool) -> tuple[RecordBlock, int]:
+        block = scan(data, name=self._name, base=base, first_after=self._last, partial=not final)
+        if len(block):
+            self._last = int(block.offsets[-1])
+            return block, len(data) - block.nbytes + 1
+        # A record longer than what is held: look again at twice the size, not after every chunk.
+        return block, 2 * len(data)
+
+
+def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str) -> Iterator[RecordBlock]:
+    """The records file `name`, given as chunks of any size (magic byte first), as checked blocks.
+
+    Holds a few chunks, or the largest record (twice that without an index). With an index the records must
+    agree with it to the last byte; without, they are walked one by one. `CorruptError` for a cut file,
+    trailing bytes, offsets that don't increase. Blocks share the chunks' memory: don't alter chunks later.
+    """
+    cutter: _Cutter = _ByScan(name) if index is None else _ByIndex(index, name)
+    held: list[Bytes] = []
+    size, need, base = 0, 1, 1
+    for chunk in _body(chunks, name):
+        held.append(chunk)
+        size += len(chunk)
+        if size < need:
+            continue
+        data = _joined(held)
+        block, need = cutter.take(data, base, False)
+        held, size, base = [data[block.nbytes :]], size - block.nbytes, base + block.nbytes
+        if len(block):
+            yield block
+    block, _ = cutter.take(_joined(held), base, True)
+    if len(block):
+        yield block
+
+
+def _joined(parts: list[Bytes]) -> Bytes:
+    filled = [part for part in parts if len(part)]
+    if len(filled) == 1:
+        return filled[0]
+    return np.concatenate(filled) if filled else np.empty(0, np.uint8)
+
+
+def _body(chunks: Iterable[Buffer], name: str) -> Iterator[Bytes]:
+    """The file's chunks after its magic byte, which is checked."""
+    started = False
+    for chunk in chunks:
+        octets = np.frombuffer(chunk, np.uint8)
+        if not len(octets):
+            continue
+        if not started:
+            check_magic(int(octets[0]), name)
+            octets, started = octets[1:], True
+        yield octets
+    if not started:
+        check_magic(None, name)

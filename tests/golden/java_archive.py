@@ -1,0 +1,66 @@
+"""The archive that the Java tool wrote, and what its cluster held (`java/README.md`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.unit.formats.reference import Record
+
+ROOT = Path(__file__).parent / "java"
+_SEGMENT = re.compile(r"segment_partition_([0-9]+)_from_offset_([0-9]+)_records")
+
+
+class Partition(NamedTuple):
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+    def path(self, form: str) -> Path:
+        return ROOT / "archive" / self.topic / form.format(self.number)
+
+    def index_bytes(self) -> bytes:
+        return self.path("index_partition_{:03d}").read_bytes()
+
+    def group_bytes(self) -> bytes:
+        return self.path("consumer_offsets_partition_{:03d}").read_bytes()
+
+    def segments(self) -> list[Path]:
+        """The records files in the order of their offsets."""
+        found = {}
+        for path in (ROOT / "archive" / self.topic).iterdir():
+            match = _SEGMENT.fullmatch(path.name)
+            if match and int(match[1]) == self.number:
+                found[int(match[2])] = path
+        return [found[start] for start in sorted(found)]
+
+    def truth(self) -> list[Record]:
+        lines = (ROOT / "truth" / f"{self}.jsonl").read_text().splitlines()
+        return [_record(*json.loads(line)) for line in lines]
+
+
+def _octets(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text)
+
+
+def _record(
+    offset: int,
+    kind: int,
+    timestamp: int,
+    key: str | None,
+    value: str | None,
+    headers: list[tuple[str, str | None]],
+) -> Record:
+    pairs = [(name, _octets(content)) for name, content in headers]
+    return Record(offset, kind, timestamp if kind >= 0 else None, _octets(key), _octets(value), pairs)
+
+
+PARTITIONS = [
+    Partition(path.stem.rpartition("-")[0], int(path.stem.rpartition("-")[2]))
+    for path in sorted((ROOT / "truth").iterdir())
+]

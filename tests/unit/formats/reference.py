@@ -1,0 +1,87 @@
+"""The records encoding once more, one record at a time and as plainly as possible, to compare with."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from kbackup.types import RECORDS
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    offset: int
+    kind: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+
+def _field(data: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+
+
+def encode_record(record: Record) -> bytes:
+    head = struct.pack(">qi", record.offset, record.kind)
+    time = b"" if record.timestamp is None else struct.pack(">q", record.timestamp)
+    headers = [_field(key.encode()) + _field(value) for key, value in record.headers]
+    count = struct.pack(">i", len(headers))
+    return head + time + _field(record.key) + _field(record.value) + count + b"".join(headers)
+
+
+def decode_records(data: bytes) -> list[Record]:
+    """All records of `data` (no magic byte), which must be whole."""
+    at = 0
+
+    def take(form: str) -> int:
+        nonlocal at
+        at += struct.calcsize(form)
+        return int(struct.unpack_from(form, data, at - struct.calcsize(form))[0])
+
+    def field() -> bytes | None:
+        nonlocal at
+        length = take(">i")
+        at += max(length, 0)
+        return None if length < 0 else data[at - length : at]
+
+    records = []
+    while at < len(data):
+        offset, kind = take(">q"), take(">i")
+        timestamp = take(">q") if kind >= 0 else None
+        key, value = field(), field()
+        headers = [((field() or b"").decode(), field()) for _ in range(take(">i"))]
+        records.append(Record(offset, kind, timestamp, key, value, headers))
+    return records
+
+
+def to_batch(records: list[Record]) -> pa.RecordBatch:
+    rows = [
+        {
+            "offset": r.offset,
+            "timestamp_type": r.kind,
+            "timestamp": r.timestamp,
+            "key": r.key,
+            "value": r.value,
+            "headers": [{"key": key, "value": value} for key, value in r.headers],
+        }
+        for r in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=RECORDS)
+
+
+def from_batch(batch: pa.RecordBatch) -> list[Record]:
+    return [
+        Record(
+            row["offset"],
+            row["timestamp_type"],
+            row["timestamp"],
+            row["key"],
+            row["value"],
+            [(header["key"], header["value"]) for header in row["headers"]],
+        )
+        for row in batch.to_pylist()
+    ]

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbackup.errors import CorruptError
+from kbackup.formats import frames, record
+from kbackup.formats.index import SegmentIndex, index_of
+from kbackup.types import RecordBlock
+from tests.unit.formats.reference import Record, to_batch
+from tests.unit.formats.strategies import records
+
+
+def compress(blocks: Iterable[RecordBlock], frame_size: int) -> bytes:
+    compressor = frames.FrameCompressor(frame_size=frame_size)
+    return b"".join(compressor.feed(block) for block in blocks) + compressor.finish()
+
+
+def some(count: int = 400, size: int = 100) -> list[Record]:
+    rng = np.random.default_rng(3)
+    return [Record(i * 2, 0, 1_600_000_000_000 + i, b"k%d" % i, rng.bytes(size), []) for i in range(count)]
+
+
+def plain(block: RecordBlock) -> bytes:
+    return b"\x01" + block.data.tobytes()
+
+
+def pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[i : i + size] for i in range(0, len(data), size)]
+
+
+def zstd() -> str:
+    found = shutil.which("zstd")
+    if found is None:
+        pytest.fail("the zstd program is needed for this test: install the package zstd")
+    return found
+
+
+@given(records(), st.integers(1, 400), st.integers(1, 300), st.data())
+def test_round_trip(made: list[Record], frame_size: int, chunk: int, data: st.DataObject) -> None:
+    block = record.encode(to_batch(made))
+    cut = data.draw(st.integers(0, len(made)))
+    parts = [record.slice_block(block, 0, cut), record.slice_block(block, cut, len(made))]
+    packed = compress(parts, frame_size)
+    assert b"".join(frames.decompress(pieces(packed, chunk), "seg.zst")) == plain(block)
+    table = frames.decode_seek_table(packed, len(packed), "seg.zst")
+    assert table.plain_size == len(plain(block))
+
+
+@given(records(min_size=1), st.integers(1, 400))
+def test_one_record_is_one_range(made: list[Record], frame_size: int) -> None:
+    """And frames end where records do: each but the last has the frame size, not a record more."""
+    block = record.encode(to_batch(made))
+    packed = compress([block], frame_size)
+    table = frames.decode_seek_table(packed, len(packed), "seg.zst")
+    index = index_of([block])
+    ends = (index.positions + index.lengths).tolist()
+    assert set(table.plain[1:].tolist()) <= {1, *ends}
+    sizes = np.diff(table.plain)
+    assert (sizes[:-1] >= frame_size).all()
+    assert (sizes < frame_size + block.largest + 1).all()
+    for position, length in zip(index.positions.tolist(), index.lengths.tolist(), strict=True):
+        start, size, skip = table.locate(position, length)
+        assert start in table.compressed.tolist()
+        got = frames.extract(packed[start : start + size], skip, length, "seg.zst")
+        assert got == plain(block)[position : position + length]
+        assert (table.plain > position).argmax() == (table.plain >= position + length).argmax()
+
+
+def test_zstd_itself_gives_the_plain_file() -> None:
+    block = record.encode(to_batch(some()))
+    packed = compress([block], 5_000)
+    run = subprocess.run([zstd(), "-d", "-c"], input=packed, capture_output=True, check=True)
+    assert run.stdout == plain(block)
+    count = len(frames.decode_seek_table(packed, len(packed), "x").plain) - 1
+    assert count > 5
+    table = packed[-(8 * count + 17) :]
+    assert table[:8] == struct.pack("<II", 0x184D2A5E, 8 * count + 9)
+    assert table[-9:] == struct.pack("<IBI", count, 0, 0x8F92EAB1)
+
+
+def test_an_empty_segment_is_one_frame_of_the_magic_byte() -> None:
+    packed = compress([], 1000)
+    assert b"".join(frames.decompress([packed], "x")) == b"\x01"
+
+
+def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
+    made = [*some(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
+    block = record.encode(to_batch(made))
+    packed = frames.FrameCompressor()
+    out = packed.feed(block) + packed.finish()
+    table = frames.decode_seek_table(out, len(out), "x")
+    sizes = np.diff(table.plain).tolist()
+    assert len(sizes) == 3
+    assert (1 << 20) <= sizes[0] < (1 << 20) + 200
+    assert b"".join(frames.decompress(pieces(out, 1 << 20), "x")) == plain(block)
+
+
+def test_only_the_end_of_the_file_is_needed_for_the_table() -> None:
+    block = record.encode(to_batch(some()))
+    packed = compress([block], 5_000)
+    size = frames.seek_table_size(packed[-frames.FOOTER_SIZE :], len(packed), "x")
+    whole = frames.decode_seek_table(packed, len(packed), "x")
+    tail = frames.decode_seek_table(packed[-size:], len(packed), "x")
+    assert np.array_equal(whole.compressed, tail.compressed)
+    with pytest.raises(ValueError, match=f"the last {size} bytes are needed"):
+        frames.decode_seek_table(packed[-size + 1 :], len(packed), "x")
+
+
+def test_a_stream_of_the_compressed_form_reads_as_blocks() -> None:
+    block = record.encode(to_batch(some()))
+    packed = compress([block], 5_000)
+    plain_chunks = frames.decompress(pieces(packed, 777), "x")
+    found = list(record.blocks(plain_chunks, index_of([block]), name="x"))
+    assert b"".join(b.data.tobytes() for b in found) == block.data.tobytes()
+
+
+def refused(data: bytes, chunk: int = 1 << 20) -> None:
+    with pytest.raises(CorruptError, match="x at byte"):
+        list(frames.decompress(pieces(data, chunk), "x"))
+
+
+def test_every_cut_is_refused() -> None:
+    packed = compress([record.encode(to_batch(some(20)))], 500)
+    for size in range(len(packed)):
+        refused(packed[:size])
+
+
+def test_foreign_bytes_are_refused() -> None:
+    packed = compress([record.encode(to_batch(some(20)))], 500)
+    table = packed[-frames.seek_table_size(packed, len(packed), "x") :]
+    body = packed[: -len(table)]
+    refused(packed + b"\0")
+    refused(packed + packed)
+    refused(packed + bytes(100_000), 4096)
+    refused(body + body + table)
+    refused(b"\x01plain")
+    refused(table)
+    refused(body + table[:4] + table[8:])
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_flipped_bit_is_refused_or_without_effect(data: st.DataObject) -> None:
+    block = record.encode(to_batch(some(20)))
+    packed = bytearray(compress([block], 500))
+    packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        found = b"".join(frames.decompress(pieces(bytes(packed), 300), "x"))
+    except CorruptError:
+        return
+    assert found == plain(block)
+
+
+def footer(count: int, descriptor: int = 0, magic: int = 0x8F92EAB1) -> bytes:
+    return struct.pack("<IBI", count, descriptor, magic)
+
+
+@pytest.mark.parametrize(
+    ("tail", "size", "message"),
+    [
+        (b"", 0, "too short"),
+        (footer(1)[1:], 8, "too short"),
+        (footer(1, magic=1), 100, "does not end in a seek table"),
+        (footer(1, descriptor=0x80), 100, "does not end in a seek table"),
+        (footer(0), 100, "a seek table of 0 frames"),
+        (footer(2**32 - 1), 100, "a seek table of 4294967295 frames"),
+        (struct.pack("<IIII", 0x184D2A5E, 18, 9, 9) + footer(1), 34, "does not start where"),
+        (struct.pack("<IIII", 0x184D2A5F, 17, 9, 9) + footer(1), 34, "does not start where"),
+        (struct.pack("<IIII", 0x184D2A5E, 17, 9, 0) + footer(1), 34, "an empty frame"),
+        (struct.pack("<IIII", 0x184D2A5E, 17, 0, 9) + footer(1), 34, "an empty frame"),
+        (
+            struct.pack("<IIII", 0x184D2A5E, 17, 8, 9) + footer(1),
+            34,
+            "frames of the seek table end at",
+        ),
+    ],
+)
+def test_bad_seek_tables_are_refused(tail: bytes, size: int, message: str) -> None:
+    with pytest.raises(CorruptError, match=f"x at byte .*{message}"):
+        frames.decode_seek_table(tail, size, "x")
+
+
+def test_positions_past_4_gib() -> None:
+    """Sizes are 32 bits a frame, but their sums are not."""
+    sizes = [(3 << 30, 4_000_000_000)] * 3
+    entries = b"".join(struct.pack("<II", *size) for size in sizes)
+    tail = struct.pack("<II", 0x184D2A5E, len(entries) + 9) + entries + footer(3)
+    table = frames.decode_seek_table(tail, (9 << 30) + len(tail), "x")
+    assert table.locate(8_000_000_100, 50) == (6 << 30, 3 << 30, 100)
+    assert table.locate(3_999_999_999, 2) == (0, 6 << 30, 3_999_999_999)
+    for position, length in [(12_000_000_000, 1), (11_999_999_999, 2), (-1, 5), (5, 0)]:
+        with pytest.raises(CorruptError, match=r"x at byte .*no bytes"):
+            table.locate(position, length)
+
+
+def test_extract_refuses_frames_that_end_early() -> None:
+    packed = compress([record.encode(to_batch(some(3)))], 10_000)
+    with pytest.raises(CorruptError, match="end before plain byte 10000"):
+        frames.extract(packed, 5, 9_995, "x")
+
+
+def test_the_index_keeps_plain_positions() -> None:
+    index: SegmentIndex = index_of([record.encode(to_batch(some(3)))])
+    assert index.positions[0] == 1

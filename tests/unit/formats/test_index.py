@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import CorruptError
+from kbackup.formats import record
+from kbackup.formats.index import (
+    PartitionIndexEntry,
+    SegmentIndex,
+    decode_index,
+    decode_partition_index,
+    encode_index,
+    encode_partition_index,
+    index_of,
+)
+from tests.unit.formats.reference import Record, encode_record, to_batch
+from tests.unit.formats.strategies import records
+
+
+def entries(index: SegmentIndex) -> list[tuple[int, int, int]]:
+    return list(zip(*(c.tolist() for c in (index.offsets, index.positions, index.lengths)), strict=True))
+
+
+@given(records())
+def test_the_index_of_blocks(made: list[Record]) -> None:
+    half = len(made) // 2
+    index = index_of(record.encode(to_batch(part)) for part in (made[:half], made[half:]))
+    expected, position = b"\x01", 1
+    for r in made:
+        length = len(encode_record(r))
+        expected += struct.pack(">qqq", r.offset, position, length)
+        position += length
+    assert encode_index(index) == expected
+    assert entries(decode_index(expected, "idx")) == entries(index)
+    assert index.file_size == position
+
+
+@given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(24, 2**40)), max_size=30))
+def test_positions_past_2_gib(rows: list[tuple[int, int]]) -> None:
+    gaps, lengths = np.array(rows, np.int64).reshape(-1, 2).T
+    ends = 1 + np.cumsum(lengths)
+    index = SegmentIndex(np.cumsum(gaps) - 1, ends - lengths, lengths)
+    assert entries(decode_index(encode_index(index), "idx")) == entries(index)
+
+
+def test_a_stream_whose_index_says_5_gib_names_where_it_was_cut() -> None:
+    octets = encode_record(Record(0, -1, None, None, None, []))
+    lengths = np.array([24, 5 << 30], np.int64)
+    index = SegmentIndex(np.array([0, 1]), np.array([1, 25]), lengths)
+    found = record.blocks([b"\x01" + octets + bytes(100)], index, name="seg")
+    assert len(next(found)) == 1
+    with pytest.raises(CorruptError, match=r"seg at byte 125: .* its index at 5368709145"):
+        next(found)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([(5, 2, 24)], "byte 9: .* position"),
+        ([(5, 1, 24), (6, 26, 24)], "byte 33: .* position"),
+        ([(5, 1, 23)], "byte 17: .* shorter than 24"),
+        ([(5, 1, -24)], "byte 17: .* shorter than 24"),
+        ([(-1, 1, 24)], "byte 1: offsets"),
+        ([(5, 1, 24), (5, 25, 24)], "byte 25: offsets"),
+        ([(-(2**63), 1, 24)], "byte 1: offsets"),
+        ([(5, 1, 24), (-(2**63), 25, 24)], "byte 25: offsets"),
+        ([(5, 1, 2**63 - 1)], "byte 17: .* without end"),
+    ],
+)
+def test_bad_entries_are_refused(table: list[tuple[int, int, int]], message: str) -> None:
+    data = b"\x01" + b"".join(struct.pack(">qqq", *row) for row in table)
+    with pytest.raises(CorruptError, match=f"idx at {message}"):
+        decode_index(data, "idx")
+
+
+def test_cut_and_foreign_indexes_are_refused() -> None:
+    data = encode_index(index_of([record.encode(to_batch([Record(1, 0, 5, b"", b"", [])]))]))
+    for size in range(2, len(data)):
+        with pytest.raises(CorruptError, match="within an entry"):
+            decode_index(data[:size], "idx")
+    for bad, message in [(b"", "empty"), (b"\x00" + data[1:], "0x00")]:
+        with pytest.raises(CorruptError, match=message):
+            decode_index(bad, "idx")
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/\0"), min_size=1, max_size=60)
+
+
+@given(st.dictionaries(st.integers(0, 2**63 - 1), NAMES, max_size=20))
+def test_partition_index_round_trip(segments: dict[int, str]) -> None:
+    made = [PartitionIndexEntry(segments[start], start) for start in sorted(segments)]
+    expected = b"\x01" + b"".join(
+        struct.pack(">i", len(e.name.encode())) + e.name.encode() + struct.pack(">q", e.start_offset)
+        for e in made
+    )
+    assert encode_partition_index(made) == expected
+    assert decode_partition_index(expected, "part") == made
+
+
+def entry(name: bytes, start: int, length: int | None = None) -> bytes:
+    return struct.pack(">i", len(name) if length is None else length) + name + struct.pack(">q", start)
+
+
+@pytest.mark.parametrize(
+    ("octets", "message"),
+    [
+        (entry(b"a", -1), "byte 6: start offset -1"),
+        (entry(b"a", 5) + entry(b"b", 5), "byte 19: start offset 5 after 5"),
+        (entry(b"", 1), "byte 1: segment name of 0 bytes"),
+        (entry(b"a", 1, -1), "byte 1: segment name of -1 bytes"),
+        (entry(b"a", 1, 2**31 - 1), "byte 1: .* within an entry"),
+        (entry(b"a", 1)[:-1], "byte 1: .* within an entry"),
+        (entry(b"a", 1) + b"\0\0", "byte 14: .* within an entry"),
+        (entry(b"\xff", 1), "byte 5: .* not UTF-8"),
+        (entry(b"../a", 1), "byte 5: .* plain file name"),
+    ],
+)
+def test_bad_partition_indexes_are_refused(octets: bytes, message: str) -> None:
+    with pytest.raises(CorruptError, match=f"part at {message}"):
+        decode_partition_index(b"\x01" + octets, "part")

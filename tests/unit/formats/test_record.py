@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbackup.errors import CorruptError, UsageError
+from kbackup.formats import record
+from kbackup.types import RECORDS, RecordBlock
+from tests.unit.formats.reference import Record, decode_records, encode_record, from_batch, to_batch
+from tests.unit.formats.strategies import records
+
+
+def plain(offset: int, **changes: Any) -> Record:
+    return Record(offset, 0, 1_600_000_000_000, b"k", b"v", [])._replace(**changes)
+
+
+def encoded(*made: Record) -> RecordBlock:
+    return record.encode(to_batch(list(made)))
+
+
+@given(records())
+def test_encode_is_the_reference(made: list[Record]) -> None:
+    block = record.encode(to_batch(made))
+    parts = [encode_record(r) for r in made]
+    assert block.data.tobytes() == b"".join(parts)
+    assert block.offsets.tolist() == [r.offset for r in made]
+    assert block.lengths.tolist() == [len(part) for part in parts]
+    assert block.positions.tolist() == [sum(map(len, parts[:i])) for i in range(len(parts))]
+    times = [r.timestamp for r in made if r.timestamp is not None]
+    assert (block.min_timestamp, block.max_timestamp) == (min(times, default=None), max(times, default=None))
+    assert block.largest == max(map(len, parts), default=0)
+    record.check(block, "file", 1)
+
+
+@given(records())
+def test_decode_is_the_inverse(made: list[Record]) -> None:
+    batch = record.decode(record.encode(to_batch(made)))
+    batch.validate(full=True)
+    assert batch.schema == RECORDS
+    assert from_batch(batch) == made
+    assert decode_records(record.encode(batch).data.tobytes()) == made
+
+
+@given(records(min_size=1), st.data())
+def test_sliced_batches_encode_as_their_rows(made: list[Record], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(made)))
+    part = to_batch(made).slice(start, data.draw(st.integers(0, len(made) - start)))
+    assert record.encode(part).data.tobytes() == b"".join(encode_record(r) for r in from_batch(part))
+
+
+@given(records(), st.data())
+def test_a_slice_of_a_block_is_the_block_of_those_records(made: list[Record], data: st.DataObject) -> None:
+    block = record.encode(to_batch(made))
+    start = data.draw(st.integers(0, len(made)))
+    stop = data.draw(st.integers(start, len(made)))
+    part, own = record.slice_block(block, start, stop), record.encode(to_batch(made[start:stop]))
+    for field in ("data", "offsets", "positions", "lengths"):
+        assert np.array_equal(getattr(part, field), getattr(own, field))
+    assert (part.min_timestamp, part.max_timestamp) == (own.min_timestamp, own.max_timestamp)
+    assert part.largest == own.largest
+    assert not part.nbytes or np.shares_memory(part.data, block.data)
+
+
+@given(records())
+def test_scan_finds_what_encode_wrote(made: list[Record]) -> None:
+    block = record.encode(to_batch(made))
+    found = record.scan(block.data.tobytes(), name="file", base=1)
+    for field in ("data", "offsets", "positions", "lengths"):
+        assert np.array_equal(getattr(found, field), getattr(block, field))
+
+
+def test_a_record_of_20_mb_and_one_of_many_headers() -> None:
+    value = np.random.default_rng(1).bytes(20_000_000)
+    headers = [("h", b"x" * (i % 3)) for i in range(20_000)]
+    made = [plain(1), plain(2, value=value), plain(3, headers=headers), plain(4)]
+    block = encoded(*made)
+    assert block.data.tobytes() == b"".join(encode_record(r) for r in made)
+    assert from_batch(record.decode(block)) == made
+
+
+def test_a_block_survives_pickling() -> None:
+    block = pickle.loads(pickle.dumps(encoded(plain(1), plain(2))))
+    assert from_batch(record.decode(block)) == [plain(1), plain(2)]
+
+
+def test_slices_stay_within_the_block() -> None:
+    with pytest.raises(IndexError, match="records 1 to 3 of a block of 2"):
+        record.slice_block(encoded(plain(1), plain(2)), 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([plain(5), plain(5)], "row 1 .* offset"),
+        ([plain(-1)], "row 0 .* offset"),
+        ([plain(1), plain(2, kind=2)], "row 1 .* timestamp type"),
+        ([plain(1), plain(2, kind=-1)], "row 1 .* timestamp"),
+        ([plain(1, timestamp=None)], "row 0 .* timestamp"),
+        ([plain(1, kind=None)], "row 0 .* timestamp type"),
+        ([plain(None)], "null offset"),  # type: ignore[arg-type]
+        ([plain(1, headers=[(None, b"x")])], "null header key"),
+    ],
+)
+def test_rows_that_cannot_be_encoded_are_refused(rows: list[Record], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        record.encode(to_batch(rows))
+
+
+def test_another_schema_is_refused() -> None:
+    with pytest.raises(UsageError, match="another schema"):
+        record.encode(pa.RecordBatch.from_pydict({"offset": [1]}))
+
+
+def damaged(block: RecordBlock, at: int, octets: bytes) -> RecordBlock:
+    data = bytearray(block.data.tobytes())
+    data[at : at + len(octets)] = octets
+    return record.make_block(np.frombuffer(data, np.uint8), block.offsets, block.positions, block.lengths)
+
+
+# One record: offset 0-8, type 8, timestamp 12, key length 20, "k" 24, value length 25, "v" 29, count 30,
+# header key length 34, "ü" 38, header value length 40, "x" 44, end 45.
+ONE = plain(7, headers=[("ü", b"x")])
+
+
+@pytest.mark.parametrize("copies", [1, 40], ids=["walked", "vectorised"])
+@pytest.mark.parametrize(
+    ("at", "octets", "where", "message"),
+    [
+        (7, b"\x63", 0, "another record offset"),
+        (8, b"\x00\x00\x00\x02", 8, "unknown timestamp type"),
+        (8, b"\x7f", 8, "unknown timestamp type"),
+        (20, b"\xff\xff\xff\xfe", 20, "key length"),
+        (20, b"\x7f\xff\xff\xff", 20, "key length"),
+        (25, b"\xff\xff\xff\xfe", 25, "value length"),
+        (25, b"\x00\x00\x00\x20", 25, "value length"),
+        (30, b"\xff\xff\xff\xff", 30, "header count"),
+        (30, b"\x00\x00\x00\x00", 34, "after the record's last field"),
+        (30, b"\x00\x00\x00\x02", 30, "header count"),
+        (34, b"\xff\xff\xff\xff", 34, "header key length"),
+        (34, b"\x00\x00\x00\x63", None, "header"),
+        (40, b"\xff\xff\xff\xfe", 40, "header value length"),
+        (40, b"\x00\x00\x00\x00", 44, "after the record's last header"),
+        (40, b"\x00\x00\x00\x02", None, "header"),
+        (38, b"\xc3\x28", 38, "not UTF-8"),
+    ],
+)
+def test_check_names_file_and_byte(
+    copies: int, at: int, octets: bytes, where: int | None, message: str
+) -> None:
+    block = encoded(*(ONE._replace(offset=7 + i) for i in range(copies)))
+    last = int(block.positions[-1])
+    if at == 7 and copies > 1:
+        octets = b"\x00"
+    bad = damaged(block, last + at, octets)
+    place = "" if where is None else f"seg at byte {1000 + last + where}: "
+    with pytest.raises(CorruptError, match=f"{place}.*{message}") as caught:
+        record.check(bad, "seg", 1000)
+    assert caught.value.hint
+    with pytest.raises(CorruptError, match=message):
+        record.decode(bad)
+
+
+def test_check_refuses_an_index_that_does_not_cover_the_data() -> None:
+    block = encoded(plain(1), plain(2), plain(3))
+    changes = [
+        ("positions", block.positions + 1),
+        ("lengths", block.lengths - 1),
+        ("lengths", block.lengths * 0),
+        ("data", block.data[:-1]),
+        ("data", np.append(block.data, np.uint8(0))),
+        ("offsets", block.offsets[::-1]),
+        ("offsets", block.offsets[:2]),
+    ]
+    for field, value in changes:
+        parts = {name: getattr(block, name) for name in RecordBlock.__slots__} | {field: value}
+        with pytest.raises(CorruptError, match="seg at byte"):
+            record.check(RecordBlock(**parts), "seg", 1)
+
+
+@settings(max_examples=400)
+@given(records(min_size=1, max_size=30), st.data())
+def test_damage_is_refused_or_leaves_the_structure(made: list[Record], data: st.DataObject) -> None:
+    """A flipped bit gives `CorruptError` or records that encode to just those bytes."""
+    block = record.encode(to_batch(made))
+    at = data.draw(st.integers(0, block.nbytes - 1))
+    bad = damaged(block, at, bytes([int(block.data[at]) ^ (1 << data.draw(st.integers(0, 7)))]))
+    try:
+        batch = record.decode(bad)
+    except CorruptError:
+        return
+    assert record.encode(batch).data.tobytes() == bad.data.tobytes()
+
+
+@settings(max_examples=300)
+@given(records(min_size=1, max_size=20), st.data())
+def test_scan_of_damaged_or_cut_bytes(made: list[Record], data: st.DataObject) -> None:
+    octets = bytearray(record.encode(to_batch(made)).data.tobytes())
+    octets[data.draw(st.integers(0, len(octets) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    cut = bytes(octets[: data.draw(st.integers(0, len(octets)))])
+    try:
+        block = record.scan(cut, name="seg", partial=True)
+    except CorruptError:
+        return
+    assert record.encode(record.decode(block)).data.tobytes() == cut[: block.nbytes]
+    if block.nbytes < len(cut):
+        with pytest.raises(CorruptError, match=f"seg at byte {block.nbytes}: .* ends within this record"):
+            record.scan(cut, name="seg")
+
+
+def test_scan_refuses_offsets_that_do_not_follow() -> None:
+    octets = encoded(plain(5)).data.tobytes()
+    assert len(record.scan(octets, name="seg", first_after=4)) == 1
+    with pytest.raises(CorruptError, match="seg at byte 100: record offset 5 where one above 5"):
+        record.scan(octets, name="seg", base=100, first_after=5)
+
+
+@given(st.lists(st.integers(24, 60), max_size=40), st.integers(0, 200))
+def test_rotation_cut_is_the_rule_applied_record_by_record(lengths: list[int], threshold: int) -> None:
+    expected, size = [], threshold + 1
+    for length in lengths:
+        if size > threshold:
+            expected.append(0)
+            size = 1
+        expected[-1] += 1
+        size += length
+    found, rest, size = [], np.array(lengths, np.int64), 1
+    while len(rest):
+        count = record.rotation_cut(rest, size, threshold)
+        if count == 0:
+            size = 1
+            continue
+        found.append(count)
+        size += int(rest[:count].sum())
+        rest = rest[count:]
+    assert found == expected
+
+
+def test_rotation_goes_on_in_a_file_that_has_room() -> None:
+    lengths = np.array([50, 50, 50], np.int64)
+    assert record.rotation_cut(lengths, 1, 101) == 3
+    assert record.rotation_cut(lengths, 1, 100) == 2
+    assert record.rotation_cut(lengths, 101, 101) == 1
+    assert record.rotation_cut(lengths, 102, 101) == 0
+    assert record.rotation_cut(lengths[:0], 1, 100) == 0
