@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from scripts.dev import cache
 from scripts.dev.jars import kafka_jars
@@ -24,6 +25,7 @@ _ATTEMPTS = 3
 _PORTS_PER_NODE = 3
 
 # Small internal topics start faster; short intervals let tests see compaction and retention happen.
+# Retention is for topics that ask for it: records with timestamps of old would be gone within a second.
 _DEFAULTS = {
     "auto.create.topics.enable": "false",
     "num.partitions": "1",
@@ -37,7 +39,11 @@ _DEFAULTS = {
     "share.coordinator.state.topic.num.partitions": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # A killed node can come back only when the controller has given up its former life.
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
     "group.initial.rebalance.delay.ms": "0",
+    "log.retention.ms": "-1",
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "1000",
     "log.segment.delete.delay.ms": "1000",
@@ -109,9 +115,23 @@ class Broker:
     def pid(self, node: int = 0) -> int:
         return self._nodes[node].pid
 
-    def client(self, **config: str | int | float | bool) -> dict[str, str | int | float | bool]:
+    def client(self, **config: Any) -> dict[str, Any]:
         """A configuration for confluent_kafka's clients, with `config` added."""
         return {"bootstrap.servers": self.bootstrap, **self._client, **config}
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic and wait until every partition has a leader."""
+        admin = AdminClient(self.client(log_level=0))
+        made = admin.create_topics([NewTopic(name, partitions, replication, config=dict(config or {}))])
+        made[name].result(30)
+
+        def led() -> bool:
+            found = admin.list_topics(name, timeout=10).topics[name].partitions
+            return len(found) == partitions and all(p.leader >= 0 for p in found.values())
+
+        self._nodes[min(self._nodes)].wait_ready(led, f"topic {name}", 30)
 
     def start(self, node: int | None = None) -> None:
         """Start what doesn't run, and wait until the whole of it serves."""
