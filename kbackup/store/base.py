@@ -2,26 +2,68 @@
 
 Semantics, stated once; `tests/contract` runs them on every implementation.
 
-- Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024 bytes) holds.
+- Keys are non-empty relative paths without empty, '.' or '..' parts. Key bytes are UTF-8; S3's limit (1,024
+  bytes) holds. A key is never also the folder of another one ('a' beside 'a/b'): S3 can, a directory can't.
+  What a store holds under other names (folder markers of web consoles, sockets) is no object: it is neither
+  listed nor read.
 - Every write is atomic: a reader sees the old object, the new one or none, never a part.
 - A method that returned has made its write durable.
-- `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say. `UnreachableError`: the
-  store could not be asked at all or answered nothing useful after the retries. `OutcomeUnknownError`: a write was sent and
-  no answer came; it may have taken effect: read back.
-- An `etag` is an opaque version of an object: equal etags mean equal bytes.
+- `NotFoundError`, `AlreadyExistsError`, `PreconditionError`, `DeniedError` mean what they say.
+  `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
+  `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
+  effect, or may yet do so.
+- An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
 - Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
 """
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 
-from kbackup.errors import StoreError
-from kbackup.types import Bytes
+from kbackup.errors import KbackupError, StoreError
 
-Buffer = bytes | bytearray | memoryview | Bytes
+if TYPE_CHECKING:  # the configuration imports this package, and starts without numpy and pyarrow
+    from kbackup.types import Bytes
+
+Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
+
+MAX_KEY_BYTES = 1024
+CHUNK = 1 << 20
+"""The most bytes that `open_range` yields at once."""
+
+
+def view_of(data: Buffer) -> memoryview:
+    """The bytes of `data` (contiguous) as a flat view."""
+    view = memoryview(cast(bytes, data))
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def check_key(key: str) -> str:
+    """The key itself; `StoreError` where it can't be one."""
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise StoreError(f"key {key!a} can't be used: it is not valid Unicode") from error
+    if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
+        raise StoreError(
+            f"key {key!r} can't be used", "a key is a relative path without empty, '.' or '..' parts"
+        )
+    if size > MAX_KEY_BYTES:
+        raise StoreError(
+            f"key {key!r} can't be used: {size} bytes", f"a key has at most {MAX_KEY_BYTES} bytes"
+        )
+    return key
+
+
+def is_key(key: str) -> bool:
+    try:
+        check_key(key)
+    except StoreError:
+        return False
+    return True
 
 
 class ObjectInfo(NamedTuple):
@@ -53,11 +95,14 @@ class Upload(Protocol):
     ) -> None: ...
 
     def write(self, data: Buffer) -> None:
-        """Take `data`; the caller may reuse the buffer when this returns. Bounded memory: blocks while parts are in flight."""
+        """Take `data`; the caller may reuse the buffer when this returns. Bounded memory: blocks while parts
+        are in flight."""
         ...
 
     def commit(self) -> tuple[int, int]:
-        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` where the key is taken."""
+        """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` where the key is
+        taken (by other bytes, when an answer had been lost on the way). Nothing can be written or committed
+        afterwards."""
         ...
 
     def abort(self) -> None:
@@ -76,7 +121,13 @@ class Store(Protocol):
     def get_with_etag(self, key: str) -> tuple[bytes, str]: ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`; `CorruptError` where the object is shorter."""
+        """Exactly `length` bytes from `start`; `CorruptError` where the object is shorter. Length 0 asks
+        nobody."""
+        ...
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        """The same as chunks of at most `CHUNK` bytes, with bounded memory and all from one version of the
+        object; goes on where it was when a connection drops. Errors come with the chunk that they prevent."""
         ...
 
     def put(self, key: str, data: Buffer) -> str:
@@ -84,26 +135,42 @@ class Store(Protocol):
         ...
 
     def put_new(self, key: str, data: Buffer) -> str:
-        """Create; `AlreadyExistsError` where the key is taken (by other bytes, when an answer had been lost on the way)."""
+        """Create; `AlreadyExistsError` where the key is taken (by other bytes, when an answer had been lost
+        on the way)."""
         ...
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        """Replace the version `etag`; `PreconditionError` where it is another, `NotFoundError` where there is none."""
+        """Replace the version `etag`; `PreconditionError` where it is another, `NotFoundError` where there is
+        none."""
         ...
 
-    def upload(self, key: str) -> Upload: ...
+    def upload(self, key: str) -> Upload:
+        """Start a streamed create. That the key is taken shows at `commit`."""
+        ...
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than `start_after`, in
-        UTF-8 binary order of keys, lazily."""
+        """Objects whose key starts with `prefix` (a plain string, not a folder) and is greater than
+        `start_after`, in UTF-8 binary order of keys, lazily."""
         ...
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        """The distinct next path parts after `prefix` ('' or ending in '/'), in order, for keys with more parts to come."""
+        """The distinct next path parts after `prefix` ('' or ending in '/'), for keys with more parts to
+        come, in the order of those keys ('a-b' before 'a', since 'a-b/' is less than 'a/')."""
         ...
 
     def stat(self, key: str) -> ObjectInfo: ...
 
-    def delete(self, keys: Iterable[str]) -> list[Failed]:
-        """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key."""
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key,
+        but does where the store can't be asked at all. It may be called again."""
         ...
+
+
+def give_up(upload: Upload, error: BaseException | None) -> None:
+    """Abort `upload` because of `error`, whose place a failure of the abort must not take."""
+    try:
+        upload.abort()
+    except KbackupError as failed:
+        if error is None:
+            raise
+        error.add_note(f"giving up the upload failed as well: {failed}")

@@ -1,0 +1,156 @@
+"""Durable steps on a file system, and its errors in the store's words."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from kbackup.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    KbackupError,
+    NotFoundError,
+    StoreError,
+    UnreachableError,
+)
+from kbackup.store.base import Buffer, is_key, view_of
+
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN}
+
+
+def from_os(what: str, error: OSError) -> KbackupError:
+    """The error of ours for an error of the file system, whatever was done; see `mapped` for the rest."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in _DENIED:
+        return DeniedError(
+            f"{what}: {reason.lower()}",
+            "check the owner and the mode of the directory, and how it is mounted",
+        )
+    if error.errno in _FULL:
+        return StoreError(f"{what}: the store is full", "make room or raise the quota, then run again")
+    if error.errno in _AWAY:
+        return UnreachableError(f"{what}: {reason.lower()}", "check the disk or the file server")
+    if error.errno == errno.ENAMETOOLONG:
+        return StoreError(f"{what}: the name is too long for this file system")
+    if error.errno == errno.EXDEV:
+        return StoreError(
+            f"{what}: a part of the store is on another file system", "mount the whole directory from one"
+        )
+    return StoreError(f"{what}: {reason.lower()}")
+
+
+@contextmanager
+def mapped(what: str, *, writing: bool = False) -> Iterator[None]:
+    """Errors of the file system as ours. In reading, a path that leads nowhere, through a file or to a folder
+    is `NotFoundError`; in `writing`, a taken name is `AlreadyExistsError`."""
+    try:
+        yield
+    except OSError as error:
+        if writing and isinstance(error, FileExistsError):
+            raise AlreadyExistsError(f"{what} exists already") from error
+        if not writing and error.errno in _GONE:
+            raise NotFoundError(f"{what} does not exist") from error
+        raise from_os(what, error) from error
+
+
+def sync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_dirs(path: Path) -> None:
+    """Make `path` and its missing parents, each entry durable before the next is made."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        sync_dir(folder.parent)
+
+
+def write_all(file: BinaryIO, data: Buffer) -> int:
+    """Write `data` to an unbuffered file, which may take less than it is given at a time."""
+    view = view_of(data)
+    done = 0
+    while done < len(view):
+        done += file.write(view[done:])
+    return done
+
+
+def prune(folder: Path, root: Path) -> None:
+    """Remove `folder` and its parents below `root` as long as they are empty."""
+    while folder != root:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            pass  # another process pruned it
+        except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                return
+            raise
+        folder = folder.parent
+
+
+def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Files below `root` as (path from root, entry) in UTF-8 binary order of that path, lazily: those that
+    start with `prefix` and are greater than `start_after`. The top entry `hidden` is left out. What vanishes
+    meanwhile is left out.
+
+    A folder sorts as its name with the '/' that follows it in every path below: 'a-b', 'a.b', 'a/b'.
+    """
+    folder = prefix.rpartition("/")[0]
+    if folder and (not is_key(folder) or folder.partition("/")[0] == hidden):
+        return
+    stack = [iter(_entries(root, folder, hidden))]
+    while stack:
+        found = next(stack[-1], None)
+        if found is None:
+            stack.pop()
+            continue
+        path, entry = found
+        if path.endswith("/"):
+            behind = path < start_after and not start_after.startswith(path)
+            if not behind and (path.startswith(prefix) or prefix.startswith(path)):
+                stack.append(iter(_entries(root, path[:-1], hidden)))
+        elif path.startswith(prefix) and path > start_after:
+            yield path, entry
+
+
+def folders(root: Path, prefix: str, hidden: str) -> list[str]:
+    """The paths from `root`, each ending in '/', of the folders right under `prefix` ('' or ending in '/'),
+    sorted."""
+    folder = prefix.removesuffix("/")
+    if folder and not is_key(folder):
+        return []
+    return [path for path, _ in _entries(root, folder, hidden) if path.endswith("/")]
+
+
+def _entries(root: Path, folder: str, hidden: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """A folder's files and folders (their paths end in '/') with their paths from root, sorted by path.
+
+    Code point order of `str` is UTF-8 binary order.
+    """
+    base = f"{folder}/" if folder else ""
+    try:
+        with os.scandir(root / folder) as entries:
+            found = [
+                (base + e.name + ("/" if e.is_dir() else ""), e) for e in entries if e.is_dir() or e.is_file()
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((f for f in found if f[0] != f"{hidden}/"), key=lambda f: f[0])

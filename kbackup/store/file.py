@@ -1,0 +1,218 @@
+"""A store in a directory (`publish` says how writes become atomic and durable)."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+from awscrt.checksums import crc64nvme
+
+from kbackup.errors import CorruptError, NotFoundError, PreconditionError, StoreError
+from kbackup.store import disk
+from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, check_key, give_up, is_key, view_of
+from kbackup.store.publish import HIDDEN, Publisher, etag_of
+
+
+class FileStore:
+    """`Store` in the directory `root`, which the first write makes. `.tmp` in it holds unfinished files and
+    is no key."""
+
+    def __init__(self, root: Path | str, url: str = "") -> None:
+        self._root = Path(root).absolute()
+        self._url = url or str(root)
+        self._publisher = Publisher(self._root)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FileStore, (self._root, self._url)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_etag(key)[0]
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        with self._open(key) as file:
+            return file.read(), etag_of(os.fstat(file.fileno()))
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self.open_range(key, start, length))
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if length == 0:
+            return
+        end = start + length
+        with self._open(key) as file:
+            file.seek(start)
+            while start < end:
+                chunk = file.read(min(CHUNK, end - start))
+                if not chunk:
+                    size = os.fstat(file.fileno()).st_size
+                    raise CorruptError(
+                        f"{self._name(key)} has {size} bytes, wanted up to byte {end}",
+                        "the object is shorter than the archive says: it was cut or replaced",
+                    )
+                start += len(chunk)
+                yield chunk
+
+    def put(self, key: str, data: Buffer) -> str:
+        path = self._path(key)
+        with self._written(key, data) as temp, self._publisher.lock():
+            return self._publisher.replace(temp, path)
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        path = self._path(key)
+        with self._written(key, data) as temp:
+            return self._publisher.create(temp, path)
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        path = self._path(key)
+        with self._written(key, data) as temp, self._publisher.lock():
+            if self.stat(key).etag != etag:
+                raise PreconditionError(
+                    f"{self._name(key)} is another version by now", "another writer replaced it"
+                )
+            return self._publisher.replace(temp, path)
+
+    def upload(self, key: str) -> FileUpload:
+        path = self._path(key)
+        with disk.mapped(self._name(key), writing=True):
+            return FileUpload(self._publisher, path)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        with disk.mapped(f"directory {self._root}"):
+            for key, entry in disk.walk(self._root, prefix, start_after, HIDDEN):
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:
+                    continue  # deleted since the folder was read
+                if is_key(key):
+                    yield _info(key, stat)
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        with disk.mapped(f"directory {self._root}"):
+            for folder in disk.folders(self._root, prefix, HIDDEN):
+                if next(self.list(folder), None) is not None:
+                    yield folder[len(prefix) : -1]
+
+    def stat(self, key: str) -> ObjectInfo:
+        with self._open(key) as file:
+            return _info(key, os.fstat(file.fileno()))
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        failed: list[Failed] = []
+        touched: set[Path] = set()
+        for key in keys:
+            try:
+                path = self._path(key)
+                with disk.mapped(self._name(key)):
+                    path.lstat()
+                    with self._publisher.lock():
+                        path.unlink()
+                touched.add(path.parent)
+            except NotFoundError:
+                continue
+            except StoreError as error:
+                failed.append(Failed(key, error))
+        for folder in sorted(touched):
+            self._settle(folder)
+        return failed
+
+    def _settle(self, folder: Path) -> None:
+        """Make removals in `folder` durable, and drop it when nothing is left in it."""
+        with disk.mapped(f"directory {folder}"):
+            try:
+                disk.sync_dir(folder)
+            except FileNotFoundError:
+                return  # pruned by another process
+            disk.prune(folder, self._root)
+
+    def _name(self, key: str) -> str:
+        return f"file {self._root / key}"
+
+    def _path(self, key: str) -> Path:
+        check_key(key)
+        if key.partition("/")[0] == HIDDEN:
+            raise StoreError(
+                f"key {key!r} can't be used", f"'{HIDDEN}' is where the store keeps unfinished files"
+            )
+        return self._root / key
+
+    @contextmanager
+    def _open(self, key: str) -> Iterator[BinaryIO]:
+        path = self._path(key)
+        with disk.mapped(self._name(key)), path.open("rb", buffering=0) as file:
+            yield file
+
+    @contextmanager
+    def _written(self, key: str, data: Buffer) -> Iterator[Path]:
+        """A synced file aside with `data`, gone afterwards; errors of the block are mapped too."""
+        with disk.mapped(self._name(key), writing=True):
+            temp, file = self._publisher.open_temp()
+            try:
+                with file:
+                    disk.write_all(file, data)
+                    os.fsync(file.fileno())
+                yield temp
+            finally:
+                temp.unlink(missing_ok=True)
+
+
+class FileUpload:
+    """`Upload` into a file aside."""
+
+    def __init__(self, publisher: Publisher, path: Path) -> None:
+        self._publisher = publisher
+        self._path = path
+        self._temp, self._file = publisher.open_temp()
+        self._size = 0
+        self._crc = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        give_up(self, error)
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        view = view_of(data)
+        with self._mapped():
+            self._size += disk.write_all(self._file, view)
+        self._crc = crc64nvme(view, self._crc)
+
+    def commit(self) -> tuple[int, int]:
+        self._check_open()
+        try:
+            with self._mapped():
+                os.fsync(self._file.fileno())
+                self._publisher.create(self._temp, self._path)
+        except BaseException as error:
+            give_up(self, error)
+            raise
+        self.abort()
+        return self._size, self._crc
+
+    def abort(self) -> None:
+        with self._mapped():
+            self._file.close()
+            self._temp.unlink(missing_ok=True)
+
+    def _mapped(self) -> AbstractContextManager[None]:
+        return disk.mapped(f"file {self._path}", writing=True)
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise StoreError(f"the upload of file {self._path} has ended", "start another one")
+
+
+def _info(key: str, stat: os.stat_result) -> ObjectInfo:
+    return ObjectInfo(key, stat.st_size, etag_of(stat), stat.st_mtime_ns / 1e9)

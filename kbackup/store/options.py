@@ -1,0 +1,73 @@
+"""How to reach and use an S3 store. No SDK is imported here, so that models of the configuration can hold
+it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from kbackup.errors import UsageError
+
+MIB = 1 << 20
+MIN_PART = 5 * MIB
+MAX_PART = 512 * MIB
+
+Sse = Literal["", "AES256", "aws:kms"]
+Checksum = Literal["crc64nvme", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Options:
+    """Empty strings and None mean: what the environment, the profile or the instance's role says.
+
+    `path_style` None: path style where an endpoint is set. `checksum` 'none' is for stores that know no
+    CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
+    most `parts_in_flight` + 1 parts in memory. Timeouts are in seconds. `requester_pays` accepts the bill of
+    reading somebody else's bucket; `expected_bucket_owner` is an account id that the store compares.
+    """
+
+    endpoint_url: str = ""
+    region: str = ""
+    profile: str = ""
+    path_style: bool | None = None
+    access_key_id: str = ""
+    secret_access_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    sse: Sse = ""
+    sse_kms_key_id: str = ""
+    storage_class: str = ""
+    checksum: Checksum = "crc64nvme"
+    part_size: int = 8 * MIB
+    parts_in_flight: int = 2
+    max_attempts: int = 8
+    connect_timeout: float = 10.0
+    read_timeout: float = 60.0
+    ca_bundle: str = ""
+    requester_pays: bool = False
+    expected_bucket_owner: str = ""
+
+    def __post_init__(self) -> None:
+        if not MIN_PART <= self.part_size <= MAX_PART:
+            raise UsageError(
+                f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes"
+            )
+        if self.parts_in_flight < 1 or self.max_attempts < 1:
+            raise UsageError("parts in flight and attempts must be 1 or more")
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            raise UsageError(
+                "an access key id and a secret access key only work together", "set both or none"
+            )
+        self._check_endpoint()
+
+    def _check_endpoint(self) -> None:
+        if not self.endpoint_url:
+            return
+        parts = urlsplit(self.endpoint_url)
+        if parts.username is not None or parts.password is not None:
+            raise UsageError(
+                "the endpoint URL holds credentials",
+                "give them as access key id and secret access key instead",
+            )
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise UsageError(f"endpoint {self.endpoint_url!r} can't be used", "write it as https://host:port")

@@ -1,0 +1,134 @@
+"""How a directory's files get their names: written aside, synced, then named in one step.
+
+Creates use `link`, which fails where the name is taken. Replaces, deletes and, where the file system knows no
+links, creates take one lock file, which orders them among all processes of this tool. A file's time is set to
+a fresh nanosecond when it is named, so (size, time, inode) is a version: no etag needs reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from kbackup.errors import StoreError
+from kbackup.store import disk
+
+HIDDEN = ".tmp"
+_STALE_SECONDS = 24 * 3600
+_PRUNED_MEANWHILE = 16
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def etag_of(stat: os.stat_result) -> str:
+    return f"{stat.st_size:x}-{stat.st_mtime_ns:x}-{stat.st_ino:x}"
+
+
+class Publisher:
+    """Writes files below `root`. Errors are the file system's own (`OSError`), but for a name that is a
+    folder's."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._hidden = root / HIDDEN
+        self._swept = False
+        self._sweeping = threading.Lock()
+
+    def open_temp(self) -> tuple[Path, BinaryIO]:
+        """A new file aside, open for writing, unbuffered. What a crash left there longer than a day ago is
+        removed first."""
+        disk.make_dirs(self._hidden)
+        self._sweep()
+        temp = self._hidden / f"{secrets.token_hex(16)}.part"
+        return temp, temp.open("xb", buffering=0)
+
+    def create(self, temp: Path, path: Path) -> str:
+        """Name the synced file `temp`, which stays where it is; `FileExistsError` where `path` is taken. The
+        new etag."""
+        stat = _touch(temp, 0)
+        self._with_parents(path, lambda: self._link(temp, path))
+        return etag_of(stat)
+
+    def replace(self, temp: Path, path: Path) -> str:
+        """Move the synced file `temp` to `path`, under `lock`. The new etag."""
+        try:
+            before = path.stat().st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            before = 0
+        stat = _touch(temp, before)
+        self._with_parents(path, lambda: temp.replace(path))
+        return etag_of(stat)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        disk.make_dirs(self._hidden)
+        fd = os.open(self._hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def _link(self, temp: Path, path: Path) -> None:
+        try:
+            os.link(temp, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with self.lock():
+                if os.path.lexists(path):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+                temp.rename(path)
+
+    def _with_parents(self, path: Path, name: Callable[[], object]) -> None:
+        """Do `name` with the folder there, and make it durable. A delete may prune the folder in between:
+        then again."""
+        for attempt in range(_PRUNED_MEANWHILE):
+            try:
+                disk.make_dirs(path.parent)
+                name()
+                break
+            except FileNotFoundError:
+                if attempt == _PRUNED_MEANWHILE - 1:
+                    raise
+            except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+                self._raise_collision(path, error)
+        disk.sync_dir(path.parent)
+
+    def _raise_collision(self, path: Path, error: OSError) -> None:
+        hint = "no object's key can be the folder of another one"
+        if path.is_dir():
+            raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
+        for parent in path.relative_to(self._root).parents:
+            if (self._root / parent).is_file():
+                raise StoreError(
+                    f"file {path} can't be written: {self._root / parent} is a file", hint
+                ) from error
+        raise error
+
+    def _sweep(self) -> None:
+        with self._sweeping:
+            if self._swept:
+                return
+            oldest = time.time() - _STALE_SECONDS
+            for left in self._hidden.glob("*.part"):
+                try:
+                    if left.stat().st_mtime < oldest:
+                        left.unlink()
+                except FileNotFoundError:
+                    continue  # its owner finished, or another process swept it
+            self._swept = True
+
+
+def _touch(temp: Path, before: int) -> os.stat_result:
+    """Give `temp` the time of now, later than `before` (ns)."""
+    now = max(time.time_ns(), before + 1)
+    os.utime(temp, ns=(now, now))
+    return temp.stat()

@@ -1,0 +1,146 @@
+"""A store in an S3 bucket. The SDK is imported in this package alone."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from kbackup.errors import (
+    DeniedError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+)
+from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key
+from kbackup.store.options import S3Options
+from kbackup.store.s3.bucket import Bucket
+from kbackup.store.s3.read import Reading
+from kbackup.store.s3.upload import S3Upload
+from kbackup.store.s3.write import as_body, put, put_new, read_back
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+
+_DELETES_A_REQUEST = 1000
+
+
+class S3Store:
+    """`Store` in `bucket` under `prefix` ('' or a path without a '/' at its end)."""
+
+    def __init__(
+        self, bucket: str, prefix: str = "", options: S3Options | None = None, url: str = ""
+    ) -> None:
+        self._bucket = Bucket(bucket, prefix, options or S3Options())
+        self._url = url or self._bucket.describe()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_etag(key)[0]
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        reading = Reading(self._bucket, key)
+        return b"".join(reading), reading.etag
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self.open_range(key, start, length))
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if length > 0:
+            yield from Reading(self._bucket, key, start, length)
+
+    def put(self, key: str, data: Buffer) -> str:
+        body = as_body(data)
+        try:
+            return put(self._bucket, key, body)
+        except OutcomeUnknownError as unknown:
+            found = read_back(self._bucket, key, body, unknown)
+            if found is None or not found.ours:
+                raise
+            return found.etag
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        return put_new(self._bucket, key, as_body(data))
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        body = as_body(data)
+        try:
+            return put(self._bucket, key, body, IfMatch=etag)
+        except OutcomeUnknownError as unknown:
+            found = read_back(self._bucket, key, body, unknown)
+            if found is None or (found.etag == etag and not found.ours):
+                raise
+            if not found.ours:
+                name = self._bucket.describe(key)
+                raise PreconditionError(f"{name} is another version by now") from unknown
+            return found.etag
+
+    def upload(self, key: str) -> S3Upload:
+        return S3Upload(self._bucket, key)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        after: dict[str, Any] = {"StartAfter": self._bucket.full_prefix(start_after)} if start_after else {}
+        for page in self._pages(prefix, after):
+            for item in page.get("Contents", ()):
+                key = self._bucket.own(item["Key"])
+                if is_key(key):
+                    yield ObjectInfo(key, item["Size"], item["ETag"], item["LastModified"].timestamp())
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        for page in self._pages(prefix, {"Delimiter": "/"}):
+            for item in page.get("CommonPrefixes", ()):
+                part = self._bucket.own(item["Prefix"])[len(prefix) : -1]
+                if is_key(part):
+                    yield part
+
+    def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
+        arguments = {**self._bucket.common, "Prefix": self._bucket.full_prefix(prefix), **arguments}
+        with self._bucket.asking():
+            pages = iter(self._bucket.client.get_paginator("list_objects_v2").paginate(**arguments))
+        while True:
+            with self._bucket.asking():
+                page = next(pages, None)
+            if page is None:
+                return
+            yield page
+
+    def stat(self, key: str) -> ObjectInfo:
+        full = self._bucket.full(key)
+        try:
+            with self._bucket.asking(key):
+                head = self._bucket.client.head_object(**self._bucket.common, Key=full)
+        except NotFoundError:
+            self._bucket.check_exists()
+            raise
+        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        failed: list[Failed] = []
+        left = iter(keys)
+        while batch := builtins.list(islice(left, _DELETES_A_REQUEST)):
+            failed += self._delete(batch)
+        return failed
+
+    def _delete(self, batch: builtins.list[str]) -> Iterator[Failed]:
+        wanted: builtins.list[ObjectIdentifierTypeDef] = []
+        for key in batch:
+            try:
+                wanted.append({"Key": self._bucket.full(key)})
+            except StoreError as unusable:
+                yield Failed(key, unusable)
+        if not wanted:
+            return
+        with self._bucket.asking():
+            reply = self._bucket.client.delete_objects(
+                **self._bucket.common, Delete={"Objects": wanted, "Quiet": True}
+            )
+        for error in reply.get("Errors", ()):
+            key = self._bucket.own(error["Key"])
+            kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
+            said = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
+            yield Failed(key, kind(said, "check the rights to delete, and whether the object is locked"))

@@ -1,0 +1,100 @@
+"""Conditional writes of whole objects, and what to make of a lost answer."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from awscrt.checksums import crc64nvme
+
+from kbackup.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PreconditionError
+from kbackup.store.base import Buffer, view_of
+from kbackup.store.s3.bucket import Bucket
+from kbackup.store.s3.errors import ConflictError
+from kbackup.store.s3.read import Reading
+
+T = TypeVar("T")
+_CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class Found(NamedTuple):
+    """What is under a key after a write without an answer: whether it is what we wrote."""
+
+    ours: bool
+    etag: str
+
+
+def as_body(data: Buffer) -> bytes | bytearray:
+    """`data` as the SDK takes it, copied only where it must be."""
+    return data if isinstance(data, (bytes, bytearray)) else bytes(view_of(data))
+
+
+def checksum_of(bucket: Bucket, crc: int) -> dict[str, Any]:
+    """The argument that makes the store check a body's CRC-64/NVME."""
+    return {} if bucket.options.checksum == "none" else {"ChecksumCRC64NVME": text_of(crc)}
+
+
+def text_of(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(8, "big")).decode()
+
+
+def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
+    """One PutObject; returns the etag. `OutcomeUnknownError` where an answer was lost on the way."""
+    args = {**bucket.common, **bucket.create, **condition, "Key": bucket.full(key), "Body": body}
+    args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)
+
+    def send() -> str:
+        with bucket.asking(key, writing=True):
+            return bucket.client.put_object(**args)["ETag"]
+
+    return over_conflicts(send)
+
+
+def over_conflicts(send: Callable[[], T]) -> T:
+    """`send`, again after each conflict with another conditional write of the same key, a bounded number of
+    times."""
+    for wait in _CONFLICT_WAITS:
+        try:
+            return send()
+        except ConflictError:
+            time.sleep(wait)
+    return send()
+
+
+def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None) -> str:
+    """Create; returns the etag. `AlreadyExistsError` where the key is taken, but not by what we just
+    wrote."""
+    try:
+        return put(bucket, key, body, crc, IfNoneMatch="*")
+    except PreconditionError as taken:
+        raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from taken
+    except OutcomeUnknownError as unknown:
+        found = read_back(bucket, key, body, unknown)
+        if found is None:
+            raise
+        if not found.ours:
+            raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from unknown
+        return found.etag
+
+
+def read_back(
+    bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError
+) -> Found | None:
+    """What is under `key` now, None for nothing; raises `unknown` where that can't be read."""
+    try:
+        return bucket.reading_back(unknown, lambda: _compare(bucket, key, body))
+    except NotFoundError:
+        return None
+
+
+def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Found:
+    reading = Reading(bucket, key)
+    at, same = 0, True
+    for chunk in reading:
+        same = same and chunk == body[at : at + len(chunk)]
+        at += len(chunk)
+        if at > len(body):
+            break
+    return Found(same and at == len(body), reading.etag)
