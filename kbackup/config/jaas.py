@@ -1,0 +1,60 @@
+"""User name and password out of Java's `sasl.jaas.config`."""
+
+from __future__ import annotations
+
+import re
+
+from kbackup.errors import UsageError
+
+_TOKEN = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
+_PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
+_OTHER_MODULES = {
+    "Krb5LoginModule": "set sasl.kerberos.keytab and sasl.kerberos.principal instead; "
+    "librdkafka must be built with GSSAPI (SCRAM or client certificates work everywhere)",
+    "OAuthBearerLoginModule": "set sasl.oauthbearer.method=oidc with sasl.oauthbearer.client.id, "
+    "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url instead",
+}
+
+
+def jaas_credentials(text: str, where: str) -> dict[str, str]:
+    """`sasl.username` and `sasl.password` of a PLAIN or SCRAM login; `where` stands in errors, the text never
+    does."""
+    module, options = _parse(text, where)
+    name = module.rpartition(".")[2]
+    if name not in _PASSWORD_MODULES:
+        hint = _OTHER_MODULES.get(name, "logins by PlainLoginModule and ScramLoginModule can be used")
+        raise UsageError(f"{where}: the login module {module} exists in Java only", hint)
+    if options.get("tokenauth", "").lower() == "true":
+        raise UsageError(f"{where}: delegation tokens can't be used", "use a SCRAM user with a password")
+    if "username" not in options or "password" not in options:
+        raise UsageError(
+            f"{where}: no user name or no password in it", f'{name} required username="…" password="…";'
+        )
+    return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
+    """(login module, its options) of `module flag name=value ... ;`, a single entry."""
+    tokens = _tokens(text, where)
+    if len(tokens) < 3 or tokens[-1] != ";" or tokens.count(";") != 1:
+        raise UsageError(
+            f"{where}: not one login module that ends in a semicolon", "see Kafka's documentation"
+        )
+    options = tokens[2:-1]
+    if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
+        raise UsageError(
+            f"{where}: its options are not name=value", 'values take double quotes: password="…"'
+        )
+    return tokens[0], dict(zip(options[::3], options[2::3], strict=True))
+
+
+def _tokens(text: str, where: str) -> list[str]:
+    found, at, text = [], 0, text.strip()
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            raise UsageError(f"{where}: a quote is not closed", 'values take double quotes: password="…"')
+        quoted = token[1] if token[1] is not None else token[2]
+        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        at = token.end()
+    return found

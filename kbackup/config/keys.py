@@ -1,0 +1,170 @@
+"""The table of keys, read off the models: what each is called, takes, defaults to and means."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from kbackup.config.models import S3_DOCS, Config
+from kbackup.errors import UsageError
+
+Kind = Literal["size", "duration", "flag", "number", "choice", "text", "list", "table"]
+
+
+class Key(NamedTuple):
+    """One settable key. `type` is what a value is converted to; a "table" takes any name below its path."""
+
+    path: str
+    type: Any
+    kind: Kind
+    default: object
+    doc: str
+
+    @property
+    def expected(self) -> str:
+        """What a value must be, for messages and the reference."""
+        options = _literals(self.type)
+        if self.path == "restore.backup":
+            return "a number or latest"
+        text = {
+            "size": "a size such as 8MiB",
+            "duration": "a duration such as 90s",
+            "flag": "true or false",
+            "number": "a number",
+            "choice": " or ".join(filter(None, options)),
+            "text": "text",
+            "list": "a list of text",
+            "table": "a table of name = value",
+        }[self.kind]
+        return text + _limits(self.type)
+
+    @property
+    def default_text(self) -> str:
+        return show_value(self, self.default)
+
+
+def show_value(key: Key, value: object) -> str:
+    """`value` as people write it; "" where nothing is set."""
+    if value is None or value == () or value == {} or value == []:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, int | float) and key.kind == "size":
+        return _size(int(value))
+    if isinstance(value, int | float) and key.kind == "duration":
+        return f"{value:g}s"
+    return str(value)
+
+
+def locate(path: str, where: str) -> tuple[Key, str | None]:
+    """The key of a dotted path and, within a table, the name below it; `UsageError` with the nearest name for
+    others."""
+    if key := KEYS.get(path):
+        return key, None
+    for key in KEYS.values():
+        if key.kind == "table" and path.startswith(key.path + "."):
+            return key, path[len(key.path) + 1 :]
+    if path in SECTIONS:
+        raise UsageError(f"{where}: {path} is a section", f"set a key in it, such as {_first_in(path)}")
+    raise UsageError(f"{where}: unknown key {path}", _suggestion(path))
+
+
+SECTIONS: tuple[str, ...] = tuple(
+    name
+    for name, hint in get_type_hints(Config).items()
+    if isinstance(hint, type) and get_origin(hint) is None
+)
+
+
+def _keys(model: type[Any], prefix: str) -> Iterator[Key]:
+    defaults = model()
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        if prefix == "" and name in SECTIONS:
+            yield from _keys(hint, f"{name}.")
+        else:
+            default = getattr(defaults, name)
+            doc = S3_DOCS.get(name, "") if prefix == "s3." else _doc(hint)
+            yield Key(prefix + name, hint, _kind(name, hint), default, doc)
+
+
+def _kind(name: str, hint: Any) -> Kind:
+    plain = _plain(hint)
+    if get_origin(plain) is dict:
+        return "table"
+    if get_origin(plain) is tuple:
+        return "list"
+    if plain is bool:
+        return "flag"
+    if _literals(hint):
+        return "choice"
+    if plain in (int, float):
+        if re.search(r"_(bytes|size)$", name):
+            return "size"
+        return "duration" if re.search(r"_(seconds|timeout)$", name) else "number"
+    return "text"
+
+
+def _plain(hint: Any) -> Any:
+    """The type without its annotations and without None."""
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    return _plain(parts[0]) if type(None) in get_args(hint) and len(parts) == 1 else hint
+
+
+def _literals(hint: Any) -> tuple[str, ...]:
+    plain = _plain(hint)
+    if get_origin(plain) is Literal:
+        return get_args(plain)
+    return tuple(text for part in get_args(plain) if get_origin(part) is Literal for text in get_args(part))
+
+
+def _metas(hint: Any) -> list[msgspec.Meta]:
+    found = [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
+    return found + [meta for part in get_args(hint) for meta in _metas(part)]
+
+
+def _doc(hint: Any) -> str:
+    return next((meta.description for meta in _metas(hint) if meta.description), "")
+
+
+def _limits(hint: Any) -> str:
+    for meta in _metas(hint):
+        if meta.ge is not None and meta.le is not None:
+            return f", {meta.ge} to {meta.le}"
+        if meta.ge is not None:
+            return f", at least {meta.ge}"
+    return ""
+
+
+def _size(value: int) -> str:
+    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value and value % (1 << shift) == 0:
+            return f"{value >> shift}{unit}"
+    return str(value)
+
+
+def _first_in(section: str) -> str:
+    return next(path for path in KEYS if path.startswith(section + "."))
+
+
+def _suggestion(path: str) -> str:
+    """The nearest key, a key of that name in another section, or the nearest section."""
+    first, leaf = path.partition(".")[0], path.rpartition(".")[2]
+    tops = [*SECTIONS, *(key for key in KEYS if "." not in key)]
+    near = (
+        difflib.get_close_matches(path, KEYS, n=1, cutoff=0.75)
+        or [key for key in KEYS if key.rpartition(".")[2] == leaf]
+        or (difflib.get_close_matches(first, tops, n=1) if first not in tops else [])
+    )
+    also = "`kbackup config --keys` lists all"
+    return f"did you mean {near[0]}? {also}" if near else also
+
+
+KEYS: dict[str, Key] = {key.path: key for key in _keys(Config, "")}

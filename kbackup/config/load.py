@@ -1,0 +1,217 @@
+"""From file, environment and flags, in rising precedence, to a `Config`, and where each value came from.
+
+1. defaults
+2. `kbackup.toml`: the file given, else KBACKUP_CONFIG, else ./kbackup.toml where there is one
+3. client properties files named by KBACKUP_SOURCE_CONFIG and KBACKUP_TARGET_CONFIG
+4. KBACKUP_<SECTION>_<KEY>; below KBACKUP_SOURCE_ and KBACKUP_TARGET_ an underscore stands for a dot
+5. client properties files given by flags
+6. flags
+
+Entries of tables are merged name by name; lists are replaced whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from kbackup.config.clients import ALIASES, CONTROLLED, load_client_properties
+from kbackup.config.keys import KEYS, SECTIONS, Key, locate
+from kbackup.config.models import Config
+from kbackup.config.values import convert, entries, flatten, property_text, resolve
+from kbackup.errors import UsageError
+
+DEFAULT_FILE = "kbackup.toml"
+VARIABLES = {
+    "KBACKUP_CONFIG": "The configuration file, as `--config`.",
+    "KBACKUP_SOURCE_CONFIG": "Java client properties of the source cluster, as `--source-config`.",
+    "KBACKUP_TARGET_CONFIG": "Java client properties of the target cluster, as `--target-config`.",
+    "KBACKUP_CACHE": "Where the development scripts keep what they fetch.",
+    "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
+}
+"""Variables that are no keys."""
+
+_SERVICE_LINK = re.compile(
+    r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$"
+)
+
+
+class Origin(NamedTuple):
+    """Where a value came from; `name` is the file, the variable or the flag."""
+
+    kind: Literal["default", "file", "environment", "flag"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".rstrip()
+
+
+class Setting(NamedTuple):
+    """A value as it was written, for the dotted path of a key or of an entry in a table."""
+
+    path: str
+    value: object
+    origin: Origin
+
+
+class Loaded(NamedTuple):
+    """`origins` has every key that is no table and every entry of those that are; `notes` say what was left
+    out of client properties files, and why."""
+
+    config: Config
+    origins: Mapping[str, Origin]
+    notes: tuple[str, ...]
+
+
+class Files(NamedTuple):
+    """Files given by flags: the configuration, and Java client properties of the two clusters."""
+
+    config: str | None = None
+    source: str | None = None
+    target: str | None = None
+
+
+def load(
+    flags: Iterable[Setting] = (),
+    files: Files = Files(),  # noqa: B008 (immutable)
+    environ: Mapping[str, str] = os.environ,
+) -> Loaded:
+    """Merges all layers; `UsageError` names file and key of whatever can't be used."""
+    named = Files(*(environ.get(name) or None for name in list(VARIABLES)[:3]))
+    by_variable, notes = _from_clients(named, "environment")
+    by_flag, more = _from_clients(files, "flag")
+    settings = [
+        *_from_file(files.config or named.config),
+        *by_variable,
+        *_from_environment(environ),
+        *by_flag,
+        *flags,
+    ]
+    merged = _merge(settings, environ)
+    return Loaded(_build(merged), _origins(merged), (*notes, *more))
+
+
+def _from_file(name: str | None) -> list[Setting]:
+    if name is None and not Path(DEFAULT_FILE).is_file():
+        return []
+    file = name or DEFAULT_FILE
+    try:
+        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{file}: not TOML: {error}", 'strings take quotes: name = "value"') from error
+    settings = [Setting(path, value, Origin("file", file)) for path, value in flatten(table)]
+    seen: set[str] = set()
+    for setting in settings:
+        if setting.path in seen:
+            raise UsageError(
+                f"{file}: {setting.path} stands there twice", "once quoted, once as tables: keep one"
+            )
+        seen.add(setting.path)
+    return settings
+
+
+def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
+    paths = {"KBACKUP_" + key.path.upper().replace(".", "_"): key.path for key in KEYS.values()}
+    found = []
+    for name, value in sorted(environ.items()):
+        if not name.startswith("KBACKUP_") or not value or name in VARIABLES:
+            continue
+        if _SERVICE_LINK.search(name):
+            continue  # Kubernetes sets these for every service near a pod, also for one named kbackup
+        path = paths.get(name) or _property_path(name)
+        found.append(Setting(path, value, Origin("environment", name)))
+    return found
+
+
+def _property_path(name: str) -> str:
+    """KBACKUP_SOURCE_SASL_PASSWORD is source.sasl.password; what is neither that nor a key is refused later."""
+    first, _, rest = name.removeprefix("KBACKUP_").lower().partition("_")
+    if first in ("source", "target"):
+        return f"{first}.{rest.replace('_', '.')}"
+    near = difflib.get_close_matches(first, (*SECTIONS, "source", "target"), n=1, cutoff=0.8)
+    return f"{first}.{rest}" if near and rest else f"{first}_{rest}".rstrip("_")
+
+
+def _from_clients(
+    files: Files, kind: Literal["environment", "flag"]
+) -> tuple[list[Setting], tuple[str, ...]]:
+    settings: list[Setting] = []
+    notes: tuple[str, ...] = ()
+    for section, file in (("source", files.source), ("target", files.target)):
+        if file:
+            client = load_client_properties(file)
+            origin = Origin(kind, f"--{section}-config {file}" if kind == "flag" else file)
+            settings += [
+                Setting(f"{section}.{name}", value, origin) for name, value in client.properties.items()
+            ]
+            notes += client.notes
+    return settings, notes
+
+
+def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tuple[str, str | None], Setting]:
+    """(key path, name within a table) to the setting that wins, resolved and converted. All are checked, also
+    those that don't win."""
+    merged: dict[tuple[str, str | None], Setting] = {}
+    for path, written, origin in settings:
+        key, name = locate(path, str(origin))
+        value = resolve(written, f"{origin}: {path}", environ)
+        if key.kind != "table":
+            merged[key.path, None] = Setting(path, convert(key, value, str(origin)), origin)
+            continue
+        named = {name: value} if name is not None else entries(key, value, str(origin))
+        for entry, item in named.items():
+            entry = _property_name(key, entry, origin)
+            text = property_text(f"{key.path}.{entry}", item, str(origin))
+            merged[key.path, entry] = Setting(f"{key.path}.{entry}", text, origin)
+    return merged
+
+
+def _property_name(key: Key, name: str, origin: Origin) -> str:
+    if key.path not in ("source", "target"):
+        return name
+    if name in CONTROLLED:
+        raise UsageError(f"{origin}: {key.path}.{name} is kbackup's own to set", CONTROLLED[name])
+    return ALIASES.get(name, name)
+
+
+def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
+    values: dict[str, Any] = {}
+    for (path, name), setting in merged.items():
+        section, _, field = path.rpartition(".")
+        fields = values.setdefault(section, {}) if section else values
+        if name is None:
+            fields[field] = setting.value
+        else:
+            fields.setdefault(field, {})[name] = setting.value
+    return msgspec.convert(values, Config, strict=True)
+
+
+def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, Origin]:
+    defaults = {key.path: Origin("default") for key in KEYS.values() if key.kind != "table"}
+    return defaults | {setting.path: setting.origin for setting in merged.values()}
+
+
+def settings_in_effect(loaded: Loaded) -> list[Setting]:
+    """Every key's value and every entry of the tables, in the order of `KEYS`. Secrets are as they are."""
+    found = []
+    for key in KEYS.values():
+        section, _, field = key.path.rpartition(".")
+        value = getattr(getattr(loaded.config, section) if section else loaded.config, field)
+        named = (
+            [(f"{key.path}.{name}", value[name]) for name in sorted(value)]
+            if key.kind == "table"
+            else [(key.path, value)]
+        )
+        found += [Setting(path, item, loaded.origins[path]) for path, item in named]
+    return found

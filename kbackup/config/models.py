@@ -1,0 +1,157 @@
+"""The configuration's frozen models. They are the one table of keys: name, type, limits, default and meaning.
+
+Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds` and `*_timeout` durations
+("90s").
+Free-form fields (`dict[str, str]`) take any name below their own.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from kbackup.config.secrets import redact
+from kbackup.store.options import S3Options
+
+Names = tuple[str, ...]
+Properties = dict[str, str]
+
+
+S3_DOCS = {
+    "endpoint_url": "The store's URL, for others than AWS.",
+    "region": "The bucket's region.",
+    "profile": "A profile of the AWS configuration files.",
+    "path_style": "Buckets in the path rather than in the host name. Unset: where an endpoint is set.",
+    "access_key_id": "Credentials. Unset: what the environment, the profile or the instance's role says.",
+    "secret_access_key": "The secret to `access_key_id`.",
+    "session_token": "The token of temporary credentials.",
+    "sse": "Encryption by the store. Unset: the bucket's default.",
+    "sse_kms_key_id": "The KMS key for `aws:kms`. Unset: the account's.",
+    "storage_class": "The storage class of segments. Unset: the bucket's default.",
+    "checksum": "What the store checks on upload; `none` for stores that know no CRC-64/NVME.",
+    "part_size": "Size of an uploaded part.",
+    "parts_in_flight": "Parts of one upload that are sent at the same time.",
+    "max_attempts": "How often a request is tried.",
+    "connect_timeout": "How long to wait for a connection.",
+    "read_timeout": "How long to wait for an answer.",
+    "ca_bundle": "A PEM file of certificates to trust, in place of the system's.",
+    "requester_pays": "Accept the bill of reading somebody else's bucket.",
+    "expected_bucket_owner": "The account that must own the bucket.",
+}
+"""The meaning of `[s3]`'s keys; the keys themselves are the fields of `S3Options`."""
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """`[backup]`"""
+
+    topics: Annotated[Names, Meta(description="Topics to back up: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+    groups: Annotated[
+        Names, Meta(description="Consumer groups whose offsets are saved: names or /regex/. Empty: all.")
+    ] = ()
+    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
+    segment_bytes: Annotated[
+        int, Meta(ge=1, description="A segment ends with the record that makes its file larger than this.")
+    ] = 128 << 20
+    compression: Annotated[
+        Literal["none", "zstd"],
+        Meta(description="How segments are stored. `none` is the documented format byte for byte."),
+    ] = "none"
+    isolation_level: Annotated[
+        Literal["read_committed", "read_uncommitted"],
+        Meta(description="Whether records of open and aborted transactions are left out."),
+    ] = "read_committed"
+    split_records: Annotated[
+        int, Meta(ge=1, description="Offsets per range that a big partition is cut into.")
+    ] = 4_000_000
+    pack_records: Annotated[
+        int, Meta(ge=1, description="Small partitions are packed into one task up to this many offsets.")
+    ] = 200_000
+    lease_seconds: Annotated[
+        int, Meta(ge=5, description="How long the writer's lease holds without being renewed.")
+    ] = 60
+    allow_loss: Annotated[
+        bool, Meta(description="End with exit code 0 instead of 3 when the run reports a loss.")
+    ] = False
+    poll_timeout_seconds: Annotated[
+        int, Meta(ge=1, description="A task fails after so long without progress.")
+    ] = 60
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """`[restore]`"""
+
+    backup: Annotated[
+        int | Literal["latest"], Meta(description="The restore point: its number, or `latest`.")
+    ] = "latest"
+    topics: Annotated[Names, Meta(description="Topics to restore: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+    map: Annotated[
+        Properties, Meta(description="New names of topics, by their old one (`orders=orders-restored`).")
+    ] = {}
+    map_regex: Annotated[
+        Names,
+        Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."),
+    ] = ()
+    groups: Annotated[
+        Names, Meta(description="Consumer groups to restore: names or /regex/. Empty: all.")
+    ] = ()
+    exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
+    no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
+    map_group: Annotated[Properties, Meta(description="New names of consumer groups, by their old one.")] = {}
+    replication_factor: Annotated[
+        Annotated[int, Meta(ge=1, le=32767)] | None,
+        Meta(description="Replication factor of the topics that are made. Unset: as archived."),
+    ] = None
+    topic_config: Annotated[
+        Properties, Meta(description="Topic configs that take the place of the archived ones.")
+    ] = {}
+    into_existing: Annotated[
+        bool, Meta(description="Allow target topics that exist and hold records already.")
+    ] = False
+    transactions: Annotated[
+        bool,
+        Meta(description="Exactly-once by transactions. Without: no gaps in target offsets, at-least-once."),
+    ] = True
+    transaction_bytes: Annotated[
+        int, Meta(ge=1, description="A transaction is committed when it holds this much.")
+    ] = 32 << 20
+    restore_id: Annotated[
+        str | None, Meta(description="Names a restore, so that it can be resumed. Unset: a new one is made.")
+    ] = None
+
+
+class Spark(msgspec.Struct, frozen=True, kw_only=True):
+    """`[spark]`"""
+
+    master: Annotated[
+        str, Meta(description="Spark's master URL, where no session is given by `spark-submit`.")
+    ] = "local[*]"
+    conf: Annotated[Properties, Meta(description="Spark properties, as they are.")] = {}
+    task_attempts: Annotated[int, Meta(ge=1, description="How often a task is tried.")] = 4
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that can be set; shown redacted wherever it is printed."""
+
+    archive: Annotated[
+        str | None, Meta(description="Where the archive is: `s3://bucket/prefix` or a path.")
+    ] = None
+    source: Annotated[
+        Properties, Meta(description="librdkafka properties of the cluster that is backed up.")
+    ] = {}
+    target: Annotated[
+        Properties, Meta(description="librdkafka properties of the cluster that is restored into.")
+    ] = {}
+    s3: S3Options = msgspec.field(default_factory=S3Options)
+    backup: Backup = msgspec.field(default_factory=Backup)
+    restore: Restore = msgspec.field(default_factory=Restore)
+    spark: Spark = msgspec.field(default_factory=Spark)
+
+    def __repr__(self) -> str:
+        return f"Config({redact(msgspec.to_builtins(self))})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return list(redact(msgspec.to_builtins(self)).items())

@@ -1,0 +1,183 @@
+"""From what was written (TOML values, text of flags and variables) to values of the right type."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from kbackup.config.keys import Key
+from kbackup.config.secrets import is_secret, shown
+from kbackup.errors import UsageError
+
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{end}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for end, base in (("b", 1000), ("ib", 1024))
+}
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
+_REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
+_ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
+_PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
+    return _whole(_quantity(text, _UNITS))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for others."""
+    return _quantity(text, _SECONDS)
+
+
+def parse_rule(rule: str) -> tuple[re.Pattern[str], str]:
+    """Pattern and replacement of "pattern=replacement"; the last "=" counts, as no topic name has one.
+
+    `ValueError` or `re.error` where it is none.
+    """
+    pattern, sign, replacement = rule.rpartition("=")
+    if not sign or not replacement:
+        raise ValueError(rule)
+    return re.compile(pattern), replacement
+
+
+def convert(key: Key, value: object, where: str) -> object:
+    """`value` as `key` wants it. `UsageError` names key, value (unless secret) and what is expected."""
+    try:
+        plain = _from_text(key, value) if isinstance(value, str) else value
+        converted: object = msgspec.convert(plain, key.type, strict=not isinstance(value, str))
+        if key.path.rpartition(".")[2] in _PATTERNS and isinstance(converted, tuple):
+            _check_patterns(converted)
+        elif key.path == "restore.map_regex" and isinstance(converted, tuple):
+            for rule in converted:
+                parse_rule(rule)
+    except re.error as error:
+        raise UsageError(
+            f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)
+        ) from None
+    except (ValueError, msgspec.ValidationError):
+        said = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
+        raise UsageError(
+            f"{where}: {key.path}{said} is not {key.expected}", f"it is for: {key.doc}"
+        ) from None
+    return converted
+
+
+def entries(key: Key, value: object, where: str) -> dict[str, object]:
+    """The entries of a table that was written whole: `a=b,c=d`, or TOML's inline table."""
+    if isinstance(value, str):
+        try:
+            value = _toml(value) if value.lstrip().startswith("{") else _pairs(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: {key.path} is not {key.expected}", "write a=b,c=d or a TOML table")
+    return dict(flatten(value))
+
+
+def property_text(path: str, value: object, where: str) -> str:
+    """The text of one entry of a table; lists are joined by commas, as Kafka and Spark write them."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return ",".join(map(str, value))
+    raise UsageError(f"{where}: {path} is not text, a number, true or false", "write it in quotes")
+
+
+def flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """(dotted path, value) of every leaf of nested tables."""
+    found: list[tuple[str, object]] = []
+    for name, value in table.items():
+        found += (
+            flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+        )
+    return found
+
+
+def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
+    """`value` with `${env:NAME}` and `${file:/path}` replaced (`$${env:…}` stands for itself), in lists too.
+
+    `where` names file and key in errors; the text around a reference is never shown.
+    """
+    if isinstance(value, list):
+        return [resolve(item, where, environ) for item in value]
+    if not isinstance(value, str):
+        return value
+    return _REFERENCE.sub(lambda found: _referenced(found, where, environ), value)
+
+
+def _referenced(found: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
+    escaped, kind, name = found.groups()
+    if escaped:
+        return found[0][1:]
+    if kind == "env":
+        if name not in environ:
+            raise UsageError(
+                f"{where}: the environment variable {name} is not set", "set it, or remove the reference"
+            )
+        return environ[name]
+    try:
+        return Path(name).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
+    except (OSError, ValueError) as error:
+        why = error.strerror or "" if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(
+            f"{where}: can't read the file {name}: {why.lower()}", "name a readable file"
+        ) from None
+
+
+def _from_text(key: Key, text: str) -> object:
+    if key.kind == "size":
+        return parse_size(text)
+    if key.kind == "duration":
+        seconds = parse_duration(text)
+        return int(seconds) if seconds.is_integer() else seconds
+    if key.kind == "flag":
+        return {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(text.lower(), text)
+    if key.kind == "number":
+        return text.strip().replace("_", "")
+    if key.kind == "list":
+        return _toml(text) if text.lstrip().startswith("[") else _items(text)
+    return int(text) if key.kind == "choice" and text.isdecimal() else text  # a padded number is one, too
+
+
+def _items(text: str) -> list[str]:
+    """Items between commas; those within a /regex/ don't count."""
+    return [item for item in _ITEM.findall(text) if item]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [item.partition("=") for item in text.split(",") if item.strip()]
+    if not all(sign and name.strip() for name, sign, _ in pairs):
+        raise ValueError
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _toml(text: str) -> object:
+    return tomllib.loads(f"value = {text}")["value"]
+
+
+def _quantity(text: str, units: Mapping[str, float]) -> float:
+    found = _QUANTITY.fullmatch(text.strip())
+    if found is None or found[2].lower() not in units:
+        raise ValueError(text)
+    return float(found[1].replace("_", "")) * units[found[2].lower()]
+
+
+def _whole(value: float) -> int:
+    if not value.is_integer():
+        raise ValueError(value)
+    return int(value)
+
+
+def _check_patterns(names: tuple[str, ...]) -> None:
+    for name in names:
+        if len(name) > 2 and name[0] == name[-1] == "/":
+            re.compile(name[1:-1])

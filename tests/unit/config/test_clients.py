@@ -1,0 +1,203 @@
+"""Java's client.properties in librdkafka's words. That librdkafka takes the result is asked of librdkafka itself."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kbackup.config.clients import CONTROLLED, load_client_properties, normal_pem, translate
+from kbackup.errors import UsageError
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+PEM = "-----BEGIN CERTIFICATE-----\n" + "A" * 64 + "\nBB==\n-----END CERTIFICATE-----\n"
+
+
+def translated(**java: str) -> dict[str, str]:
+    return translate({name.replace("_", "."): value for name, value in java.items()}, "f").properties
+
+
+def refused(**java: str) -> UsageError:
+    with pytest.raises(UsageError) as raised:
+        translated(**java)
+    assert raised.value.message.startswith("f: ")
+    return raised.value
+
+
+def test_a_file_of_scram_over_tls(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "bootstrap.servers=b1:9093,b2:9093\nsecurity.protocol=SASL_SSL \nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={SCRAM} required \\\n  username="alice" \\\n  password="a\\\\"b;c=d";\n'
+        "ssl.truststore.type=PEM\nssl.truststore.location=/etc/ca.pem\nrequest.timeout.ms=20000\nmax.poll.records=5\n"
+        "ssl.endpoint.identification.algorithm=\nsend.buffer.bytes=-1\nkey.deserializer=x.StringDeserializer\n"
+    )
+    client = load_client_properties(str(file))
+    assert client.properties == {
+        "bootstrap.servers": "b1:9093,b2:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": 'a"b;c=d',
+        "ssl.ca.location": "/etc/ca.pem",
+        "socket.timeout.ms": "20000",
+        "ssl.endpoint.identification.algorithm": "none",
+        "socket.send.buffer.bytes": "0",
+    }
+    assert client.notes == (
+        f"{file}: max.poll.records is left out: kbackup joins no consumer group",
+        f"{file}: key.deserializer is left out: records are copied as they are",
+    )
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        f"{PLAIN} required username=\"u\" password='p';",
+        f"  {PLAIN} optional password=p username=u ; ",
+        f'{SCRAM}\n required\n username = "u"\n password = "p"\n;',
+    ],
+)
+def test_user_and_password_of_jaas(config: str) -> None:
+    assert translated(sasl_jaas_config=config) == {"sasl.username": "u", "sasl.password": "p"}
+
+
+@pytest.mark.parametrize(
+    ("config", "why", "remedy"),
+    [
+        (
+            'com.sun.security.auth.module.Krb5LoginModule required keyTab="hush";',
+            "Krb5LoginModule",
+            "sasl.kerberos.keytab",
+        ),
+        (
+            'x.OAuthBearerLoginModule required clientSecret="hush";',
+            "OAuthBearer",
+            "sasl.oauthbearer.method=oidc",
+        ),
+        ("software.amazon.msk.auth.iam.IAMLoginModule required;", "IAMLoginModule", "ScramLoginModule"),
+        (f'{SCRAM} required username="hush" password="hush" tokenauth="true";', "delegation tokens", "SCRAM"),
+        (f'{PLAIN} required username="hush";', "no password", "PlainLoginModule required"),
+        (f'{PLAIN} required username="u" password="hush"', "semicolon", ""),
+        (f'{PLAIN} required username="u" password="hush;', "quote", ""),
+        (f'{PLAIN} required username="u" "hush" "hush";', "name=value", ""),
+        (f'{PLAIN} required username="u" password="hush"; {PLAIN} required;', "not one login module", ""),
+    ],
+)
+def test_jaas_that_cannot_be_used(config: str, why: str, remedy: str) -> None:
+    error = refused(sasl_jaas_config=config)
+    assert error.message.startswith("f: sasl.jaas.config: ")
+    assert why in error.message
+    assert remedy in error.hint
+    assert "hush" not in str(error)
+
+
+def test_pem_stores() -> None:
+    inline = PEM.replace("\n", " ")
+    assert translated(
+        ssl_truststore_type="pem",
+        ssl_truststore_certificates=inline,
+        ssl_keystore_type="PEM",
+        ssl_keystore_key=inline.replace("CERTIFICATE", "ENCRYPTED PRIVATE KEY"),
+        ssl_keystore_certificate_chain=inline + inline,
+        ssl_key_password="k",
+    ) == {
+        "ssl.ca.pem": PEM,
+        "ssl.key.pem": PEM.replace("CERTIFICATE", "ENCRYPTED PRIVATE KEY"),
+        "ssl.certificate.pem": PEM + PEM,
+        "ssl.key.password": "k",
+    }
+    assert translated(ssl_keystore_type="PEM", ssl_keystore_location="k.pem") == {
+        "ssl.certificate.location": "k.pem",
+        "ssl.key.location": "k.pem",
+    }
+
+
+def test_pkcs12_key_stores_pass() -> None:
+    for java in (
+        {"ssl_keystore_type": "PKCS12", "ssl_keystore_location": "k.jks"},
+        {"ssl_keystore_location": "k.p12"},
+    ):
+        assert translated(**java, ssl_keystore_password="p") == {
+            "ssl.keystore.location": java["ssl_keystore_location"],
+            "ssl.keystore.password": "p",
+        }
+
+
+@pytest.mark.parametrize(
+    ("java", "message", "command"),
+    [
+        (
+            {"ssl_truststore_location": "t.jks"},
+            "ssl.truststore.location is a JKS trust store",
+            "keytool -list -rfc -keystore t.jks",
+        ),
+        (
+            {"ssl_truststore_location": "t.p12", "ssl_truststore_type": "PKCS12"},
+            "ssl.truststore.location is a PKCS12 trust store",
+            "openssl pkcs12 -in t.p12 -nokeys -out ca.pem",
+        ),
+        (
+            {"ssl_keystore_location": "k.jks"},
+            "ssl.keystore.location is a JKS key store",
+            "keytool -importkeystore -srckeystore k.jks",
+        ),
+    ],
+)
+def test_stores_that_only_java_reads(java: dict[str, str], message: str, command: str) -> None:
+    error = refused(**java, ssl_truststore_password="hush", ssl_keystore_password="hush")
+    assert message in error.message
+    assert command in error.hint
+    assert "hush" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasl_login_callback_handler_class",
+        "ssl_engine_factory_class",
+        "sasl_login_class",
+        "security_providers",
+    ],
+)
+def test_java_code_is_refused(name: str) -> None:
+    assert f"{name.replace('_', '.')} names Java code" in refused(**{name: "x.Y"}).message
+
+
+def test_msk_iam_is_refused() -> None:
+    assert "AWS_MSK_IAM exists in Java only" in refused(sasl_mechanism="AWS_MSK_IAM").message
+
+
+def test_what_kbackup_controls_is_left_out_of_shared_files() -> None:
+    client = translate(dict.fromkeys(CONTROLLED, "x"), "f")
+    assert client.properties == {}
+    assert client.notes == tuple(f"f: {name} is left out: {why}" for name, why in CONTROLLED.items())
+
+
+def test_librdkafka_takes_what_comes_out() -> None:
+    bundle = files("botocore").joinpath("cacert.pem").read_text(encoding="utf-8")
+    authority = bundle[bundle.index("-----BEGIN") :].partition("-----END CERTIFICATE-----")
+    properties = translated(
+        bootstrap_servers="127.0.0.1:1",
+        security_protocol="SASL_SSL",
+        sasl_mechanism="SCRAM-SHA-256",
+        sasl_jaas_config=f'{SCRAM} required username="u" password="p";',
+        ssl_truststore_type="PEM",
+        ssl_truststore_certificates="".join(authority[:2]).replace("\n", " "),
+        ssl_endpoint_identification_algorithm="",
+        client_dns_lookup="use_all_dns_ips",
+        request_timeout_ms="20000",
+        receive_buffer_bytes="-1",
+        fetch_max_wait_ms="100",
+        max_request_size="2000000",
+        compression_type="zstd",
+        reconnect_backoff_max_ms="100",
+    )
+    assert AdminClient({**properties, "log_level": 0}) is not None
+
+
+def test_text_that_is_no_pem_stays() -> None:
+    assert normal_pem("-----BEGIN X----- a") == "-----BEGIN X----- a"

@@ -1,0 +1,60 @@
+"""The documents list exactly the keys, variables, controlled properties and exit codes of the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kbackup import errors
+from kbackup.cli.exit_codes import EXIT_CODES
+from kbackup.config import KEYS, VARIABLES
+from kbackup.config.clients import CONTROLLED
+from kbackup.errors import KbackupError
+
+DOCS = Path(__file__).parents[3] / "infra" / "docs"
+
+
+def rows(file: str, heading: str) -> list[list[str]]:
+    """Cells of the body of the one table below a heading."""
+    _, found, text = (DOCS / file).read_text(encoding="utf-8").partition(f"\n## {heading}\n")
+    assert found, f"{file} has no heading {heading}"
+    lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines[2:]]
+
+
+def test_keys() -> None:
+    expected = [
+        [f"`{key.path}`", key.expected, f"`{key.default_text}`" if key.default_text else "", key.doc]
+        for key in KEYS.values()
+    ]
+    assert rows("configuration.md", "Keys") == expected
+    assert all(key.doc for key in KEYS.values())
+
+
+def test_variables() -> None:
+    assert rows("configuration.md", "Variables that are no keys") == [
+        [f"`{n}`", doc] for n, doc in VARIABLES.items()
+    ]
+
+
+def test_controlled_properties() -> None:
+    assert rows("configuration.md", "Properties that kbackup sets itself") == [
+        [f"`{name}`", why] for name, why in CONTROLLED.items()
+    ]
+
+
+def test_exit_codes() -> None:
+    assert [row[:2] for row in rows("exit-codes.md", "Codes")] == [
+        [str(c), text] for c, text in EXIT_CODES.items()
+    ]
+
+
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_error_classes_of_a_code(code: int) -> None:
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, KbackupError)
+    ]
+    row = next(row for row in rows("exit-codes.md", "Codes") if row[0] == str(code))
+    assert re.findall(r"`(\w+)`", row[2]) == [kind.__name__ for kind in kinds if kind.exit_code == code]

@@ -1,0 +1,113 @@
+"""No secret is ever shown: in representations, in messages, on the command line."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kbackup.cli import main
+from kbackup.config import HIDDEN, KEYS, Config, Files, Origin, Setting, is_secret, load, redact
+from kbackup.errors import UsageError
+
+SECRETS = [
+    "source.sasl.password",
+    "target.sasl.password",
+    "source.ssl.key.password",
+    "source.ssl.key.pem",
+    "source.ssl.keystore.password",
+    "source.ssl.keystore.key",
+    "source.sasl.jaas.config",
+    "source.sasl.oauthbearer.config",
+    "source.sasl.oauthbearer.client.secret",
+    "source.sasl.oauthbearer.assertion.private.key.passphrase",
+    "source.sasl.oauthbearer.assertion.private.key.pem",
+    "s3.secret_access_key",
+    "s3.session_token",
+    "spark.conf.spark.hadoop.fs.s3a.secret.key",
+    "spark.conf.spark.ssl.keyPassword",
+    "spark.conf.spark.authenticate.secret",
+]
+OPEN = [
+    "source.bootstrap.servers",
+    "source.ssl.key.location",
+    "source.ssl.ca.pem",
+    "source.ssl.certificate.pem",
+    "source.sasl.oauthbearer.token.endpoint.url",
+    "source.sasl.oauthbearer.client.id",
+    "s3.access_key_id",
+    "s3.sse_kms_key_id",
+    "restore.map.password-resets",
+    "restore.map_group.token-service",
+    "backup.topics",
+]
+
+
+def test_what_is_secret() -> None:
+    assert [path for path in SECRETS if not is_secret(path)] == []
+    assert [path for path in OPEN if is_secret(path)] == []
+    assert {path for path in KEYS if is_secret(path)} == {"s3.secret_access_key", "s3.session_token"}
+
+
+@pytest.fixture
+def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Flags that set every secret to a text with "hush" in it."""
+    monkeypatch.chdir(tmp_path)
+    pairs = [f"{path}=hush-{path}" for path in SECRETS]
+    return [part for pair in [*pairs, "s3.access_key_id=id"] for part in ("--set", pair)]
+
+
+@pytest.mark.parametrize("how", [[], ["--json"], ["-v"], ["--debug"]])
+def test_config_shows_that_they_are_set(
+    everything: list[str], how: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", *everything, *how]) == 0
+    out, err = capsys.readouterr()
+    assert "hush" not in out + err
+    assert out.count(HIDDEN) == len(SECRETS)
+
+
+def test_representations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [Setting(path, f"hush-{path}", Origin("flag")) for path in [*SECRETS, "s3.access_key_id"]]
+    config = load(settings, Files(), {}).config
+    assert config.source["sasl.password"] == "hush-source.sasl.password"
+    with Console().capture() as shown:
+        Console(width=500).print(config)
+    for text in (repr(config), str(config), f"{config!r}", shown.get()):
+        assert "hush-source" not in text
+        assert "secret_access_key='hush" not in text
+        assert "hush-s3.se" not in text
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert "Config(" in repr(Config())
+
+
+def test_redact_goes_into_nested_mappings_and_urls() -> None:
+    given = {
+        "source": {"sasl": {"password": "hush"}, "sasl.password": "hush", "client.id": "me"},
+        "archive": "s3://user:hush@host/x",
+        "plain": "s3://bucket/a@b:c",
+        "password": None,
+        "list": ["https://u:hush@h", 1],
+    }
+    assert redact(given) == {
+        "source": {"sasl": {"password": HIDDEN}, "sasl.password": HIDDEN, "client.id": "me"},
+        "archive": f"s3://user:{HIDDEN}@host/x",
+        "plain": "s3://bucket/a@b:c",
+        "password": None,
+        "list": [f"https://u:{HIDDEN}@h", 1],
+    }
+    assert redact({"map": {"password": "new"}}, "restore") == {"map": {"password": "new"}}
+
+
+@pytest.mark.parametrize("path", ["s3.secret_access_key", "s3.session_token", "source.sasl.password"])
+def test_wrong_types_of_secrets(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    section, _, name = path.partition(".")
+    (tmp_path / "kbackup.toml").write_text(f'[{section}]\n"{name}" = [["hush"]]\n')
+    with pytest.raises(UsageError) as raised:
+        load((), Files(), {})
+    assert path in raised.value.message
+    assert "hush" not in str(raised.value)
