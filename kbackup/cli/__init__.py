@@ -1,0 +1,167 @@
+"""The command line. Each command is a file here with an object `command`; it is imported when it is asked
+for, so that `kbackup --help` starts at once."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import select
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+from click.shell_completion import shell_complete
+
+from kbackup import __version__
+from kbackup.cli.exit_codes import EXIT_CODES
+from kbackup.cli.frame import State
+from kbackup.cli.human import printable
+from kbackup.cli.options import common_options
+from kbackup.cli.output import Reporter
+from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
+
+COMMANDS = {
+    "backup": ("backup", "Take a backup: one new restore point."),
+    "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
+    "list": ("list", "List an archive's restore points, topics or segments."),
+    "info": ("info", "Show what an archive holds and what it lost."),
+    "verify": ("verify", "Verify an archive's bytes against its manifests."),
+    "check": ("check", "Check configuration, access and rights before a run."),
+    "config": ("config_cmd", "Show the configuration and where each value came from."),
+}
+"""Command: (module, short help)."""
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by `COMMANDS` and imports one when it is called or asked for help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            also = f"; did you mean {near[0]}?" if near else ""
+            raise click.UsageError(f"no such command: {args[0]}{also}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
+
+
+def _print_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"kbackup {__version__}")
+        context.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."
+)
+@common_options
+def cli() -> None:
+    """Backups of Apache Kafka in object storage, and the way back."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code; errors are said on stderr, without a traceback."""
+    args = list(sys.argv[1:] if arguments is None else arguments)
+    state = State(
+        json="--json" in args,
+        debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
+    )
+    with _sigterm_interrupts():
+        try:
+            return _run(args, state)
+        except click.exceptions.Exit as done:
+            return done.exit_code
+        except click.exceptions.NoArgsIsHelpError as shown:
+            shown.show()
+            return UsageError.exit_code
+        except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 (the outermost frame: all end in a code)
+            if isinstance(raised, BrokenPipeError) and _stdout_is_gone():
+                return KbackupError.exit_code
+            if state.debug:
+                traceback.print_exception(raised)
+            return _report(_as_error(raised), state)
+
+
+def _run(args: list[str], state: State) -> int:
+    """What click's own `main` does, without its handling of exceptions: it would take a socket's broken pipe
+    for stdout's, and an early end of a stream for Ctrl-D."""
+    if instruction := os.environ.get("_KBACKUP_COMPLETE"):
+        return shell_complete(cli, {}, "kbackup", "_KBACKUP_COMPLETE", instruction)
+    with cli.make_context("kbackup", args, obj=state) as context:
+        return cli.invoke(context) or 0
+
+
+def _as_error(raised: BaseException) -> KbackupError:
+    """The error to tell of: kbackup's own, also when it comes in an executor's traceback."""
+    if isinstance(raised, KbackupError):
+        return raised
+    if isinstance(raised, KeyboardInterrupt | click.Abort):
+        return InterruptedByUserError("interrupted", "")
+    if isinstance(raised, click.ClickException):
+        context = getattr(raised, "ctx", None)
+        path = context.command_path if context else "kbackup"
+        return UsageError(raised.format_message().rstrip("."), f"try '{path} --help'")
+    if known := from_text(str(raised)):
+        return known
+    last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
+    return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+
+
+def _report(error: KbackupError, state: State) -> int:
+    for label, text in (("kbackup", error.message), ("hint", error.hint)):
+        if text:
+            print(f"{label}: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+    if state.json and not (state.reporter and state.reporter.documents):
+        told = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+        Reporter(json=True).document({"error": {**told, "exit_code": error.exit_code}})
+    return error.exit_code
+
+
+def _stdout_is_gone() -> bool:
+    """Whether the reader of stdout has left (`kbackup list | head`); what is still to be flushed then goes
+    nowhere."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    gone = any(events & select.POLLERR for _, events in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return gone
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does, with what there is to clean up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)

@@ -1,0 +1,13 @@
+"""What each exit code means; the codes themselves belong to the classes in `kbackup.errors`."""
+
+EXIT_CODES: dict[int, str] = {
+    0: "done",
+    1: "failed, or refused by a check before anything was written",
+    2: "a flag, a key or a value that can't be used",
+    3: "done, but with a loss that the report names",
+    10: "nothing there that can be read as an archive",
+    11: "another writer holds the archive's lease, or took it over",
+    13: "verification failed: bytes are not what the format or the manifest says",
+    14: "source, target or store can't be reached or denies access",
+    130: "interrupted by SIGINT or SIGTERM",
+}

@@ -1,0 +1,109 @@
+"""Progress on stderr: a bar on a terminal, elsewhere a plain line every ten seconds."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kbackup.cli.human import human_count, human_duration, human_size, printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+PLAIN_INTERVAL = 10.0
+
+
+class Progress:
+    """Counts records and bytes; thread-safe. The share that is done goes by bytes where their total is
+    known."""
+
+    def __init__(
+        self,
+        what: str,
+        records: int | None,
+        nbytes: int | None,
+        *,
+        shown: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.what = printable(what)
+        self.total_records, self.total_bytes = records, nbytes
+        self.records = self.nbytes = 0
+        self._shown, self._clock = shown, clock
+        self._started = self._said = clock()
+        self._lock = threading.Lock()
+        self._bar: RichProgress | None = None
+
+    def __enter__(self) -> Self:
+        self._started = self._said = self._clock()
+        if self._shown and sys.stderr.isatty():
+            self._bar = _rich_bar(self.what)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._show()
+            self._bar.stop()
+
+    def advance(self, records: int = 0, nbytes: int = 0) -> None:
+        """Adds what is newly done."""
+        with self._lock:
+            self.records += records
+            self.nbytes += nbytes
+            if self._bar is not None:
+                self._show()
+            elif self._shown and self._clock() - self._said >= PLAIN_INTERVAL:
+                self._said = self._clock()
+                print(f"{self.what}: {self.status()}", file=sys.stderr, flush=True)
+
+    def status(self) -> str:
+        """Records, bytes, rate and time left in one line."""
+        seconds = max(self._clock() - self._started, 1e-3)
+        parts = [
+            f"{_of(self.records, self.total_records, human_count)} records",
+            _of(self.nbytes, self.total_bytes, human_size),
+            f"{human_count(self.records / seconds)} records/s",
+            f"{human_size(self.nbytes / seconds)}/s",
+        ]
+        share = self._share()
+        if share:
+            parts.append(f"{human_duration(seconds / share - seconds)} left")
+        return ", ".join(parts)
+
+    def _share(self) -> float | None:
+        """From 0 to 1; None where no total is known."""
+        done, total = (
+            (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
+        )
+        return min(done / total, 1.0) if total else None
+
+    def _show(self) -> None:
+        share = self._share()
+        if self._bar is not None:
+            total = None if share is None else 1.0
+            self._bar.update(self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status())
+
+
+def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
+    return f"{text(done)} of {text(total)}" if total else text(done)
+
+
+def _rich_bar(what: str) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[status]}", markup=False),
+    )
+    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    bar.add_task(what, total=None, status="")
+    return bar

@@ -1,0 +1,167 @@
+"""What goes where: data on stdout, the rest on stderr; one JSON document; plain text without a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from kbackup.cli.human import human_count, human_duration, human_size, printable
+from kbackup.cli.output import Reporter, configure_logging
+from kbackup.cli.progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_plain_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("a\x1b[1m", 1234, None), ("longer", 5, "x")]
+    Reporter().table(("topic", "records", "note"), rows)
+    assert capsys.readouterr().out == (
+        "TOPIC     RECORDS  NOTE\na\\x1b[1m    1,234  -\nlonger          5  x\n"
+    )
+
+
+def test_tables_without_rows_have_their_head(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().table(("topic", "records"), [])
+    assert capsys.readouterr().out == "TOPIC  RECORDS\n"
+
+
+def test_tables_on_a_terminal_take_names_literally(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    Reporter().table(("topic",), [("[red]t\x07",)])
+    assert "[red]t\\x07" in screen.getvalue()
+
+
+def test_fields_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter()
+    reporter.fields([("archive", "s3://b"), ("runs", 12345)])
+    reporter.line("a\nb")
+    assert capsys.readouterr().out == "archive: s3://b\nruns:    12,345\na\\nb\n"
+
+
+def test_json_is_one_document_and_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter(json=True)
+    reporter.line("not this")
+    reporter.fields([("nor", "this")])
+    reporter.table(("nor",), [("this",)])
+    reporter.document({"a": (1, None), "b": "é\x1b"})
+    with pytest.raises(RuntimeError):
+        reporter.document({})
+    assert json.loads(capsys.readouterr().out) == {"a": [1, None], "b": "é\x1b"}
+
+
+def test_documents_are_silent_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().document({})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_silences_notes_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for reporter in (Reporter(), Reporter(quiet=True)):
+        reporter.note("note")
+        reporter.warning("careful\x00")
+        reporter.line("data")
+    assert capsys.readouterr() == ("data\ndata\n", "note\nwarning: careful\\x00\nwarning: careful\\x00\n")
+
+
+def test_progress_without_a_terminal_is_a_line_every_ten_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("backup", 1000, 1 << 20, clock=clock) as progress:
+        for second in range(1, 22):
+            clock.now = second
+            progress.advance(records=10, nbytes=10240)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "backup: 100 of 1,000 records, 100.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m32s left",
+        "backup: 200 of 1,000 records, 200.0 KiB of 1.0 MiB, 10 records/s, 10.0 KiB/s, 1m22s left",
+    ]
+
+
+def test_progress_may_be_silent_and_without_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with Progress("it", None, None, shown=False, clock=clock) as progress:
+        clock.now = 20
+        progress.advance(records=40)
+    assert capsys.readouterr() == ("", "")
+    assert progress.status() == "40 records, 0 B, 2 records/s, 0 B/s"
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with Reporter().progress("[restore]", records=10) as progress:
+        progress.advance(records=5)
+    assert "[restore]" in screen.getvalue()
+    assert "5 of 10 records" in screen.getvalue()
+
+
+@pytest.fixture
+def _logging() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("kbackup")
+    before = root.handlers[:], root.level, ours.level
+    yield
+    root.handlers[:], level, our_level = before
+    root.setLevel(level)
+    ours.setLevel(our_level)
+
+
+@pytest.mark.usefixtures("_logging")
+@pytest.mark.parametrize(
+    ("verbose", "said"),
+    [
+        (0, {"kbackup.x WARNING", "botocore WARNING"}),
+        (1, {"kbackup.x WARNING", "kbackup.x INFO", "botocore WARNING"}),
+        (2, {"kbackup.x WARNING", "kbackup.x INFO", "kbackup.x DEBUG", "botocore WARNING", "botocore INFO"}),
+    ],
+)
+def test_logging(verbose: int, said: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(verbose)
+    configure_logging(verbose)
+    for name in ("kbackup.x", "botocore"):
+        for level in (logging.WARNING, logging.INFO, logging.DEBUG):
+            logging.getLogger(name).log(level, "topic \x1b[2J")
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert len(lines) == len(said)
+    assert {f"{line.split()[3].rstrip(':')} {line.split()[2]}" for line in lines} == said
+    assert all(line.endswith(": topic \\x1b[2J") for line in lines)
+
+
+def test_human_numbers() -> None:
+    assert [human_size(size) for size in (0, 1023, 1536, 5 << 30, 1 << 60)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 GiB",
+        "1024.0 PiB",
+    ]
+    assert [human_count(number) for number in (0, 1234567, 12_345_678, 5e9, 2e12)] == [
+        "0",
+        "1,234,567",
+        "12.3M",
+        "5.0G",
+        "2.0T",
+    ]
+    assert [human_duration(seconds) for seconds in (0.4, 59, 65, 3725)] == ["0s", "59s", "1m05s", "1h02m"]
+
+
+def test_printable() -> None:
+    assert printable("plain é 漢") == "plain é 漢"
+    assert printable("\x1b\n\x00\u202e\ud800") == "\\x1b\\n\\x00\\u202e\\ud800"
