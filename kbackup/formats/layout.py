@@ -122,7 +122,8 @@ def _headers(
         values = Fields(keys.end + 4, value_length)
         fits = (value_length >= -1) & (values.end + 8 * (left - 1) <= stop)
         file.require(fits, keys.end, "impossible header value length")
-        found[:, slot] = (*keys, *values)
+        for row, column in zip(found, (*keys, *values), strict=True):
+            row[slot] = column
         at, left, slot = values.end, left - 1, slot + 1
         more = left > 0
         file.require(more | (at == stop), at, "bytes after the record's last header")
@@ -169,7 +170,9 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        bad = next(i for i, key in enumerate(raw.to_pylist()) if not _is_utf8(key))
+        bad = next((i for i, key in enumerate(raw.to_pylist()) if not _is_utf8(key)), None)
+        if bad is None:
+            raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
         raise corrupt(name, base + int(fields.start[bad]), "a header key that is not UTF-8") from None
 
 

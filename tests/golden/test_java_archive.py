@@ -36,7 +36,7 @@ def each() -> pytest.MarkDecorator:
 
 def test_the_archive_is_whole() -> None:
     assert len(PARTITIONS) == 9
-    assert sum(len(partition.truth()) for partition in PARTITIONS) == 131 + 14 + 207 + 20 + 20
+    assert sum(len(partition.truth()) for partition in PARTITIONS) == 131 + 14 + 200 + 20 + 20
     topics = {path.name for path in (ROOT / "archive").iterdir()}
     assert topics == {partition.topic for partition in PARTITIONS}
 
@@ -107,7 +107,9 @@ def test_group_offsets_both_ways(partition: Partition) -> None:
     offsets = decode_group_offsets(data, str(partition))
     assert offsets == json.loads(data)
     assert encode_group_offsets(offsets) == data
-    assert offsets["connect-backup-sink"] == len(partition.truth())
+    last = max((made.offset for made in partition.truth()), default=-1)
+    # The tool's own position: past the last record, and past the transaction marker behind it, if there is one.
+    assert offsets["connect-backup-sink"] - last - 1 in (0, 1)
 
 
 def test_a_group_with_a_name_that_is_not_ascii() -> None:

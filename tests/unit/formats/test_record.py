@@ -183,7 +183,7 @@ def test_check_refuses_an_index_that_does_not_cover_the_data() -> None:
             record.check(RecordBlock(**parts), "seg", 1)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(records(min_size=1, max_size=30), st.data())
 def test_damage_is_refused_or_leaves_the_structure(made: list[Record], data: st.DataObject) -> None:
     """A flipped bit gives `CorruptError` or records that encode to just those bytes."""
@@ -197,7 +197,7 @@ def test_damage_is_refused_or_leaves_the_structure(made: list[Record], data: st.
     assert record.encode(batch).data.tobytes() == bad.data.tobytes()
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(records(min_size=1, max_size=20), st.data())
 def test_scan_of_damaged_or_cut_bytes(made: list[Record], data: st.DataObject) -> None:
     octets = bytearray(record.encode(to_batch(made)).data.tobytes())

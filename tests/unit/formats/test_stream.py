@@ -42,7 +42,7 @@ def test_any_chunks_give_the_records(indexed: bool, made: list[Record], sizes: l
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(made=records(min_size=1, max_size=12), data=st.data())
 def test_a_cut_file_is_refused_after_its_whole_records(
     indexed: bool, made: list[Record], data: st.DataObject
@@ -86,7 +86,7 @@ def test_records_that_disagree_with_their_index_are_refused() -> None:
         list(record.blocks([octets], shifted, name="seg"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(made=records(min_size=1, max_size=12), data=st.data())
 def test_damage_gives_an_error_or_the_same_structure(made: list[Record], data: st.DataObject) -> None:
     octets, index = segment(made)

@@ -1,0 +1,1 @@
+"""Readers compiled from `formats/*.ksy` by kaitai-struct-compiler (Python target)."""

@@ -1,0 +1,111 @@
+"""The Kaitai Struct descriptions, compiled, read the Java tool's archive and the vectors: an independent reader."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden.java_archive import PARTITIONS, Partition
+from tests.golden.vectors import FORMATS, each, record_of
+from tests.unit.formats.reference import Record
+
+READERS = {
+    "records": "KafkaBackupRecords",
+    "segment_index": "KafkaBackupSegmentIndex",
+    "partition_index": "KafkaBackupPartitionIndex",
+}
+BEYOND = {"bad_offset_repeated", "bad_gap", "bad_offset_order", "bad_start_order", "bad_name_path"}
+"""Refusals that depend on a neighbour or a name, which the descriptions only tell in words."""
+
+
+def compiled(description: str) -> Any:
+    return importlib.import_module(f"tests.golden.ksy.kafka_backup_{description}")
+
+
+def read(description: str, data: bytes) -> Any:
+    return getattr(compiled(description), READERS[description]).from_bytes(data)
+
+
+def nullable(field: Any) -> bytes | None:
+    return None if field.len_octets < 0 else bytes(field.octets)
+
+
+def as_record(found: Any) -> Record:
+    timestamp = found.timestamp if found.timestamp_type >= 0 else None
+    headers = [(header.key, nullable(header.value)) for header in found.headers]
+    return Record(
+        found.offset, found.timestamp_type, timestamp, nullable(found.key), nullable(found.value), headers
+    )
+
+
+@pytest.mark.parametrize("description", READERS)
+def test_the_compiled_reader_is_that_of_the_description(description: str) -> None:
+    digest = hashlib.sha256((FORMATS / f"{description}.ksy").read_bytes()).hexdigest()
+    source = Path(compiled(description).__file__).read_text()
+    assert digest in source, f"compile formats/{description}.ksy anew: kaitai-struct-compiler, target python"
+
+
+@pytest.mark.parametrize("partition", PARTITIONS, ids=str)
+def test_the_java_archive(partition: Partition) -> None:
+    found: list[Record] = []
+    entries: list[tuple[str, int]] = []
+    for path in partition.segments():
+        data = path.read_bytes()
+        records = [as_record(r) for r in read("records", data).records]
+        name = path.name.removesuffix("_records")
+        index = read("segment_index", path.with_name(name + "_index").read_bytes()).entries
+        assert [entry.offset for entry in index] == [r.offset for r in records]
+        assert [entry.position + entry.len_record for entry in index][-1:] == [len(data)][: len(index)]
+        found += records
+        entries.append((name, records[0].offset if records else 0))
+    assert found == partition.truth()
+    segments = read("partition_index", partition.index_bytes()).segments
+    assert [(segment.name, segment.start_offset) for segment in segments] == entries
+
+
+@each("records", good=True)
+def test_records_vectors(data: bytes, wanted: dict[str, Any]) -> None:
+    assert [as_record(r) for r in read("records", data).records] == [record_of(r) for r in wanted["records"]]
+
+
+@each("index", good=True)
+def test_index_vectors(data: bytes, wanted: dict[str, Any]) -> None:
+    found = read("segment_index", data).entries
+    assert [[entry.offset, entry.position, entry.len_record] for entry in found] == wanted["index"]
+
+
+@each("partition_index", good=True)
+def test_partition_index_vectors(data: bytes, wanted: dict[str, Any]) -> None:
+    found = read("partition_index", data).segments
+    assert [[segment.name, segment.start_offset] for segment in found] == wanted["entries"]
+
+
+def refusing(description: str, data: bytes, name: str) -> None:
+    if name in BEYOND:
+        read(description, data)
+        return
+    with pytest.raises(
+        (compiled(description).kaitaistruct.ValidationFailedError, EOFError, UnicodeDecodeError)
+    ):
+        read(description, data)
+
+
+@each("records", good=False)
+def test_refused_records(data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    refusing("records", data, request.node.callspec.id)
+
+
+@each("index", good=False)
+def test_refused_indexes(data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    refusing("segment_index", data, request.node.callspec.id)
+
+
+@each("partition_index", good=False)
+def test_refused_partition_indexes(
+    data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    refusing("partition_index", data, request.node.callspec.id)

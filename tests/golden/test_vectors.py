@@ -1,0 +1,146 @@
+"""The written specification's own examples, made by hand: read, written, refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+from kbackup.errors import CorruptError
+from kbackup.formats import frames, record
+from kbackup.formats.index import (
+    PartitionIndexEntry,
+    SegmentIndex,
+    decode_index,
+    decode_partition_index,
+    encode_index,
+    encode_partition_index,
+    index_of,
+)
+from kbackup.formats.offsets import decode_group_offsets, encode_group_offsets
+from tests.golden.vectors import FORMATS, VECTORS, each, expected, record_of
+from tests.unit.formats.reference import encode_record, from_batch, to_batch
+
+KINDS = ["records", "index", "partition_index", "group_offsets", "zst"]
+Wanted = dict[str, Any]
+
+
+def refusal(wanted: Wanted) -> str:
+    return rf"^file at byte {wanted['at']}: " if "at" in wanted else "^file"
+
+
+def table(index: SegmentIndex) -> list[list[int]]:
+    rows = zip(index.offsets.tolist(), index.positions.tolist(), index.lengths.tolist(), strict=True)
+    return [list(row) for row in rows]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_vector_is_listed(kind: str) -> None:
+    assert {path.stem for path in (VECTORS / kind).glob("*.hex")} == set(expected(kind))
+    assert any("refused" in wanted for wanted in expected(kind).values())
+
+
+@each("records", good=True)
+def test_records(data: bytes, wanted: Wanted) -> None:
+    made = [record_of(row) for row in wanted["records"]]
+    found = list(record.blocks([data], None, name="file"))
+    assert [r for block in found for r in from_batch(record.decode(block))] == made
+    assert b"\x01" + record.encode(to_batch(made)).data.tobytes() == data
+    assert b"\x01" + b"".join(map(encode_record, made)) == data
+    index = index_of(found)
+    assert table(index) == wanted.get("index", [])
+    again = record.blocks([data], decode_index(encode_index(index), "index"), name="file")
+    assert [r for block in again for r in from_batch(record.decode(block))] == made
+
+
+@each("records", good=False)
+def test_records_refused(data: bytes, wanted: Wanted) -> None:
+    for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
+        with pytest.raises(CorruptError, match=refusal(wanted)):
+            list(record.blocks(chunks, None, name="file"))
+
+
+@each("index", good=True)
+def test_index(data: bytes, wanted: Wanted) -> None:
+    index = decode_index(data, "file")
+    assert table(index) == wanted["index"]
+    assert encode_index(index) == data
+
+
+@each("index", good=False)
+def test_index_refused(data: bytes, wanted: Wanted) -> None:
+    with pytest.raises(CorruptError, match=refusal(wanted)):
+        decode_index(data, "file")
+
+
+@each("partition_index", good=True)
+def test_partition_index(data: bytes, wanted: Wanted) -> None:
+    entries = [PartitionIndexEntry(name, start) for name, start in wanted["entries"]]
+    assert decode_partition_index(data, "file") == entries
+    assert encode_partition_index(entries) == data
+
+
+@each("partition_index", good=False)
+def test_partition_index_refused(data: bytes, wanted: Wanted) -> None:
+    with pytest.raises(CorruptError, match=refusal(wanted)):
+        decode_partition_index(data, "file")
+
+
+def group_schema() -> jsonschema.Draft202012Validator:
+    schema = json.loads((FORMATS / "schema" / "group_offsets.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+@each("group_offsets", good=True)
+def test_group_offsets(data: bytes, wanted: Wanted) -> None:
+    assert decode_group_offsets(data, "file") == wanted["offsets"]
+    assert (encode_group_offsets(wanted["offsets"]) == data) == wanted.get("writers", True)
+    group_schema().validate(json.loads(data))
+
+
+@each("group_offsets", good=False)
+def test_group_offsets_refused(data: bytes, wanted: Wanted) -> None:
+    with pytest.raises(CorruptError, match=refusal(wanted)):
+        decode_group_offsets(data, "file")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a":-1}', '{"a":1.5}', '["a",1]', '{"a":null}', '{"a":9223372036854775808}']
+)
+def test_the_schema_of_group_offsets_refuses(text: str) -> None:
+    assert not group_schema().is_valid(json.loads(text))
+
+
+@each("zst", good=True)
+def test_zst(data: bytes, wanted: Wanted) -> None:
+    made = [record_of(row) for row in wanted["records"]]
+    plain = b"\x01" + record.encode(to_batch(made)).data.tobytes()
+    assert b"".join(frames.decompress([data], "file")) == plain
+    seek = frames.decode_seek_table(data, len(data), "file")
+    assert np.stack((seek.compressed, seek.plain), axis=1).tolist() == wanted["frames"]
+    for (position, length), (start, size, skip) in wanted["locate"]:
+        assert seek.locate(position, length) == (start, size, skip)
+        got = frames.extract(data[start : start + size], skip, length, "file")
+        assert got == plain[position : position + length]
+
+
+@each("zst", good=False)
+def test_zst_refused(data: bytes, wanted: Wanted) -> None:
+    with pytest.raises(CorruptError, match=refusal(wanted)):
+        list(frames.decompress([data], "file"))
+
+
+@pytest.mark.parametrize(
+    "case", json.loads((VECTORS / "rotation.json").read_text()), ids=lambda c: str(c["why"])
+)
+def test_rotation(case: Wanted) -> None:
+    rest = np.array(case["lengths"], np.int64)
+    counts = []
+    while len(rest):
+        counts.append(record.rotation_cut(rest, 1, case["threshold"]))
+        rest = rest[counts[-1] :]
+    assert counts == case["segments"]
