@@ -55,13 +55,21 @@ class Progress:
     def advance(self, records: int = 0, nbytes: int = 0) -> None:
         """Adds what is newly done."""
         with self._lock:
-            self.records += records
-            self.nbytes += nbytes
-            if self._bar is not None:
-                self._show()
-            elif self._shown and self._clock() - self._said >= PLAIN_INTERVAL:
-                self._said = self._clock()
-                print(f"{self.what}: {self.status()}", file=sys.stderr, flush=True)
+            self._reach(self.records + records, self.nbytes + nbytes)
+
+    def reach(self, records: int, nbytes: int, expected: int) -> None:
+        """Sets what is done in all, and how many records are expected."""
+        with self._lock:
+            self.total_records = expected
+            self._reach(records, nbytes)
+
+    def _reach(self, records: int, nbytes: int) -> None:
+        self.records, self.nbytes = records, nbytes
+        if self._bar is not None:
+            self._show()
+        elif self._shown and self._clock() - self._said >= PLAIN_INTERVAL:
+            self._said = self._clock()
+            print(f"{self.what}: {self.status()}", file=sys.stderr, flush=True)
 
     def status(self) -> str:
         """Records, bytes, rate and time left in one line."""

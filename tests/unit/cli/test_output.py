@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbackup.cli.human import human_count, human_duration, human_size, printable
+from kbackup.cli.listener import ShownProgress
 from kbackup.cli.output import Reporter, configure_logging
 from kbackup.cli.progress import Progress
 
@@ -109,6 +110,24 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
         progress.advance(records=5)
     assert "[restore]" in screen.getvalue()
     assert "5 of 10 records" in screen.getvalue()
+
+
+def test_a_job_is_shown_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with ShownProgress(Reporter()) as listener:
+        listener.phase("connect")
+        listener.phase("copy")
+        listener.progress(3, 1024, 10)
+        listener.progress(7, 2048, 10)
+        listener.phase("commit")
+    text = screen.getvalue()
+    assert "copy" in text
+    assert "7 of 10 records, 2.0 KiB" in text
+    assert "connect" not in text
+    assert "commit" not in text
 
 
 @pytest.fixture
