@@ -15,6 +15,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio, minio_binary
 from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server
+from scripts.dev.tools import MissingToolError
 
 _SERVERS = {"kafka": ["kafka"], "minio": ["minio"], "moto": ["moto"], "all": ["kafka", "minio", "moto"]}
 
@@ -61,5 +62,5 @@ def _announce(name: str, stack: ExitStack) -> None:
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except KbackupError as error:
+    except (KbackupError, MissingToolError) as error:
         sys.exit(f"error: {error}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -17,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from kbackup.errors import CorruptError, KbackupError
-
-MIN_JAVA = 17
 
 
 def cache_root() -> Path:
@@ -74,26 +71,3 @@ def run(argv: Sequence[str], what: str, hint: str, env: Mapping[str, str] | None
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
         raise KbackupError(f"{what} ended with exit code {done.returncode}:\n{tail}\n", hint)
-
-
-def java() -> str:
-    """The path of a `java` of at least `MIN_JAVA`."""
-    home = os.environ.get("JAVA_HOME")
-    path = shutil.which("java", path=str(Path(home) / "bin") if home else None)
-    hint = f"install a JDK >= {MIN_JAVA} and put it on PATH or in JAVA_HOME"
-    if path is None:
-        raise KbackupError(f"java: not found in {home or 'PATH'}", hint)
-    said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < MIN_JAVA:
-        raise KbackupError(f"java: {path} is not a JDK >= {MIN_JAVA}: {said.strip()}", hint)
-    return path
-
-
-def go() -> str:
-    path = shutil.which("go")
-    if path is None:
-        raise KbackupError(
-            "go: not found in PATH", "install Go >= 1.24: it builds the S3 server that the tests use"
-        )
-    return path

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from kbackup.errors import KbackupError
-from scripts.dev import cache
+from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
 LOCK = _HERE / "kafka-jars.sha256"
@@ -42,7 +42,7 @@ def lock() -> None:
 def _resolve(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         argv = [
-            cache.java(),
+            tools.java(),
             f"-Dkbackup.ivy.cache={scratch}",
             *("-jar", str(_ivy_jar())),
             *("-settings", str(_HERE / "ivysettings.xml")),

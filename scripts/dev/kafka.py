@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from scripts.dev import cache
+from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.process import Process, StartError, free_ports, listening
 
@@ -223,4 +223,4 @@ class Broker:
 
 
 def _jvm(*arguments: str) -> list[str]:
-    return [cache.java(), "-cp", str(kafka_jars() / "*"), *arguments]
+    return [tools.java(), "-cp", str(kafka_jars() / "*"), *arguments]

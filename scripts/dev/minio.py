@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from scripts.dev import cache
+from scripts.dev import cache, tools
 from scripts.dev.s3 import S3Server
 
 MODULE = "github.com/minio/minio"
@@ -20,7 +20,7 @@ def minio_binary() -> Path:
     def fill(folder: Path) -> None:
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": ""}
         hint = "check that Go modules can be fetched, then run again"
-        cache.run([cache.go(), "install", f"{MODULE}@{VERSION}"], f"building {MODULE}@{VERSION}", hint, env)
+        cache.run([tools.go(), "install", f"{MODULE}@{VERSION}"], f"building {MODULE}@{VERSION}", hint, env)
 
     return cache.entry(f"minio-{VERSION}", fill) / "minio"
 

@@ -1,0 +1,57 @@
+"""What must be on the machine before anything else: Python, a JDK and Go. `python -m scripts.dev.tools` checks.
+
+Only the standard library is imported, and nothing newer than Python 3.8 is used: this is what says so to an older one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+MIN_PYTHON = (3, 11)
+MIN_JAVA = 17
+
+
+class MissingToolError(RuntimeError):
+    """A program that must be installed first; the message ends in what to install."""
+
+
+def python() -> str:
+    if sys.version_info < MIN_PYTHON:
+        found = ".".join(map(str, sys.version_info[:3]))
+        raise MissingToolError(
+            f"python: {sys.executable} is {found}; install Python >= 3.11, or name one: make PYTHON=..."
+        )
+    return sys.executable
+
+
+def java() -> str:
+    """The path of a `java` of at least `MIN_JAVA`: JAVA_HOME's, else the one on PATH."""
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which("java", path=os.path.join(home, "bin") if home else None)  # noqa: PTH118
+    hint = f"install a JDK >= {MIN_JAVA} and put it on PATH or in JAVA_HOME"
+    if path is None:
+        raise MissingToolError(f"java: not found in {home or 'PATH'}; {hint}")
+    said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', said)
+    if version is None or int(version[1]) < MIN_JAVA:
+        raise MissingToolError(f"java: {path} is not a JDK >= {MIN_JAVA}: {said.strip()}; {hint}")
+    return path
+
+
+def go() -> str:
+    path = shutil.which("go")
+    if path is None:
+        hint = "install Go >= 1.24: it builds MinIO, the S3 server that the tests use"
+        raise MissingToolError(f"go: not found in PATH; {hint}")
+    return path
+
+
+if __name__ == "__main__":
+    try:
+        python(), java()
+    except MissingToolError as error:
+        sys.exit(f"error: {error}")
