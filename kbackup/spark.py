@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from kbackup.errors import UnreachableError
+
+_GREETINGS = (b"Using incubator modules", b"Setting default log level", b"To adjust logging level")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +50,8 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
     for name, value in (settings | dict(conf)).items():
         builder = builder.config(name, value)
     try:
-        session = builder.getOrCreate()
+        with _quiet_start():
+            session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
         raise UnreachableError(
             f"Spark can't be started: {str(error).splitlines()[0]}",
@@ -54,6 +59,30 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _quiet_start() -> Iterator[None]:
+    """The JVM that is started inside writes to our stderr, without the lines it greets everybody with.
+
+    Its Python workers write there too: all else passes.
+    """
+    reading, writing = os.pipe()
+    real = os.dup(2)
+    os.dup2(writing, 2)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, real), name="kbackup-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)
+
+
+def _pass_on(reading: int, to: int) -> None:
+    with open(reading, "rb") as lines, open(to, "wb", buffering=0) as out:
+        for line in lines:
+            if not any(word in line for word in _GREETINGS):
+                out.write(line)
 
 
 def _with_attempts(master: str, attempts: int) -> str:

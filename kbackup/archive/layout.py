@@ -20,6 +20,10 @@ GROUPS = "groups.json"
 METADATA = "metadata.json"
 REFRESHED = "refreshed.json"
 
+PLAN = "plan.json"
+OFFSETS = "offsets.parquet"
+REPORT = "report.json"
+
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)$")
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)$")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)$")

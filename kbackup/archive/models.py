@@ -28,7 +28,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     checksum: str = ""
 
 
-class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
 
 
@@ -40,7 +40,7 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
     created_at: str
 
 
-class PartitionState(_Part, frozen=True, kw_only=True):
+class PartitionState(Part, frozen=True, kw_only=True):
     """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the losses name.
 
     `log_start` and `log_end` are the partition's own at the time of the run.
@@ -55,7 +55,7 @@ class PartitionState(_Part, frozen=True, kw_only=True):
     bytes: int
 
 
-class TopicState(_Part, frozen=True, kw_only=True):
+class TopicState(Part, frozen=True, kw_only=True):
     """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by this run: as of
     `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
 
@@ -67,7 +67,7 @@ class TopicState(_Part, frozen=True, kw_only=True):
     partitions: tuple[PartitionState, ...]
 
 
-class Loss(_Part, frozen=True, kw_only=True):
+class Loss(Part, frozen=True, kw_only=True):
     """Records that this run found it can never archive. `end` is null where it is not known how many there were."""
 
     kind: Literal["retention", "truncated", "recreated"]
@@ -78,7 +78,7 @@ class Loss(_Part, frozen=True, kw_only=True):
     message: str
 
 
-class Totals(_Part, frozen=True, kw_only=True):
+class Totals(Part, frozen=True, kw_only=True):
     """What this run added."""
 
     topics: int
@@ -90,7 +90,7 @@ class Totals(_Part, frozen=True, kw_only=True):
     groups: int
 
 
-class FileSum(_Part, frozen=True, kw_only=True):
+class FileSum(Part, frozen=True, kw_only=True):
     """A file beside the manifest, as it must be."""
 
     size: int
@@ -118,7 +118,7 @@ class Manifest(Document, frozen=True, kw_only=True):
     files: dict[str, FileSum] = {}
 
 
-class IntentTopic(_Part, frozen=True, kw_only=True):
+class IntentTopic(Part, frozen=True, kw_only=True):
     name: str
     id: str
     incarnation: int
@@ -138,7 +138,7 @@ class Intent(Document, frozen=True, kw_only=True):
     topics: tuple[IntentTopic, ...]
 
 
-class GroupOffset(_Part, frozen=True, kw_only=True):
+class GroupOffset(Part, frozen=True, kw_only=True):
     """`offset` is the next to read; `leader_epoch` is null where none was committed."""
 
     topic: str
@@ -148,7 +148,7 @@ class GroupOffset(_Part, frozen=True, kw_only=True):
     metadata: str = ""
 
 
-class Group(_Part, frozen=True, kw_only=True):
+class Group(Part, frozen=True, kw_only=True):
     group: str
     type: str
     state: str
@@ -166,7 +166,7 @@ class Groups(Document, frozen=True, kw_only=True):
     not_carried: dict[str, str] = {}
 
 
-class TopicMetadata(_Part, frozen=True, kw_only=True):
+class TopicMetadata(Part, frozen=True, kw_only=True):
     """`configs` has the non-default ones; sensitive values are never given by brokers and are left out."""
 
     name: str

@@ -175,7 +175,7 @@ common_options = options(
 )
 archive_option = key_option("archive", "-a", "--archive")
 archive_argument = click.argument(
-    "archive", required=False, expose_value=False, callback=_record(KEYS["archive"])
+    "place", metavar="[ARCHIVE]", required=False, expose_value=False, callback=_record(KEYS["archive"])
 )
 source_options = cluster_options("source")
 target_options = cluster_options("target")

@@ -118,6 +118,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     transaction_bytes: Annotated[
         int, Meta(ge=1, description="A transaction is committed when it holds this much.")
     ] = 32 << 20
+    state: Annotated[
+        str | None,
+        Meta(description="Where a restore keeps its plan, offset map and report. Unset: in the archive."),
+    ] = None
     restore_id: Annotated[
         str | None, Meta(description="Names a restore, so that it can be resumed. Unset: a new one is made.")
     ] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from kbackup.types import TopicPartition
 
 _BATCH = 2000  # names or partitions in one admin request
 _TIMEOUT = 30.0
+_PAUSE = 0.3  # s, before a coordinator that is not ready is asked again
+_LOADING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
 
 O = TypeVar("O", str, TopicPartition)
 
@@ -157,34 +164,36 @@ class Cluster:
         return sorted(found, key=lambda g: g.group), [str(error) for error in listing.errors or []]
 
     def committed(self, groups: Sequence[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
-        """Every committed offset of each group; and, for groups that could not be read, why."""
-        futures = {
-            group: next(
-                iter(
-                    self._admin.list_consumer_group_offsets(
-                        [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT
-                    ).values()
-                )
-            )
-            for group in groups
-        }
+        """Every committed offset of each group; and, for groups that could not be read, why.
+
+        All groups are asked at once; those whose coordinator is just loading are asked again for a while.
+        """
         found: dict[str, list[Committed]] = {}
         failed: dict[str, str] = {}
-        for group, future in futures.items():
-            try:
-                answer = self._result(future, f"reading offsets of group {group}")
-            except KbackupError as error:
-                failed[group] = error.message
-                continue
-            for p in answer.topic_partitions:
-                if p.error is not None:
-                    failed[group] = f"reading offsets of group {group}: {p.error.str()}"
-            found[group] = [
-                Committed(TopicPartition(p.topic, p.partition), p.offset, p.leader_epoch, p.metadata or "")
-                for p in sorted(answer.topic_partitions, key=lambda p: (p.topic, p.partition))
-                if p.offset >= 0
-            ]
+        waiting = list(groups)
+        until = time.monotonic() + _TIMEOUT
+        while waiting:
+            answers = [(group, self._ask_committed(group)) for group in waiting]
+            failed = {group: why for group, why in failed.items() if group not in waiting}
+            again: list[str] = []
+            for group, future in answers:
+                try:
+                    found[group] = _offsets_of(future.result(timeout=_TIMEOUT * 2).topic_partitions)
+                except KafkaException as raised:
+                    failed[group] = self.connection.error(
+                        raised.args[0], f"reading offsets of group {group}"
+                    ).message
+                    if raised.args[0].code() in _LOADING and time.monotonic() < until:
+                        again.append(group)
+            waiting = again
+            if waiting:
+                time.sleep(_PAUSE)
         return found, failed
+
+    def _ask_committed(self, group: str) -> Future[Any]:
+        request = [ConsumerGroupTopicPartitions(group)]
+        (future,) = self._admin.list_consumer_group_offsets(request, request_timeout=_TIMEOUT).values()
+        return future
 
     def members(self, groups: Sequence[str]) -> dict[str, int]:
         """How many live members each group has; 0 for a group that is not there."""
@@ -200,21 +209,20 @@ class Cluster:
     def commit(self, group: str, offsets: Sequence[Committed]) -> str:
         """Set a group's offsets; returns '' or why the broker refused (a live member, for instance)."""
         partitions = [
-            KafkaTopicPartition(c.tp.topic, c.tp.partition, c.offset, metadata=c.metadata or None)
-            for c in offsets
+            KafkaTopicPartition(c.tp.topic, c.tp.partition, c.offset, metadata=c.metadata) for c in offsets
         ]
-        request = [ConsumerGroupTopicPartitions(group, partitions)]
-        future = self._admin.alter_consumer_group_offsets(request, request_timeout=_TIMEOUT)[group]
-        try:
-            answer = self._result(future, f"setting offsets of group {group}")
-        except KbackupError as error:
-            return error.message
-        refused = [
-            f"{p.topic}-{p.partition}: {p.error.str()}"
-            for p in answer.topic_partitions
-            if p.error is not None
-        ]
-        return "; ".join(refused)
+        until = time.monotonic() + _TIMEOUT
+        while True:
+            request = [ConsumerGroupTopicPartitions(group, partitions)]
+            (future,) = self._admin.alter_consumer_group_offsets(request, request_timeout=_TIMEOUT).values()
+            try:
+                _offsets_of(future.result(timeout=_TIMEOUT * 2).topic_partitions)
+            except KafkaException as raised:
+                if raised.args[0].code() in _LOADING and time.monotonic() < until:
+                    time.sleep(_PAUSE)
+                    continue
+                return self.connection.error(raised.args[0], f"setting offsets of group {group}").message
+            return ""
 
     def create_topic(
         self,
@@ -245,6 +253,18 @@ class Cluster:
             if missing is not None and missing(error):
                 return None
             raise self.connection.error(error, doing) from raised
+
+
+def _offsets_of(partitions: Sequence[KafkaTopicPartition]) -> list[Committed]:
+    """What the broker says of each partition of a group; raises the first error among them."""
+    for p in partitions:
+        if p.error is not None:
+            raise KafkaException(p.error)
+    return [
+        Committed(TopicPartition(p.topic, p.partition), p.offset, p.leader_epoch, p.metadata or "")
+        for p in sorted(partitions, key=lambda p: (p.topic, p.partition))
+        if p.offset >= 0
+    ]
 
 
 def _batched(items: Iterable[O]) -> Iterator[list[O]]:

@@ -7,8 +7,9 @@ records, so that it is true or absent, never ahead or behind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,6 +81,7 @@ class BlockProducer:
         self._producer = self._connection.producer(extra)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self._open = False
+        self.moved = 0
 
     def close(self) -> None:
         """Gives up what was not committed."""
@@ -105,7 +107,10 @@ class BlockProducer:
         }
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
-        """Queue a block's records for `tp`, in order; blocks while the queue is full."""
+        """Queue a block's records for `tp`, in order; blocks while the queue is full.
+
+        librdkafka takes a timestamp of 0 for 'now': such a record is sent with 1, and counted in `moved`.
+        """
         if self._transactional and not self._open:
             with self._transaction("beginning a transaction"):
                 self._producer.begin_transaction()
@@ -115,15 +120,19 @@ class BlockProducer:
         batch = decode(block)
         kinds = batch.column("timestamp_type").to_numpy()
         stamps = batch.column("timestamp").to_numpy(zero_copy_only=False)
-        stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64).tolist()
+        stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64)
+        zero = stamps == 0
+        self.moved += int(zero.sum())
+        stamps = np.where(zero, 1, stamps).tolist()
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         headers = _headers(batch.column("headers"))
         produce, poll = self._producer.produce, self._producer.poll
-        for i, (key, value, stamp) in enumerate(zip(keys, values, stamps, strict=True)):
+        topic, partition = tp
+        for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
             while True:
                 try:
                     produce(
-                        tp.topic, value, key, tp.partition, deliveries, stamp, headers[i] if headers else None
+                        topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some
                     )
                     break
                 except BufferError:
@@ -209,11 +218,11 @@ class _TransactionErrors:
             raise self._producer._failed(error.args[0], self._doing) from error
 
 
-def _headers(column: Any) -> list[list[tuple[str, bytes | None]] | None] | None:
-    """Header lists a record, or None when no record has any."""
+def _headers(column: Any) -> Iterable[list[tuple[str, bytes | None]]]:
+    """Header lists, one a record; the same empty one for all when no record has any."""
     if len(column.flatten()) == 0:
-        return None
-    return [[(h["key"], h["value"]) for h in some] or None for some in column.to_pylist()]
+        return repeat([], len(column))
+    return [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]
 
 
 def _runs(tp: TopicPartition, deliveries: _Deliveries) -> Runs:

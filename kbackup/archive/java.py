@@ -1,0 +1,113 @@
+"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from kbackup.archive import layout
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.models import GroupOffset
+from kbackup.archive.segments import Segment
+from kbackup.errors import CorruptError, NoArchiveError
+from kbackup.formats.index import SegmentIndex, decode_index
+from kbackup.formats.offsets import decode_group_offsets
+from kbackup.store.base import ObjectInfo, Store
+
+_THREADS = 16
+
+
+def is_java_archive(store: Store) -> bool:
+    """Whether any folder at the root has a partition index."""
+    for directory in store.list_dirs(""):
+        for entry in store.list(f"{directory}/index_partition_"):
+            if layout.parse_partition_index(entry.key.rpartition("/")[2]) is not None:
+                return True
+    return False
+
+
+def java_topics(store: Store) -> list[str]:
+    """The folders that hold files of the format."""
+    return [d for d in store.list_dirs("") if any(True for _ in _files(store, d))]
+
+
+def java_content(store: Store, topics: Sequence[str]) -> Content:
+    """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left out."""
+    groups: dict[str, list[GroupOffset]] = {}
+    archived: list[ArchivedTopic] = []
+    for topic in topics:
+        files = {entry.key.rpartition("/")[2]: entry for entry in _files(store, topic)}
+        archived.append(_topic(store, topic, files))
+        for name, entry in files.items():
+            partition = layout.parse_group_offsets(name)
+            if partition is not None:
+                for group, offset in decode_group_offsets(store.get(entry.key), entry.key).items():
+                    groups.setdefault(group, []).append(
+                        GroupOffset(topic=topic, partition=partition, offset=offset)
+                    )
+    if not archived:
+        raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
+    return Content("java", 0, tuple(archived), {g: tuple(o) for g, o in sorted(groups.items())})
+
+
+def _files(store: Store, topic: str) -> list[ObjectInfo]:
+    found = []
+    for entry in store.list(f"{topic}/"):
+        name = entry.key.removeprefix(f"{topic}/")
+        known = (
+            layout.parse_segment(name),
+            layout.parse_partition_index(name),
+            layout.parse_group_offsets(name),
+        )
+        if any(k is not None for k in known):
+            found.append(entry)
+    return found
+
+
+def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
+    names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
+    records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        segments = list(pool.map(lambda r: _segment(store, topic, r[1].partition, files[r[0]]), records))
+    numbers = {parsed.partition for _, parsed in names}
+    numbers |= {p for name in files if (p := layout.parse_partition_index(name)) is not None}
+    missing = set(range(max(numbers) + 1)) - numbers
+    if missing:
+        raise CorruptError(
+            f"topic {topic} has no files for partition {min(missing)}", "is the folder complete?"
+        )
+    partitions = []
+    for number in sorted(numbers):
+        own = sorted((s for s in segments if s.partition == number and s.count), key=lambda s: s.first)
+        for a, b in zip(own, own[1:], strict=False):
+            if b.first <= a.last:
+                raise CorruptError(
+                    f"file {b.key} begins within {a.key}", "is the folder a mix of two archives?"
+                )
+        end = own[-1].last + 1 if own else 0
+        partitions.append(ArchivedPartition(number, own[0].first if own else 0, end, tuple(own)))
+    return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), None, None)
+
+
+def _segment(store: Store, topic: str, partition: int, entry: ObjectInfo) -> Segment:
+    key = layout.index_key_of(entry.key)
+    index: SegmentIndex = decode_index(store.get(key), key)
+    count = len(index)
+    return Segment(
+        topic=topic,
+        incarnation=1,
+        partition=partition,
+        first=int(index.offsets[0]) if count else 0,
+        last=int(index.offsets[-1]) if count else -1,
+        count=count,
+        bytes=index.file_size,
+        stored=entry.size,
+        min_timestamp=None,
+        max_timestamp=None,
+        largest=int(np.max(index.lengths)) if count else 0,
+        crc="",
+        index_crc="",
+        key=entry.key,
+    )

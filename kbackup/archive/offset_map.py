@@ -1,0 +1,120 @@
+"""The offset map of a restore: restores/<id>/offsets.parquet, and the parts it is put together from.
+
+A restore unit writes one part before each of its transactions is committed and commits the part's name with it, so that the
+parts of committed transactions, and no others, can be found again after a crash. Parts of one attempt are numbered; each
+names the part of the attempt before that it goes on from.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kbackup.archive import layout
+from kbackup.errors import CorruptError
+from kbackup.store.base import Store
+from kbackup.types import Int64Array, TopicPartition
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("source", pa.int64(), nullable=False),
+        pa.field("target", pa.int64(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+    ]
+)
+_PREVIOUS = b"kbackup.previous"
+
+
+class PartName(NamedTuple):
+    """Written as `<attempt>-<number>` in the progress that is committed with a transaction."""
+
+    attempt: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.attempt}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> PartName | None:
+        attempt, _, number = text.rpartition("-")
+        return cls(attempt, int(number)) if attempt and number.isdecimal() else None
+
+
+def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]) -> pa.Table:
+    """Runs (source, target, count) by target partition, as a table."""
+    tables = [
+        pa.table(
+            {
+                "topic": pa.array([tp.topic] * len(source), pa.string()),
+                "partition": pa.array([tp.partition] * len(source), pa.int32()),
+                "source": source,
+                "target": target,
+                "count": count,
+            },
+            schema=SCHEMA,
+        )
+        for tp, (source, target, count) in runs.items()
+    ]
+    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+
+
+def _part_key(restore_id: str, unit: int, name: PartName) -> str:
+    return layout.restore_key(restore_id, f"map/{unit}/{name}.parquet")
+
+
+def write_part(
+    store: Store, restore_id: str, unit: int, name: PartName, runs: pa.Table, previous: PartName | None
+) -> None:
+    table = runs.replace_schema_metadata({_PREVIOUS: str(previous or "").encode()})
+    store.put_new(_part_key(restore_id, unit, name), _encode(table))
+
+
+def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> pa.Table:
+    """The map of everything that a unit has committed, `last` being the part named in its progress."""
+    tables: list[pa.Table] = []
+    while last is not None:
+        some = [
+            _read_part(store, restore_id, unit, PartName(last.attempt, n)) for n in range(last.number + 1)
+        ]
+        tables = some + tables
+        last = PartName.parse(some[0].schema.metadata[_PREVIOUS].decode())
+    return (
+        pa.concat_tables([t.replace_schema_metadata(None) for t in tables])
+        if tables
+        else SCHEMA.empty_table()
+    )
+
+
+def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.Table:
+    key = _part_key(restore_id, unit, name)
+    return decode(store.get(key), key)
+
+
+def _encode(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.Table:
+    """offsets.parquet, in order of topic, partition and source offset."""
+    whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
+    whole = whole.sort_by([("topic", "ascending"), ("partition", "ascending"), ("source", "ascending")])
+    store.put(layout.restore_key(restore_id, layout.OFFSETS), _encode(whole))
+    return whole
+
+
+def decode(data: bytes, name: str) -> pa.Table:
+    try:
+        table = pq.read_table(io.BytesIO(data))
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
+    if table.schema.names != SCHEMA.names:
+        raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")
+    return table

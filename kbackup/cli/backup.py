@@ -1,0 +1,77 @@
+"""`kbackup backup`: one new restore point."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_duration, human_size
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.options import (
+    archive_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+    source_options,
+    spark_options,
+)
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store, spark_session
+from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.jobs.backup import BackupReport, backup
+
+
+@click.command("backup")
+@common_options
+@archive_option
+@source_options
+@key_option("backup.topics", "-t", "--topic", "--topics")
+@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
+@key_option("backup.groups", "-g", "--group", "--groups")
+@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
+@key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
+@s3_options
+@spark_options
+@pass_frame
+def command(frame: Frame) -> int:
+    """Back up topics, group offsets and settings: one new restore point.
+
+    Takes what is new since the last restore point; everything the first time. The restore point exists when this
+    command says so, and not before. Ends with exit code 3 when records were lost before they could be archived.
+    """
+    config, reporter = frame.config, frame.reporter
+    store = archive_store(frame)
+    with spark_session(config) as session, ShownProgress(reporter) as shown:
+        report = backup(config.backup, config.source, store, session, shown)
+    show(report, reporter)
+    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+
+
+def show(report: BackupReport, reporter: Reporter) -> None:
+    totals = report.totals
+    took = sum(report.seconds.values())
+    reporter.table(
+        ("topic", "state", "partitions", "records", "bytes"),
+        [
+            (
+                t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
+                t.state,
+                len(t.partitions),
+                sum(p.records for p in t.partitions),
+                human_size(sum(p.bytes for p in t.partitions)),
+            )
+            for t in report.topics
+        ],
+    )
+    for warning in report.warnings:
+        reporter.warning(warning)
+    for loss in report.losses:
+        reporter.warning(f"loss: {loss.message}")
+    reporter.line(
+        f"restore point {report.restore_point} of {report.archive}: "
+        f"{totals.records:,} new records, {human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored) in "
+        f"{totals.segments:,} segments; {totals.topics:,} topics, {totals.partitions:,} partitions, "
+        f"{totals.groups:,} groups; {human_duration(took)}"
+    )
+    reporter.document(report)

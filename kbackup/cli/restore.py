@@ -1,0 +1,112 @@
+"""`kbackup restore`: a restore point back into a cluster."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_duration, human_size
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+    spark_options,
+    target_options,
+)
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store, spark_session
+from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.jobs.restore import RestoreReport, restore
+from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.store import open_store
+
+
+@click.command("restore")
+@archive_argument
+@common_options
+@archive_option
+@target_options
+@key_option("restore.backup", "-b", "--backup")
+@key_option("restore.topics", "-t", "--topic", "--topics")
+@key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
+@key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.replication_factor")
+@key_option("restore.topic_config", "--topic-config")
+@key_option("restore.groups", "-g", "--group", "--groups")
+@key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
+@key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id")
+@key_option("restore.state", "--state")
+@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing.")
+@s3_options
+@spark_options
+@pass_frame
+def command(frame: Frame, dry_run: bool) -> int:
+    """Restore topics, records and group offsets from a restore point, exactly once.
+
+    ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
+    was with the same --restore-id. Ends with exit code 3 when a group could not be set.
+    """
+    config, reporter = frame.config, frame.reporter
+    store = archive_store(frame)
+    state = open_store(config.restore.state, config.s3) if config.restore.state else store
+
+    def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
+        _show_plan(plan, warnings, dry_run, reporter)
+
+    with spark_session(config) as session, ShownProgress(reporter) as shown:
+        report = restore(config.restore, config.target, store, state, session, shown, dry_run, show_plan)
+    if not dry_run:
+        _show_report(report, reporter)
+    reporter.document(report)
+    return EXIT_LOSS if report.missing else EXIT_OK
+
+
+def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:
+    where = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
+    reporter.note(f"restore {plan.restore_id}: {where} into cluster {plan.target_cluster_id}")
+    if not dry_run:
+        reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
+    else:
+        reporter.table(
+            ("topic", "becomes", "as of", "partitions", "records", "bytes"),
+            [
+                (t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes))
+                for t in plan.topics
+            ],
+        )
+        reporter.line()
+        reporter.table(
+            ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
+        )
+        reporter.line(f"nothing was written; {plan.records:,} records in {len(plan.units):,} units would be")
+    for warning in warnings:
+        reporter.warning(warning)
+
+
+def _show_report(report: RestoreReport, reporter: Reporter) -> None:
+    reporter.table(
+        ("topic", "restored as", "partitions", "records"),
+        [(t.source, t.target, t.partitions, t.records) for t in report.topics],
+    )
+    if report.groups:
+        reporter.line()
+        reporter.table(
+            ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
+            [
+                (g.group, o.topic, o.partition, o.source, o.target, o.how, g.status)
+                for g in report.groups
+                for o in g.offsets
+            ],
+        )
+    for warning in report.warnings:
+        reporter.warning(warning)
+    for missing in report.missing:
+        reporter.warning(missing)
+    reporter.line(
+        f"restore {report.restore_id} is done: {report.records:,} records, {human_size(report.bytes)}, "
+        f"{len(report.topics):,} topics, {sum(g.status == 'applied' for g in report.groups):,} groups; "
+        f"{human_duration(sum(report.seconds.values()))}"
+    )

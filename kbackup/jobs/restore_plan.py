@@ -1,0 +1,172 @@
+"""What a restore sets out to do: names, units of work, groups. Pure; written once as restores/<id>/plan.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from kbackup.archive.content import ArchivedTopic, Content
+from kbackup.archive.models import Document, GroupOffset, Part
+from kbackup.archive.segments import Segment
+from kbackup.config import parse_rule
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.select import Selection
+from kbackup.types import TopicPartition
+
+UNIT_BYTES = 32 << 20
+UNIT_PARTITIONS = 64
+_LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
+
+
+class PlannedTopic(Part, frozen=True, kw_only=True):
+    """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the documented records files."""
+
+    source: str
+    incarnation: int
+    as_of: int
+    target: str
+    partitions: int
+    records: int
+    bytes: int
+    configs: dict[str, str]
+    replication_factor: int
+
+
+class UnitPart(Part, frozen=True, kw_only=True):
+    """One source partition and where its records go; `segments` are in order of offset."""
+
+    topic: str
+    partition: int
+    target: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.target, self.partition)
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class PlannedGroup(Part, frozen=True, kw_only=True):
+    """`offsets` are the committed ones of the source, of partitions that are restored."""
+
+    source: str
+    target: str
+    offsets: tuple[GroupOffset, ...]
+
+
+class RestorePlan(Document, frozen=True, kw_only=True):
+    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id."""
+
+    format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
+    restore_id: str
+    archive_id: str
+    restore_point: int
+    target_cluster_id: str
+    created_at: str
+    transactions: bool
+    transaction_bytes: int
+    into_existing: bool
+    topics: tuple[PlannedTopic, ...]
+    units: tuple[tuple[UnitPart, ...], ...]
+    groups: tuple[PlannedGroup, ...]
+
+    @property
+    def records(self) -> int:
+        return sum(t.records for t in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.bytes for t in self.topics)
+
+
+def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -> str:
+    """The new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches somewhere in it."""
+    if topic in exact:
+        return exact[topic]
+    for rule in patterns:
+        pattern, replacement = parse_rule(rule)
+        try:
+            name, hits = re.subn(pattern, replacement, topic, count=1)
+        except (re.error, IndexError) as error:
+            raise UsageError(f"--map-regex {rule!r}: {error}", "use Python's regular expressions") from error
+        if hits:
+            return name
+    return topic
+
+
+def check_names(names: Mapping[str, str]) -> None:
+    """`RefusedError` unless every target name is legal and no two topics go to the same one."""
+    taken: dict[str, str] = {}
+    for source, target in names.items():
+        if not _LEGAL.match(target) or target in (".", ".."):
+            raise RefusedError(
+                f"topic {source} can't be restored as {target!r}",
+                "letters, digits, '.', '_' and '-' only, at most 249",
+            )
+        if target in taken:
+            raise RefusedError(
+                f"topics {taken[target]} and {source} would both become {target}", "map one of them elsewhere"
+            )
+        taken[target] = source
+
+
+def plan_topic(
+    topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None
+) -> PlannedTopic:
+    """`configs` and `replication` take the place of the archived ones; -1 stands for the broker's default."""
+    archived = topic.replication_factor if topic.replication_factor is not None else -1
+    return PlannedTopic(
+        source=topic.name,
+        incarnation=topic.incarnation,
+        as_of=topic.as_of,
+        target=target,
+        partitions=len(topic.partitions),
+        records=sum(p.records for p in topic.partitions),
+        bytes=sum(p.bytes for p in topic.partitions),
+        configs={**(topic.configs or {}), **configs},
+        replication_factor=replication if replication is not None else archived,
+    )
+
+
+def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPart, ...], ...]:
+    """Partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
+    parts = [
+        (p.bytes, UnitPart(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments))
+        for t in content.topics
+        for p in t.partitions
+        if p.segments
+    ]
+    units: list[list[UnitPart]] = []
+    room = 0
+    for size, part in sorted(parts, key=lambda entry: -entry[0]):
+        if size > room or len(units[-1]) == UNIT_PARTITIONS:
+            units.append([])
+            room = max(UNIT_BYTES, size)
+        units[-1].append(part)
+        room -= size
+    return tuple(tuple(unit) for unit in units)
+
+
+def plan_groups(
+    content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
+) -> tuple[PlannedGroup, ...]:
+    """`selection` None: no groups. `RefusedError` where two would become one."""
+    if selection is None:
+        return ()
+    planned: dict[str, PlannedGroup] = {}
+    for group, offsets in content.groups.items():
+        target = renamed.get(group, group)
+        ours = tuple(o for o in offsets if o.topic in names)
+        if not selection.matches(group) or not ours:
+            continue
+        if target in planned:
+            raise RefusedError(
+                f"groups {planned[target].source} and {group} would both become {target}",
+                "map one of them elsewhere",
+            )
+        planned[target] = PlannedGroup(source=group, target=target, offsets=ours)
+    return tuple(planned.values())
