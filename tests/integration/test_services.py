@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -57,12 +58,13 @@ def test_bucket_is_fresh(bucket: Bucket) -> None:
     assert bucket.client().list_objects_v2(Bucket=bucket.name)["KeyCount"] == 0
 
 
-def test_server_dies_with_a_killed_parent() -> None:
+def test_server_dies_with_a_killed_parent(tmp_path: Path) -> None:
     script = (
         "from scripts.dev.moto import MotoServer as M\nwith M() as s:\n  print(s.pid, flush=True)\n  input()"
     )
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove its folder
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
