@@ -66,6 +66,12 @@ def is_key(key: str) -> bool:
     return True
 
 
+def may_hold_keys(prefix: str) -> bool:
+    """Whether a key can start with `prefix`, as far as its whole parts go."""
+    folder, slash, _ = prefix.rpartition("/")
+    return not slash or is_key(folder)
+
+
 class ObjectInfo(NamedTuple):
     """`modified` is in seconds since the epoch by the store's clock."""
 

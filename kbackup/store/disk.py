@@ -17,7 +17,7 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
-from kbackup.store.base import Buffer, is_key, view_of
+from kbackup.store.base import Buffer, may_hold_keys, view_of
 
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -114,7 +114,7 @@ def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tup
     A folder sorts as its name with the '/' that follows it in every path below: 'a-b', 'a.b', 'a/b'.
     """
     folder = prefix.rpartition("/")[0]
-    if folder and (not is_key(folder) or folder.partition("/")[0] == hidden):
+    if not may_hold_keys(prefix) or folder.partition("/")[0] == hidden:
         return
     stack = [iter(_entries(root, folder, hidden))]
     while stack:
@@ -134,10 +134,9 @@ def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tup
 def folders(root: Path, prefix: str, hidden: str) -> list[str]:
     """The paths from `root`, each ending in '/', of the folders right under `prefix` ('' or ending in '/'),
     sorted."""
-    folder = prefix.removesuffix("/")
-    if folder and not is_key(folder):
+    if not may_hold_keys(prefix):
         return []
-    return [path for path, _ in _entries(root, folder, hidden) if path.endswith("/")]
+    return [path for path, _ in _entries(root, prefix[:-1], hidden) if path.endswith("/")]
 
 
 def _entries(root: Path, folder: str, hidden: str) -> list[tuple[str, os.DirEntry[str]]]:

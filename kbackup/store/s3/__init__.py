@@ -14,7 +14,7 @@ from kbackup.errors import (
     PreconditionError,
     StoreError,
 )
-from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key
+from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import Reading
@@ -99,6 +99,8 @@ class S3Store:
                     yield part
 
     def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
+        if not may_hold_keys(prefix):
+            return
         arguments = {**self._bucket.common, "Prefix": self._bucket.full_prefix(prefix), **arguments}
         with self._bucket.asking():
             pages = iter(self._bucket.client.get_paginator("list_objects_v2").paginate(**arguments))

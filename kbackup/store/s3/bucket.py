@@ -160,6 +160,9 @@ def _make_client(options: S3Options) -> S3Client:
         verify=options.ca_bundle or None,
         config=config,
     )
+    if client.meta.endpoint_url.startswith("https:"):
+        # TLS and the checksum, which is signed, are enough: no SHA-256 of every body on top
+        client.meta.config.s3["payload_signing_enabled"] = False  # type: ignore[attr-defined]
     client.meta.events.register("needs-retry.s3", _note_attempt)
     if options.checksum == "none":
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)

@@ -22,7 +22,7 @@ class Reading:
     """A range of an object (the whole with `length` None) as chunks of at most `CHUNK` bytes; iterate once.
 
     `etag` is known from the first chunk on. A connection that drops is followed by another request for the
-    rest, at most `_RESUMES` times without a chunk in between.
+    rest, at most `_RESUMES` times with less than `CHUNK` bytes in between.
     """
 
     def __init__(self, bucket: Bucket, key: str, start: int = 0, length: int | None = None) -> None:
@@ -34,17 +34,16 @@ class Reading:
         self._end = None if length is None else start + length
 
     def __iter__(self) -> Iterator[bytes]:
-        failures = 0
+        failures, resumed_at = 0, self._at
         while self._end is None or self._at < self._end or not self.etag:
             try:
-                for chunk in self._request():
-                    failures = 0
-                    yield chunk
+                yield from self._request()
             except DROPPED as error:
-                failures += 1
+                failures = failures + 1 if self._at - resumed_at < CHUNK else 1
                 if failures > _RESUMES:
                     raise from_boto(self._bucket.describe(self._key), error, False) from error
                 time.sleep(_FIRST_WAIT * 2 ** (failures - 1))
+                resumed_at = self._at
 
     def _request(self) -> Iterator[bytes]:
         with self._bucket.asking(self._key):

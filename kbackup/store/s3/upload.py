@@ -8,6 +8,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from io import BytesIO
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -25,7 +26,7 @@ from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import UploadGoneError
 from kbackup.store.s3.write import checksum_of, over_conflicts, put_new, text_of
 
-_PARTS_OF_ONE_SIZE = 1000
+_PARTS_OF_ONE_SIZE = 900
 """Part sizes double after this many: S3's 10,000 parts then hold its largest object (5 TiB) from 5 MiB
 parts."""
 
@@ -50,7 +51,7 @@ class S3Upload:
         self._pool: ThreadPoolExecutor | None = None
         self._sending: deque[Future[Part]] = deque()
         self._sent: list[Part] = []
-        self._part = bytearray()
+        self._part = BytesIO()
         self._number = 1
         self._size = self._crc = self._part_crc = 0
 
@@ -66,12 +67,12 @@ class S3Upload:
         self._check_open()
         left = view_of(data)
         while left:
-            if len(self._part) == self._part_size:
+            if self._part.tell() == self._part_size:
                 self._send_part()  # not before more came: what fits one part is one PutObject
-            piece = left[: self._part_size - len(self._part)]
+            piece = left[: self._part_size - self._part.tell()]
             self._part_crc = crc64nvme(piece, self._part_crc)
             self._crc = crc64nvme(piece, self._crc)
-            self._part += piece
+            self._part.write(piece)
             self._size += len(piece)
             left = left[len(piece) :]
 
@@ -83,7 +84,7 @@ class S3Upload:
                 self._collect(0)
                 self._complete()
             else:
-                put_new(self._bucket, self._key, self._part, self._part_crc)
+                put_new(self._bucket, self._key, self._part.getvalue(), self._part_crc)
         except BaseException as error:
             give_up(self, error)
             raise
@@ -108,7 +109,7 @@ class S3Upload:
         """No more of it: parts being sent are waited for, since one that arrives after an abort would
         stay."""
         self._open = False
-        self._part = bytearray()
+        self._part = BytesIO()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -124,13 +125,16 @@ class S3Upload:
             self._pool = ThreadPoolExecutor(self._bucket.options.parts_in_flight, "upload")
         self._collect(self._bucket.options.parts_in_flight - 1)
         self._sending.append(self._pool.submit(self._send, self._number, self._part, self._part_crc))
-        self._part, self._part_crc = bytearray(), 0
+        self._part, self._part_crc = BytesIO(), 0
         self._number += 1
 
-    def _send(self, number: int, body: bytearray, crc: int) -> Part:
+    def _send(self, number: int, body: BytesIO, crc: int) -> Part:
+        body.seek(0)
+        # a stream, since the SDK would copy bytes to sign them
         args = {**self._target(), **checksum_of(self._bucket, crc), "PartNumber": number, "Body": body}
         with self._bucket.asking(self._key):
             reply = self._bucket.client.upload_part(**args)
+        body.close()  # frees it: the SDK's request objects may live on in reference cycles
         return Part(number, reply["ETag"], crc)
 
     def _collect(self, left: int) -> None:

@@ -1,0 +1,89 @@
+"""The stores that the contract holds for: each test runs on every one."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import pytest
+
+from kbackup.store import S3Options, Store, open_store
+from scripts.dev.s3 import S3Server
+
+PART = 5 << 20
+
+
+class Place(ABC):
+    """Somewhere to open a store; every `Place` is empty at first."""
+
+    url: str
+
+    @abstractmethod
+    def store(self) -> Store: ...
+
+    @abstractmethod
+    def unfinished(self) -> list[str]:
+        """What writes that did not end left behind."""
+
+
+class FilePlace(Place):
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = f"file://{root}"
+
+    def store(self) -> Store:
+        return open_store(self.url)
+
+    def unfinished(self) -> list[str]:
+        return [path.name for path in (self.root / ".tmp").glob("*") if path.name != "lock"]
+
+
+class S3Place(Place):
+    def __init__(self, server: S3Server) -> None:
+        self.server = server
+        self.bucket = f"contract-{secrets.token_hex(8)}"
+        self.url = f"s3://{self.bucket}/some/prefix"
+        server.create_bucket(self.bucket)
+
+    def options(self, endpoint_url: str = "", secret_key: str = "", max_attempts: int = 3) -> S3Options:
+        return S3Options(
+            endpoint_url=endpoint_url or self.server.endpoint_url,
+            access_key_id=self.server.access_key,
+            secret_access_key=secret_key or self.server.secret_key,
+            region=self.server.region,
+            part_size=PART,
+            max_attempts=max_attempts,
+        )
+
+    def store(self) -> Store:
+        return open_store(self.url, self.options())
+
+    def unfinished(self) -> list[str]:
+        found = self.server.client().list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
+        return [upload["Key"] for upload in found]
+
+
+@pytest.fixture(params=["file", "moto", "minio"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "file":
+        return FilePlace(tmp_path / "archive")
+    return S3Place(request.getfixturevalue(f"{request.param}_server"))
+
+
+@pytest.fixture(params=["moto", "minio"])
+def s3_place(request: pytest.FixtureRequest) -> S3Place:
+    return S3Place(request.getfixturevalue(f"{request.param}_server"))
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    return place.store()
+
+
+@pytest.fixture(params=["file", "minio"])
+def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Without moto, which looks and then writes: two of its conditional writes can both win."""
+    if request.param == "file":
+        return FilePlace(tmp_path / "archive").store()
+    return S3Place(request.getfixturevalue("minio_server")).store()

@@ -1,0 +1,123 @@
+"""A TCP proxy before an HTTP server that loses answers and cuts bodies on demand."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+_REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) \S+ HTTP/1.1\r\n")
+
+
+class Proxy:
+    """Forwards to `upstream_url`; `url` is its own. A rule applies to as many answers as it says, in order."""
+
+    def __init__(self, upstream_url: str) -> None:
+        upstream = urlsplit(upstream_url)
+        self._upstream = (upstream.hostname or "", upstream.port or 0)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lost: tuple[re.Pattern[bytes], int, bool] = (re.compile(rb"(?!)"), 0, False)
+        self._cuts: list[int] = []
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._sockets: list[socket.socket] = []
+        self.requests: list[str] = []
+
+    def lose_answers(self, request: str, times: int, *, then_refuse: bool = False) -> None:
+        """Requests whose first line matches are served, but their answers don't arrive; with `then_refuse`, no
+        other connection can be made afterwards."""
+        self._lost = (re.compile(request.encode()), times, then_refuse)
+
+    def cut_bodies(self, *after: int) -> None:
+        """The next answers to GET requests end after so many bytes, headers included."""
+        self._cuts = list(after)
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop_listening()
+        with self._lock:
+            for end in self._sockets:
+                _hang_up(end)
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(10)
+        for end in self._sockets:
+            end.close()
+
+    def _stop_listening(self) -> None:
+        _hang_up(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._upstream)
+                pair = threading.Thread(target=self._serve, args=(client, server))
+                with self._lock:
+                    self._sockets += [client, server]
+                    self._threads.append(pair)
+                pair.start()
+
+    def _serve(self, client: socket.socket, server: socket.socket) -> None:
+        current: list[bytes] = [b""]
+        up = threading.Thread(target=self._forward, args=(client, server, current))
+        up.start()
+        self._answer(server, client, current)
+        _hang_up(client)
+        _hang_up(server)
+        up.join()
+
+    def _forward(self, client: socket.socket, server: socket.socket, current: list[bytes]) -> None:
+        with suppress(OSError):
+            while data := client.recv(1 << 16):
+                if found := _REQUEST.match(data):
+                    current[0] = found.group()
+                    with self._lock:
+                        self.requests.append(found.group().decode().rpartition(" ")[0])
+                server.sendall(data)
+        _hang_up(server)
+
+    def _answer(self, server: socket.socket, client: socket.socket, current: list[bytes]) -> None:
+        left: int | None = None
+        with suppress(OSError):
+            while data := server.recv(1 << 16):
+                starts = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
+                if starts and self._is_lost(current[0]):
+                    return
+                if starts and current[0].startswith(b"GET"):
+                    left = self._next_cut()
+                if left is not None:
+                    data, left = data[:left], left - len(data)
+                client.sendall(data)
+                if left is not None and left <= 0:
+                    return
+
+    def _is_lost(self, request: bytes) -> bool:
+        with self._lock:
+            pattern, times, then_refuse = self._lost
+            if times == 0 or not pattern.search(request):
+                return False
+            self._lost = (pattern, times - 1, then_refuse)
+        if then_refuse:
+            self._stop_listening()
+        return True
+
+    def _next_cut(self) -> int | None:
+        with self._lock:
+            return self._cuts.pop(0) if self._cuts else None
+
+
+def _hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,279 @@
+"""What S3 stores say when credentials, bucket, endpoint or the network are wrong."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kbackup.errors import (
+    AlreadyExistsError,
+    CorruptError,
+    DeniedError,
+    KbackupError,
+    OutcomeUnknownError,
+    PreconditionError,
+    UnreachableError,
+)
+from kbackup.store import S3Options, Store, open_store
+from kbackup.store.base import CHUNK
+from tests.contract.conftest import PART, S3Place
+from tests.contract.proxy import Proxy
+from tests.contract.test_store_contract import data_of
+
+
+@pytest.fixture
+def proxy(s3_place: S3Place) -> Iterator[Proxy]:
+    with Proxy(s3_place.server.endpoint_url) as running:
+        yield running
+
+
+@pytest.fixture
+def through(s3_place: S3Place, proxy: Proxy) -> Store:
+    return open_store(s3_place.url, s3_place.options(proxy.url))
+
+
+@pytest.fixture
+def minio_place(minio_server: object, request: pytest.FixtureRequest) -> S3Place:
+    return S3Place(request.getfixturevalue("minio_server"))
+
+
+def asks_of(store: Store) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get("key"),
+        lambda: store.get_range("key", 0, 1),
+        lambda: store.stat("key"),
+        lambda: list(store.list()),
+        lambda: list(store.list_dirs()),
+        lambda: store.put("key", b"1"),
+        lambda: store.put_new("key", b"1"),
+        lambda: store.replace("key", b"1", '"etag"'),
+        lambda: store.delete(["key"]),
+        lambda: upload(store, 1),
+        lambda: upload(store, PART + 1),
+    ]
+
+
+def upload(store: Store, size: int) -> None:
+    with store.upload("key") as up:
+        up.write(data_of(size))
+        up.commit()
+
+
+def test_a_wrong_secret_is_denied(minio_place: S3Place) -> None:
+    store = open_store(minio_place.url, minio_place.options(secret_key="wrong-secret-that-nobody-may-see"))
+    for ask in asks_of(store):
+        with pytest.raises(DeniedError) as caught:
+            ask()
+        assert caught.value.hint
+        assert "nobody-may-see" not in str(caught.value)
+        assert minio_place.bucket in str(caught.value)
+
+
+def test_an_unknown_user_is_denied(minio_place: S3Place) -> None:
+    options = S3Options(
+        endpoint_url=minio_place.server.endpoint_url, access_key_id="nobody", secret_access_key="x" * 20
+    )
+    with pytest.raises(DeniedError, match="access key id"):
+        open_store(minio_place.url, options).get("key")
+
+
+def test_an_anonymous_caller_is_denied(minio_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    store = open_store(minio_place.url, S3Options(endpoint_url=minio_place.server.endpoint_url))
+    with pytest.raises(DeniedError, match="credentials"):
+        store.put("key", b"")
+
+
+def test_a_missing_bucket_is_unreachable(s3_place: S3Place) -> None:
+    for n in range(len(asks_of(s3_place.store()))):
+        store = open_store("s3://no-such-bucket-here/prefix", s3_place.options())
+        with pytest.raises(UnreachableError, match=r"no-such-bucket-here.*does not exist"):
+            asks_of(store)[n]()
+
+
+def test_a_closed_port_is_unreachable_and_soon() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = S3Options(
+        endpoint_url=f"http://127.0.0.1:{port}",
+        access_key_id="id",
+        secret_access_key="secret",
+        max_attempts=2,
+    )
+    store = open_store("s3://bucket/prefix", options)
+    for ask in asks_of(store):
+        before = time.monotonic()
+        with pytest.raises(UnreachableError, match=str(port)):
+            ask()
+        assert time.monotonic() - before < 5
+
+
+@pytest.mark.parametrize("write", ["put", "put_new"])
+def test_a_lost_answer_to_a_write_that_took_effect(through: Store, proxy: Proxy, write: str) -> None:
+    proxy.lose_answers("^PUT", 1)
+    etag = getattr(through, write)("key", b"ours")
+    assert through.get_with_etag("key") == (b"ours", etag)
+    assert sum(request.startswith("PUT") for request in proxy.requests) == 2
+
+
+def test_a_lost_answer_to_a_replace_that_took_effect(through: Store, proxy: Proxy) -> None:
+    first = through.put("lock", b"1")
+    proxy.lose_answers("^PUT", 1)
+    second = through.replace("lock", b"2", first)
+    assert through.get_with_etag("lock") == (b"2", second)
+
+
+def test_a_lost_answer_about_a_taken_key(through: Store, proxy: Proxy) -> None:
+    through.put("key", b"theirs")
+    proxy.lose_answers("^PUT", 1)
+    with pytest.raises(AlreadyExistsError, match="key"):
+        through.put_new("key", b"ours..")
+    assert through.get("key") == b"theirs"
+
+
+def test_a_lost_answer_about_another_version(through: Store, proxy: Proxy) -> None:
+    first = through.put("lock", b"1")
+    through.put("lock", b"2")
+    proxy.lose_answers("^PUT", 1)
+    with pytest.raises(PreconditionError, match="lock"):
+        through.replace("lock", b"3", first)
+
+
+def test_all_answers_lost_but_reading_back_tells(through: Store, proxy: Proxy) -> None:
+    proxy.lose_answers("^PUT", 3)
+    etag = through.put_new("key", b"ours")
+    assert through.get_with_etag("key") == (b"ours", etag)
+
+
+@pytest.mark.parametrize("write", ["put", "put_new"])
+def test_an_answer_lost_and_then_nobody_there(
+    through: Store, proxy: Proxy, s3_place: S3Place, write: str
+) -> None:
+    proxy.lose_answers("^PUT", 1, then_refuse=True)
+    with pytest.raises(OutcomeUnknownError, match="key"):
+        getattr(through, write)("key", b"ours")
+    assert s3_place.store().get("key") == b"ours"
+
+
+@pytest.mark.parametrize("lost", ["^PUT", "^POST .*uploads", "^POST .*uploadId"])
+@pytest.mark.parametrize("size", [7, 2 * PART + 1])
+def test_lost_answers_to_an_upload(
+    through: Store, proxy: Proxy, s3_place: S3Place, lost: str, size: int
+) -> None:
+    proxy.lose_answers(lost, 1)
+    upload(through, size)
+    assert through.get("key") == data_of(size)
+
+
+def test_a_lost_commit_over_a_taken_key(through: Store, proxy: Proxy) -> None:
+    through.put("key", b"theirs")
+    proxy.lose_answers("^POST .*uploadId", 1)
+    with pytest.raises(AlreadyExistsError):
+        upload(through, PART + 1)
+    assert through.get("key") == b"theirs"
+
+
+def test_a_commit_without_any_answer(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
+    proxy.lose_answers("^POST .*uploadId", 1, then_refuse=True)
+    with pytest.raises(OutcomeUnknownError) as caught:
+        upload(through, PART + 1)
+    assert s3_place.store().get("key") == data_of(PART + 1)
+    assert any("reading back" in note for note in caught.value.__notes__)
+    assert any("giving up the upload failed" in note for note in caught.value.__notes__)
+
+
+def test_a_part_that_can_not_be_sent_keeps_its_error(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
+    proxy.lose_answers("^PUT", 100)
+    with pytest.raises(UnreachableError, match="key"):
+        upload(through, 2 * PART + 1)
+    assert s3_place.unfinished() == []
+    assert list(through.list()) == []
+
+
+def test_cut_bodies_are_resumed(through: Store, proxy: Proxy) -> None:
+    data = data_of(6 * CHUNK + 5)
+    through.put("key", data)
+    proxy.cut_bodies(3 * CHUNK // 2, 10, 500, 2 * CHUNK + 1000)
+    assert through.get("key") == data
+    proxy.cut_bodies(3 * CHUNK // 2, 10, 500, 2 * CHUNK + 1000)
+    assert b"".join(through.open_range("key", 3, len(data) - 7)) == data[3:-4]
+    proxy.cut_bodies(700)
+    assert through.get_range("key", 5, 1000) == data[5:1005]
+
+
+def test_cut_bodies_are_not_resumed_for_ever(through: Store, proxy: Proxy) -> None:
+    through.put("key", data_of(3 * CHUNK))
+    proxy.cut_bodies(*[1000] * 10)
+    with pytest.raises(UnreachableError, match="key"):
+        through.get("key")
+
+
+def test_a_resumed_read_is_of_one_version(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
+    through.put("key", bytes(4 * CHUNK))
+    proxy.cut_bodies(3 * CHUNK // 2)
+    chunks = through.open_range("key", 0, 4 * CHUNK)
+    assert next(chunks) == bytes(CHUNK)
+    s3_place.store().put("key", b"\1" * 4 * CHUNK)
+    with pytest.raises(PreconditionError, match="key"):
+        list(chunks)
+
+
+def test_damaged_parts_are_refused(minio_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbackup.store.s3.upload.crc64nvme", lambda data, crc: crc ^ len(data))
+    for size in (10, PART + 10):
+        with pytest.raises(CorruptError, match="damaged"):
+            upload(minio_place.store(), size)
+    assert minio_place.unfinished() == []
+    assert list(minio_place.store().list()) == []
+
+
+def test_without_checksums(s3_place: S3Place) -> None:
+    options = S3Options(
+        endpoint_url=s3_place.server.endpoint_url,
+        access_key_id=s3_place.server.access_key,
+        secret_access_key=s3_place.server.secret_key,
+        checksum="none",
+        part_size=PART,
+    )
+    store = open_store(s3_place.url, options)
+    upload(store, 2 * PART + 1)
+    assert store.get("key") == data_of(2 * PART + 1)
+    with pytest.raises(AlreadyExistsError):
+        upload(store, 2 * PART + 2)
+    assert store.delete(["key"]) == []
+    assert list(store.list()) == []
+
+
+def test_a_lost_commit_without_checksums_is_known_by_its_etag(s3_place: S3Place, proxy: Proxy) -> None:
+    options = S3Options(
+        endpoint_url=proxy.url,
+        access_key_id=s3_place.server.access_key,
+        secret_access_key=s3_place.server.secret_key,
+        checksum="none",
+        part_size=PART,
+        max_attempts=3,
+    )
+    proxy.lose_answers("^POST .*uploadId", 3)
+    upload(open_store(s3_place.url, options), PART + 1)
+
+
+def test_other_peoples_objects_are_no_keys(s3_place: S3Place) -> None:
+    client = s3_place.server.client()
+    for key in ("some/prefix/", "some/prefix/folder/", "some/prefixed", "other"):
+        client.put_object(Bucket=s3_place.bucket, Key=key)
+    store = s3_place.store()
+    store.put("a", b"")
+    assert [info.key for info in store.list()] == ["a"]
+
+
+def test_errors_name_the_object(s3_place: S3Place) -> None:
+    store = s3_place.store()
+    with pytest.raises(KbackupError, match=f"s3://{s3_place.bucket}/some/prefix/dir/key does not exist"):
+        store.get("dir/key")

@@ -1,0 +1,255 @@
+"""What only a directory does: temporary files, folders, links, and the file system's errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    KbackupError,
+    NotFoundError,
+    StoreError,
+    UnreachableError,
+)
+from kbackup.store import disk
+from kbackup.store.base import is_key
+from kbackup.store.file import FileStore
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+@pytest.fixture
+def store(root: Path) -> FileStore:
+    return FileStore(root)
+
+
+def test_reading_and_deleting_make_nothing(store: FileStore, root: Path) -> None:
+    assert list(store.list()) == []
+    assert store.delete(["a"]) == []
+    with pytest.raises(NotFoundError):
+        store.get("a")
+    assert not root.exists()
+
+
+def test_deleting_prunes_empty_folders(store: FileStore, root: Path) -> None:
+    for key in ("a/b/c", "a/d", "e/f"):
+        store.put(key, b"")
+    store.delete(["a/b/c", "e/f"])
+    assert sorted(path.name for path in root.iterdir()) == [".tmp", "a"]
+    assert [path.name for path in (root / "a").iterdir()] == ["d"]
+
+
+def test_the_hidden_folder_is_no_key(store: FileStore, root: Path) -> None:
+    store.put("a", b"")
+    (root / ".tmp" / "left.part").write_bytes(b"x")
+    assert [info.key for info in store.list()] == ["a"]
+    assert list(store.list(".tmp/")) == []
+    assert list(store.list_dirs()) == []
+    with pytest.raises(StoreError, match=r"\.tmp"):
+        store.put(".tmp/x", b"")
+    with pytest.raises(StoreError, match=r"\.tmp"):
+        store.get(".tmp/left.part")
+
+
+def test_what_a_crash_left_is_removed_after_a_day(root: Path) -> None:
+    (root / ".tmp").mkdir(parents=True)
+    old, young = root / ".tmp" / "old.part", root / ".tmp" / "young.part"
+    for path, age in ((old, 25 * 3600), (young, 23 * 3600)):
+        path.write_bytes(b"")
+        os.utime(path, (time.time() - age,) * 2)
+    FileStore(root).put("a", b"")
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_key_is_no_folder_of_another(store: FileStore) -> None:
+    store.put("a/b", b"1")
+    for write in (store.put, store.put_new):
+        with pytest.raises(StoreError, match=r"a can't be written: there is a folder") as caught:
+            write("a", b"")
+        assert not isinstance(caught.value, AlreadyExistsError)
+        with pytest.raises(StoreError, match=r"c can't be written: .*a/b is a file"):
+            write("a/b/c", b"")
+    with store.upload("a") as upload, pytest.raises(StoreError, match="there is a folder"):
+        upload.commit()
+    assert [info.key for info in store.list()] == ["a/b"]
+
+
+def test_without_links_creates_are_still_exclusive(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_link(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no links here")
+
+    monkeypatch.setattr(os, "link", no_link)
+    barrier = threading.Barrier(4)
+
+    def create(n: int) -> bool:
+        barrier.wait()
+        try:
+            store.put_new("dir/key", b"%d" % n)
+        except AlreadyExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        won = list(pool.map(create, range(4)))
+    assert won.count(True) == 1
+    assert store.get("dir/key") == b"%d" % won.index(True)
+    assert [path.name for path in (store._root / ".tmp").iterdir()] == ["lock"]
+
+
+def test_equal_sizes_are_other_versions(store: FileStore) -> None:
+    etags = [store.put("key", b"%03d" % n) for n in range(200)]
+    assert len(set(etags)) == 200
+
+
+def test_writes_survive_pruning_deletes(store: FileStore) -> None:
+    def write(n: int) -> None:
+        store.put(f"dir/sub/{n}", b"")
+        store.delete([f"dir/sub/{n}"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(200)))
+    assert list(store.list()) == []
+
+
+def test_links_to_files_and_folders_are_followed(store: FileStore, root: Path, tmp_path: Path) -> None:
+    store.put("a", b"1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b").write_bytes(b"22")
+    (root / "dir").symlink_to(tmp_path / "elsewhere")
+    (root / "gone").symlink_to(tmp_path / "nowhere")
+    assert [(info.key, info.size) for info in store.list()] == [("a", 1), ("dir/b", 2)]
+    assert store.get("dir/b") == b"22"
+
+
+def test_names_that_are_no_keys_are_left_out(store: FileStore, root: Path) -> None:
+    store.put("a", b"")
+    (root / os.fsdecode(b"not\xffutf8")).write_bytes(b"")
+    os.mkfifo(root / "pipe")
+    assert [info.key for info in store.list()] == ["a"]
+
+
+@pytest.fixture
+def as_nobody(root: Path, store: FileStore) -> Iterator[None]:
+    """Without the rights of root, which no mode keeps out."""
+    store.put("a/b", b"")
+    modes = {path: path.stat().st_mode for path in (root, root / "a")}
+    user = os.geteuid()
+    for path in modes:
+        path.chmod(0o500)
+    if user == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(user)
+    for path, mode in modes.items():
+        path.chmod(mode)
+
+
+@pytest.mark.usefixtures("as_nobody")
+def test_a_directory_without_rights_is_denied(store: FileStore) -> None:
+    for write in (store.put, store.put_new):
+        with pytest.raises(DeniedError, match="a/c"):
+            write("a/c", b"")
+    with pytest.raises(DeniedError, match="a/c"):
+        store.upload("a/c")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "text"),
+    [
+        (errno.ENOSPC, StoreError, "the store is full"),
+        (errno.EDQUOT, StoreError, "the store is full"),
+        (errno.EROFS, DeniedError, "read-only"),
+        (errno.EIO, UnreachableError, "input/output"),
+        (errno.ENAMETOOLONG, StoreError, "too long"),
+        (errno.EXDEV, StoreError, "another file system"),
+        (errno.EMFILE, StoreError, "too many open files"),
+    ],
+)
+def test_errors_of_the_file_system(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[KbackupError], text: str
+) -> None:
+    store.put("first", b"")
+
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(kind, match=text) as caught:
+        store.put("dir/key", b"")
+    assert type(caught.value) is kind
+    with store.upload("key") as upload, pytest.raises(kind, match=text):
+        upload.commit()
+    assert [path for path in (store._root / ".tmp").iterdir() if path.name != "lock"] == []
+
+
+def test_a_long_name(store: FileStore) -> None:
+    with pytest.raises(StoreError, match="too long"):
+        store.put("n" * 300, b"")
+
+
+def test_an_archive_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    store = FileStore(tmp_path / "file")
+    assert list(store.list()) == []
+    with pytest.raises(NotFoundError):
+        store.get("key")
+    with pytest.raises(StoreError, match="not a directory") as caught:
+        store.put("key", b"")
+    assert not isinstance(caught.value, NotFoundError)
+
+
+def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(disk, "sync_dir", synced.append)
+    disk.make_dirs(tmp_path / "a" / "b")
+    assert synced == [tmp_path, tmp_path / "a"]
+
+
+PARTS = st.text(st.sampled_from("ab-./0é~"), min_size=1, max_size=3)
+KEYS = st.lists(PARTS, min_size=1, max_size=3).map("/".join).filter(is_key)
+
+
+def without_collisions(keys: set[str]) -> list[str]:
+    kept: list[str] = []
+    for key in sorted(keys, key=len):
+        if not any(key.startswith(f"{other}/") for other in kept):
+            kept.append(key)
+    return sorted(kept, key=str.encode)
+
+
+@given(
+    st.sets(KEYS, max_size=12).map(without_collisions),
+    st.text("ab-./é", max_size=4),
+    st.text("ab-./0é~", max_size=5),
+)
+def test_listing_is_filtering_and_sorting(
+    tmp_path_factory: pytest.TempPathFactory, keys: list[str], prefix: str, after: str
+) -> None:
+    root = tmp_path_factory.mktemp("list")
+    for key in keys:
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        (root / key).write_bytes(b"")
+    store = FileStore(root)
+    assert [i.key for i in store.list(prefix, after)] == [
+        k for k in keys if k.startswith(prefix) and k > after
+    ]
+    if prefix == "" or prefix.endswith("/"):
+        below = [key[len(prefix) :] for key in keys if key.startswith(prefix)]
+        assert list(store.list_dirs(prefix)) == list(
+            dict.fromkeys(b.split("/")[0] for b in below if "/" in b)
+        )

@@ -1,0 +1,185 @@
+"""S3's answers in our words, without a server."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from botocore import exceptions as boto
+
+from kbackup.errors import (
+    CorruptError,
+    DeniedError,
+    KbackupError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    StoreError,
+    UnreachableError,
+    UsageError,
+)
+from kbackup.store import S3Options
+from kbackup.store.s3 import write
+from kbackup.store.s3.bucket import Bucket
+from kbackup.store.s3.errors import ConflictError, UploadGoneError, from_boto, never_sent
+from kbackup.store.s3.upload import S3Upload
+
+
+def answer(status: int, code: str, text: str = "") -> boto.ClientError:
+    response = {"Error": {"Code": code, "Message": text}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return boto.ClientError(response, "PutObject")  # type: ignore[arg-type]
+
+
+ANSWERS = [
+    (404, "NoSuchKey", NotFoundError),
+    (404, "404", NotFoundError),
+    (404, "NoSuchBucket", UnreachableError),
+    (404, "NoSuchUpload", UploadGoneError),
+    (403, "AccessDenied", DeniedError),
+    (403, "403", DeniedError),
+    (401, "Unauthorized", DeniedError),
+    (403, "InvalidAccessKeyId", DeniedError),
+    (403, "SignatureDoesNotMatch", DeniedError),
+    (400, "ExpiredToken", DeniedError),
+    (403, "RequestTimeTooSkewed", DeniedError),
+    (403, "InvalidObjectState", StoreError),
+    (412, "PreconditionFailed", PreconditionError),
+    (409, "ConditionalRequestConflict", ConflictError),
+    (416, "InvalidRange", CorruptError),
+    (400, "BadDigest", CorruptError),
+    (301, "PermanentRedirect", UnreachableError),
+    (500, "InternalError", UnreachableError),
+    (503, "SlowDown", UnreachableError),
+    (429, "TooManyRequests", UnreachableError),
+    (507, "XMinioStorageFull", StoreError),
+    (501, "NotImplemented", StoreError),
+    (400, "Whatever", StoreError),
+]
+
+
+@pytest.mark.parametrize(("status", "code", "kind"), ANSWERS)
+def test_answers(status: int, code: str, kind: type[KbackupError]) -> None:
+    error = from_boto("s3://bucket/key", answer(status, code, "What it says."), False)
+    assert type(error) is kind
+    assert "s3://bucket/key" in error.message
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(412, "PreconditionFailed"), (404, "NoSuchUpload"), (503, "SlowDown")]
+)
+def test_an_answer_after_a_lost_one_tells_nothing(status: int, code: str) -> None:
+    assert type(from_boto("s3://bucket/key", answer(status, code), True)) is OutcomeUnknownError
+
+
+REFUSED = boto.EndpointConnectionError(endpoint_url="https://host")
+CLOSED = boto.ConnectionClosedError(endpoint_url="https://host")
+UNTRUSTED = boto.SSLError(endpoint_url="https://host", error=Exception("CERTIFICATE_VERIFY_FAILED"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (REFUSED, UnreachableError),
+        (CLOSED, UnreachableError),
+        (UNTRUSTED, UnreachableError),
+        (boto.ReadTimeoutError(endpoint_url="https://host"), UnreachableError),
+        (boto.NoCredentialsError(), DeniedError),
+        (boto.ProfileNotFound(profile="p"), UsageError),
+        (boto.ParamValidationError(report="bad bucket name"), UsageError),
+        (boto.FlexibleChecksumError(error_msg="expected x"), CorruptError),
+    ],
+)
+def test_failures(error: Exception, kind: type[KbackupError]) -> None:
+    assert type(from_boto("s3://bucket/key", error, False)) is kind
+
+
+def test_what_was_never_sent() -> None:
+    assert never_sent(REFUSED)
+    assert never_sent(UNTRUSTED)
+    assert never_sent(boto.ConnectTimeoutError(endpoint_url="https://host"))
+    assert not never_sent(CLOSED)
+    assert not never_sent(boto.ReadTimeoutError(endpoint_url="https://host"))
+
+
+def test_conflicts_are_tried_again_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    answers = [ConflictError("1"), ConflictError("2"), "etag"]
+
+    def send() -> str:
+        said = answers.pop(0)
+        if isinstance(said, ConflictError):
+            raise said
+        return str(said)
+
+    assert write.over_conflicts(send) == "etag"
+    assert waits == [0.1, 0.2]
+    answers += [ConflictError("again")] * 6
+    with pytest.raises(StoreError, match="again"):
+        write.over_conflicts(send)
+    assert answers == []
+
+
+@pytest.mark.parametrize("part_size", [5 << 20, 8 << 20, 512 << 20])
+def test_parts_hold_the_largest_object(part_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    upload = S3Upload(Bucket("bucket", "", S3Options(part_size=part_size)), "key")
+    total = 0
+    while total < 5 << 40:
+        assert upload._part_size <= 5 << 30
+        total += upload._part_size
+        upload._number += 1
+    assert upload._number - 1 <= 10_000
+
+
+def test_options_become_arguments() -> None:
+    options = S3Options(
+        sse="aws:kms",
+        sse_kms_key_id="k",
+        storage_class="STANDARD_IA",
+        requester_pays=True,
+        expected_bucket_owner="1",
+    )
+    bucket = Bucket("b", "p", options)
+    assert bucket.common == {"Bucket": "b", "ExpectedBucketOwner": "1", "RequestPayer": "requester"}
+    assert bucket.create == {
+        "ServerSideEncryption": "aws:kms",
+        "SSEKMSKeyId": "k",
+        "StorageClass": "STANDARD_IA",
+    }
+    assert Bucket("b", "p", S3Options()).create == {}
+
+
+def test_a_key_is_as_long_as_s3_takes() -> None:
+    bucket = Bucket("b", "p" * 100, S3Options())
+    assert len(bucket.full("k" * 923)) == 1024
+    with pytest.raises(StoreError, match="1024"):
+        bucket.full("k" * 924)
+
+
+@pytest.mark.parametrize(
+    ("options", "endpoint", "signed"),
+    [
+        (
+            S3Options(endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s"),
+            "http://host:9000",
+            True,
+        ),
+        (
+            S3Options(endpoint_url="https://host", access_key_id="i", secret_access_key="s"),
+            "https://host",
+            False,
+        ),
+        (
+            S3Options(region="eu-west-1", access_key_id="i", secret_access_key="s"),
+            "https://s3.eu-west-1.amazonaws.com",
+            False,
+        ),
+    ],
+)
+def test_clients(options: S3Options, endpoint: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    client = Bucket("b", "", options).client
+    assert client.meta.endpoint_url == endpoint
+    assert client.meta.config.s3.get("payload_signing_enabled", True) is signed  # type: ignore[attr-defined]
