@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,22 +12,21 @@ import pyarrow as pa
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-RECORDS: pa.Schema = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp_type", pa.int8(), nullable=False),
-        pa.field("timestamp", pa.int64()),
-        pa.field("key", pa.large_binary()),
-        pa.field("value", pa.large_binary()),
-        pa.field(
-            "headers",
-            pa.list_(
-                pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())])
-            ),
-            nullable=False,
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("offset", pa.int64(), nullable=False),
+    pa.field("timestamp_type", pa.int8(), nullable=False),
+    pa.field("timestamp", pa.int64()),
+    pa.field("key", pa.large_binary()),
+    pa.field("value", pa.large_binary()),
+    pa.field(
+        "headers",
+        pa.list_(
+            pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.large_binary())])
         ),
-    ]
-)
+        nullable=False,
+    ),
+]
+RECORDS: pa.Schema = pa.schema(_FIELDS)
 """People's and tables' view of records. `timestamp` is in ms since the epoch, null where the type is -1 or -2."""
 
 

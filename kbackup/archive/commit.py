@@ -1,7 +1,7 @@
 """Writing an archive: create it, seal what crashed, publish a restore point, refresh what is derived from it.
 
-Order is what makes it safe: intent, segments (records, then index), the files beside the manifest, the manifest, derived files.
-A reader goes the other way round and never sees half a run.
+Order is what makes it safe: intent, segments (records, then index), the files beside the manifest, the
+manifest, derived files. A reader goes the other way round and never sees half a run.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from kbackup import __version__
 from kbackup.archive import layout
@@ -40,18 +41,16 @@ def open_or_create(store: Store) -> Archive:
         return open_archive(store)
     except NoArchiveError:
         info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now())
-    try:
+    with suppress(AlreadyExistsError):  # another run made it just now: the one that is there counts
         store.put_new(layout.ARCHIVE, dump(info))
-    except AlreadyExistsError:
-        pass  # another run made it just now: the one that is there counts
     return open_archive(store)
 
 
 def seal_unfinished(archive: Archive, owner: str) -> list[Intent]:
     """Close every number that has an intent and no manifest, and return the intents, oldest first.
 
-    The seal takes the manifest's place, so that a run that only slept can never commit under that number. Where it did commit
-    in this very moment, its restore point stands and is no longer unfinished.
+    The seal takes the manifest's place, so that a run that only slept can never commit under that number.
+    Where it did commit in this very moment, its restore point stands and is no longer unfinished.
     """
     sealed: list[Intent] = []
     for run in archive.runs:
@@ -105,8 +104,8 @@ def refresh_derived(
 ) -> None:
     """Write the partition indexes and group offset files that follow from a restore point.
 
-    `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash. Group files are
-    written for every topic that this restore point captured.
+    `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash.
+    Group files are written for every topic that this restore point captured.
     """
     indexes: dict[tuple[str, int, int], list[Segment]] = {
         (t.name, t.incarnation, p.partition): [] for t in manifest.topics for p in t.partitions

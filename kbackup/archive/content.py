@@ -1,4 +1,5 @@
-"""What can be restored: topics with their segments and their groups' offsets, wherever they were archived by."""
+"""What can be restored: topics with their segments and their groups' offsets, wherever they were archived
+by."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class ArchivedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTopic:
-    """`as_of` is the restore point that captured it. `configs` and `replication_factor` are None where they are unknown."""
+    """`as_of` is the restore point that captured it. `configs` and `replication_factor` are None where they
+    are unknown."""
 
     name: str
     incarnation: int
@@ -47,7 +49,8 @@ class ArchivedTopic:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`groups` is group -> its offsets of these topics. `restore_point` is 0 for a folder of the Java tool."""
+    """`groups` is group -> its offsets of these topics. `restore_point` is 0 for a folder of the Java
+    tool."""
 
     archive_id: str
     restore_point: int

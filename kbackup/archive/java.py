@@ -1,9 +1,11 @@
-"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root, nothing else."""
+"""A folder that the Java tool (itadventurer/kafka-backup) wrote, read as it is: topic folders at its root,
+nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,7 +36,8 @@ def java_topics(store: Store) -> list[str]:
 
 
 def java_content(store: Store, topics: Sequence[str]) -> Content:
-    """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left out."""
+    """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left
+    out."""
     groups: dict[str, list[GroupOffset]] = {}
     archived: list[ArchivedTopic] = []
     for topic in topics:
@@ -81,7 +84,7 @@ def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTo
     partitions = []
     for number in sorted(numbers):
         own = sorted((s for s in segments if s.partition == number and s.count), key=lambda s: s.first)
-        for a, b in zip(own, own[1:], strict=False):
+        for a, b in pairwise(own):
             if b.first <= a.last:
                 raise CorruptError(
                     f"file {b.key} begins within {a.key}", "is the folder a mix of two archives?"

@@ -1,7 +1,7 @@
 """The lease of the one writer: lock.json, taken by put-if-absent, renewed and taken over by replace-if-match.
 
-A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and wakes up is that
-segments are write-once and that an unfinished run's number is sealed (`archive.commit`).
+A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and
+wakes up is that segments are write-once and that an unfinished run's number is sealed (`archive.commit`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def _stamp(moment: datetime) -> str:
 
 
 def _describe(lease: Lease) -> str:
-    return f"{lease.command} on {lease.host} (pid {lease.pid}, since {lease.acquired_at}, lease until {lease.expires_at})"
+    times = f"since {lease.acquired_at}, lease until {lease.expires_at}"
+    return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
 
 
 class HeldLease:
-    """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases it at the end.
+    """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
+    it at the end.
 
     `LockedError` at once where another holds it. `check` raises `LeaseLostError` when it is no longer ours.
     """
@@ -102,9 +104,10 @@ class HeldLease:
         lease = self._next()
         try:
             self._etag = self._store.put_new(layout.LOCK, dump(lease))
-            return
         except AlreadyExistsError:
-            pass
+            self._take_over(lease)
+
+    def _take_over(self, lease: Lease) -> None:
         try:
             held, self._etag = read_lease(self._store)
             if not held.released and datetime.fromisoformat(held.expires_at) > datetime.now(UTC):

@@ -1,7 +1,7 @@
 """The JSON files of an archive as frozen models (`formats/schema/` has them as JSON Schema).
 
-Each carries its format's name and version, and a checksum over its own canonical bytes: a damaged or a later file is refused,
-not half understood. Times are RFC 3339 in UTC; offsets are int64; an `end` is exclusive.
+Each carries its format's name and version, and a checksum over its own canonical bytes: a damaged or a later
+file is refused, not half understood. Times are RFC 3339 in UTC; offsets are int64; an `end` is exclusive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
 
 
 class PartitionState(Part, frozen=True, kw_only=True):
-    """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the losses name.
+    """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the
+    losses name.
 
     `log_start` and `log_end` are the partition's own at the time of the run.
     """
@@ -56,8 +57,8 @@ class PartitionState(Part, frozen=True, kw_only=True):
 
 
 class TopicState(Part, frozen=True, kw_only=True):
-    """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by this run: as of
-    `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
+    """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by
+    this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
 
     name: str
     id: str
@@ -68,7 +69,8 @@ class TopicState(Part, frozen=True, kw_only=True):
 
 
 class Loss(Part, frozen=True, kw_only=True):
-    """Records that this run found it can never archive. `end` is null where it is not known how many there were."""
+    """Records that this run found it can never archive. `end` is null where it is not known how many there
+    were."""
 
     kind: Literal["retention", "truncated", "recreated"]
     topic: str
@@ -98,7 +100,8 @@ class FileSum(Part, frozen=True, kw_only=True):
 
 
 class Manifest(Document, frozen=True, kw_only=True):
-    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never commit."""
+    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never
+    commit."""
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
     status: Literal["committed", "abandoned"]

@@ -1,15 +1,15 @@
 """The offset map of a restore: restores/<id>/offsets.parquet, and the parts it is put together from.
 
-A restore unit writes one part before each of its transactions is committed and commits the part's name with it, so that the
-parts of committed transactions, and no others, can be found again after a crash. Parts of one attempt are numbered; each
-names the part of the attempt before that it goes on from.
+A restore unit writes one part before each of its transactions is committed and commits the part's name with
+it, so that the parts of committed transactions, and no others, can be found again after a crash. Parts of one
+attempt are numbered; each names the part of the attempt before that it goes on from.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,15 +19,14 @@ from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
 
-SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("source", pa.int64(), nullable=False),
-        pa.field("target", pa.int64(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-    ]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("source", pa.int64(), nullable=False),
+    pa.field("target", pa.int64(), nullable=False),
+    pa.field("count", pa.int64(), nullable=False),
+]
+SCHEMA = pa.schema(_FIELDS)
 _PREVIOUS = b"kbackup.previous"
 
 
@@ -49,14 +48,12 @@ class PartName(NamedTuple):
 def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]) -> pa.Table:
     """Runs (source, target, count) by target partition, as a table."""
     tables = [
-        pa.table(
-            {
-                "topic": pa.array([tp.topic] * len(source), pa.string()),
-                "partition": pa.array([tp.partition] * len(source), pa.int32()),
-                "source": source,
-                "target": target,
-                "count": count,
-            },
+        pa.Table.from_arrays(
+            [
+                pa.array([tp.topic] * len(source), pa.string()),
+                pa.array([tp.partition] * len(source), pa.int32()),
+                *(pa.array(column, pa.int64()) for column in (source, target, count)),
+            ],
             schema=SCHEMA,
         )
         for tp, (source, target, count) in runs.items()

@@ -48,7 +48,8 @@ class Archive:
 
     @cached_property
     def restore_points(self) -> list[Manifest]:
-        """Every committed manifest, oldest first; each names its predecessor or `CorruptError` says where the chain breaks."""
+        """Every committed manifest, oldest first; each names its predecessor or `CorruptError` says where the
+        chain breaks."""
         numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
         self._read_manifests(numbers)
         committed = [self._manifests[seq] for seq in numbers if self._manifests[seq].status == "committed"]
@@ -68,7 +69,8 @@ class Archive:
         return self.restore_points[-1] if self.restore_points else None
 
     def restore_point(self, wanted: str | int) -> Manifest:
-        """By number, or 'latest'; `NoArchiveError` where there is none at all, `UsageError` for an unknown number."""
+        """By number, or 'latest'; `NoArchiveError` where there is none at all, `UsageError` for an unknown
+        number."""
         if not self.restore_points:
             raise NoArchiveError(
                 f"archive {self.store.url} has no restore point", "run 'kbackup backup' first"
@@ -133,7 +135,8 @@ class Archive:
         return self._segments[manifest.seq]
 
     def segments(self, manifest: Manifest, topics: Sequence[TopicState] | None = None) -> list[Segment]:
-        """All segments that a restore point stands on, for `topics` (default: all of it), in order of topic, partition, offset."""
+        """All segments that a restore point stands on, for `topics` (default: all of it), in order of topic,
+        partition, offset."""
         chain = [m for m in self.restore_points if m.seq <= manifest.seq]
         wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         with ThreadPoolExecutor(_THREADS) as pool:

@@ -35,15 +35,17 @@ def read_index(store: Store, segment: Segment) -> SegmentIndex:
         len(index) and (index.offsets[0], index.offsets[-1]) != (segment.first, segment.last)
     ):
         raise CorruptError(
-            f"file {key} has {len(index)} records, the segment should have {segment.count} from {segment.first} to {segment.last}",
+            f"file {key} has {len(index)} records, the segment should have {segment.count} "
+            f"from {segment.first} to {segment.last}",
             _HINT,
         )
     return index
 
 
 def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
-    """The segment's records in order. `CorruptError` at the first thing that is wrong; a damaged checksum shows only at the
-    end, when the blocks before have gone out: what is done with them must be undone by the caller (a transaction is)."""
+    """The segment's records in order. `CorruptError` at the first thing that is wrong; a damaged checksum
+    shows only at the end, when the blocks before have gone out: what is done with them must be undone by the
+    caller (a transaction is)."""
     index = read_index(store, segment)
     chunks = _checked(store, segment)
     if layout.compression_of(segment.key) == "zstd":
@@ -62,7 +64,8 @@ def _checked(store: Store, segment: Segment) -> Iterator[bytes]:
 
 
 def adopt(store: Store, target: Target, key: str) -> Segment:
-    """The descriptor of a records object that another attempt wrote: read back whole; its index is written when it is missing.
+    """The descriptor of a records object that another attempt wrote: read back whole; its index is written
+    when it is missing.
 
     `CorruptError` where the object or its index is not a whole segment.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,9 +19,11 @@ _HINT = "is the archive damaged? run 'kbackup verify'"
 class Segment:
     """One segment: a records file and its index.
 
-    `first` and `last` are offsets of its first and last record; `bytes` is the size of the documented records file (magic byte
-    included), `stored` that of the object at `key` (smaller when compressed). Timestamps in ms, None where no record has one. `largest` is the longest encoded record in bytes. `crc` and `index_crc` are CRC-64/NVME over the stored
-    bytes of the records object and of the index object, as 16 hex digits; '' where they are unknown (files of the Java tool).
+    `first` and `last` are offsets of its first and last record; `bytes` is the size of the documented records
+    file (magic byte included), `stored` that of the object at `key` (smaller when compressed). Timestamps in
+    ms, None where no record has one. `largest` is the longest encoded record in bytes. `crc` and `index_crc`
+    are CRC-64/NVME over the stored bytes of the records object and of the index object, as 16 hex digits; ''
+    where they are unknown (files of the Java tool).
     """
 
     topic: str
@@ -39,24 +42,23 @@ class Segment:
     key: str
 
 
-SCHEMA = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("incarnation", pa.int32(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("first", pa.int64(), nullable=False),
-        pa.field("last", pa.int64(), nullable=False),
-        pa.field("count", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("stored", pa.int64(), nullable=False),
-        pa.field("min_timestamp", pa.int64()),
-        pa.field("max_timestamp", pa.int64()),
-        pa.field("largest", pa.int64(), nullable=False),
-        pa.field("crc", pa.string(), nullable=False),
-        pa.field("index_crc", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-    ]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("incarnation", pa.int32(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("first", pa.int64(), nullable=False),
+    pa.field("last", pa.int64(), nullable=False),
+    pa.field("count", pa.int64(), nullable=False),
+    pa.field("bytes", pa.int64(), nullable=False),
+    pa.field("stored", pa.int64(), nullable=False),
+    pa.field("min_timestamp", pa.int64()),
+    pa.field("max_timestamp", pa.int64()),
+    pa.field("largest", pa.int64(), nullable=False),
+    pa.field("crc", pa.string(), nullable=False),
+    pa.field("index_crc", pa.string(), nullable=False),
+    pa.field("key", pa.string(), nullable=False),
+]
+SCHEMA = pa.schema(_FIELDS)
 _NAMES = [field.name for field in fields(Segment)]
 
 

@@ -25,9 +25,10 @@ def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
     def put(item: T | _End) -> None:
         while not stopped.is_set():
             try:
-                return waiting.put(item, timeout=0.1)
+                waiting.put(item, timeout=0.1)
             except queue.Full:
                 continue
+            return
 
     def fill() -> None:
         try:

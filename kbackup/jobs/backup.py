@@ -25,8 +25,8 @@ from kbackup.archive.models import (
     Loss,
     Manifest,
     Metadata,
-    Totals,
     TopicState,
+    Totals,
     dump,
     now,
 )

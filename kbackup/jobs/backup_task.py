@@ -9,9 +9,9 @@ from kbackup.archive import layout
 from kbackup.archive.segment_io import adopt
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
-from kbackup.kafka.client import Properties
 from kbackup.errors import CorruptError
 from kbackup.jobs.progress import ProgressSender
+from kbackup.kafka.client import Properties
 from kbackup.kafka.read import RangeReader, Vanished
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -23,8 +23,8 @@ _HELD_BYTES = (
 
 @dataclass(frozen=True)
 class BackupWork:
-    """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run began, in
-    seconds by the store's clock."""
+    """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run
+    began, in seconds by the store's clock."""
 
     source: Properties
     store: Store
@@ -56,7 +56,8 @@ class BackupWork:
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
     ) -> Iterator[Segment]:
-        """Small ranges at once into memory; where they turn out not to be small, the rest of each one after the other."""
+        """Small ranges at once into memory; where they turn out not to be small, the rest of each one after
+        the other."""
         held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in reader.read(task):
@@ -90,9 +91,10 @@ class BackupWork:
                             progress.add(len(block), block.nbytes)
                             yield from writer.append(block)
                     yield from writer.finish()
-                return
             except SegmentTakenError as taken:
                 found = self._take_over(wanted, taken)
+            else:
+                return
             if found is not None:
                 yield found
                 wanted = wanted._replace(start=found.last + 1)
@@ -101,8 +103,8 @@ class BackupWork:
     def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> Segment | None:
         """The segment that another attempt of this run wrote; we go on after its last record.
 
-        What is older than this run belongs to no restore point (those end where our range starts) and was not taken over
-        when the run began: it goes, and we write it again.
+        What is older than this run belongs to no restore point (those end where our range starts) and was not taken
+        over when the run began: it goes, and we write it again.
         """
         if self.store.stat(taken.key).modified < self.since:
             failed = self.store.delete([taken.key, layout.index_key_of(taken.key)])

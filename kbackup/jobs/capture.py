@@ -19,8 +19,8 @@ def discover(
 ) -> tuple[dict[str, Topic], list[str]]:
     """The selected topics by name, and the names of all there are.
 
-    `UsageError` for a topic that is asked for by name and neither exists nor is in the archive: a typing error would otherwise
-    be a backup that holds nothing.
+    `UsageError` for a topic that is asked for by name and neither exists nor is in the archive: a typing
+    error would otherwise be a backup that holds nothing.
     """
     existing = cluster.topic_names()
     known = {t.name for t in parent.topics} if parent is not None else set()
@@ -60,7 +60,8 @@ def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
-    """Where each partition starts and ends. The log start is asked last: what retention takes meanwhile then shows as a loss."""
+    """Where each partition starts and ends. The log start is asked last: what retention takes meanwhile then
+    shows as a loss."""
     every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
     ends = cluster.log_ends(every, isolation)
     highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends

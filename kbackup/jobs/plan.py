@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
 from kbackup.types import OffsetRange, TopicPartition
@@ -13,8 +14,8 @@ PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A partition as the cluster shows it: log start, log end to archive (last stable offset or high watermark), and the
-    high watermark."""
+    """A partition as the cluster shows it: log start, log end to archive (last stable offset or high
+    watermark), and the high watermark."""
 
     start: int
     end: int
@@ -30,7 +31,8 @@ class LiveTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to it."""
+    """Read [`start`, `end`); `before` is what the archive has of this partition, None for one that is new to
+    it."""
 
     partition: int
     start: int
@@ -106,7 +108,8 @@ def _plan_topic(topic: LiveTopic, before: TopicState | None) -> tuple[TopicPlan,
             partition=number,
             start=live.high,
             end=archived[number].end,
-            message=f"the log of {topic.name}-{number} ends at {live.high}, but was archived up to {archived[number].end}",
+            message=f"the log of {topic.name}-{number} ends at {live.high}, "
+            f"but was archived up to {archived[number].end}",
         )
         for number, live in topic.partitions.items()
         if number in archived and live.high < archived[number].end
@@ -172,7 +175,8 @@ def without(
 def make_tasks(
     ranges: Iterable[OffsetRange], split_records: int, pack_records: int
 ) -> list[list[OffsetRange]]:
-    """Ranges as tasks: those of more than `split_records` offsets are cut, those of fewer than `pack_records` share a task.
+    """Ranges as tasks: those of more than `split_records` offsets are cut, those of fewer than `pack_records`
+    share a task.
 
     Offsets count, since nobody knows the records of a range before reading it. Big tasks come first, so that no
     long one is left for the end.
@@ -197,4 +201,4 @@ def _cut(wanted: OffsetRange, split_records: int) -> list[OffsetRange]:
     size = wanted.end - wanted.start
     pieces = -(-size // split_records)
     marks = [wanted.start + size * i // pieces for i in range(pieces + 1)]
-    return [wanted._replace(start=a, end=b) for a, b in zip(marks, marks[1:], strict=False)]
+    return [wanted._replace(start=a, end=b) for a, b in pairwise(marks)]

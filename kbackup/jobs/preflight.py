@@ -20,7 +20,8 @@ _DAY = 86_400_000
 
 @dataclass
 class Findings:
-    """`problems` forbid the restore, each with its hint; `warnings` are shown with the plan. `create` are the topics to make."""
+    """`problems` forbid the restore, each with its hint; `warnings` are shown with the plan. `create` are the
+    topics to make."""
 
     problems: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -41,7 +42,8 @@ class Findings:
 def check_target(
     cluster: Cluster, brokers: int, planned: Sequence[PlannedTopic], content: Content, into_existing: bool
 ) -> Findings:
-    """Existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is missing."""
+    """Existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
+    missing."""
     found = Findings()
     existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in planned})
     defaults = cluster.broker_configs()
@@ -90,7 +92,8 @@ def _check_existing(
 def _check_creation(found: Findings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
     if topic.replication_factor > brokers:
         found.refuse(
-            f"topic {topic.target} wants replication factor {topic.replication_factor}, the target has {brokers} broker(s)",
+            f"topic {topic.target} wants replication factor {topic.replication_factor}, "
+            f"the target has {brokers} broker(s)",
             f"give --replication-factor {brokers} or less",
         )
         return
@@ -143,8 +146,8 @@ def _check_times(
 ) -> None:
     if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
         found.warnings.append(
-            f"topic {topic.target} has message.timestamp.type=LogAppendTime: restored records will carry the time of the "
-            "restore; give --topic-config message.timestamp.type=CreateTime to keep theirs"
+            f"topic {topic.target} has message.timestamp.type=LogAppendTime: restored records will carry "
+            "the time of the restore; give --topic-config message.timestamp.type=CreateTime to keep theirs"
         )
         return
     low = min((s.min_timestamp for s in archived.segments if s.min_timestamp is not None), default=None)

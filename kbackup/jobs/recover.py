@@ -1,7 +1,7 @@
 """Taking over what an unfinished run left behind: whole segments stay, the rest goes.
 
-Runs under the lease, after the unfinished numbers are sealed. An intent says which topic ids its segments belong to: what was
-written for another topic of that name, or under another isolation level, is never taken.
+Runs under the lease, after the unfinished numbers are sealed. An intent says which topic ids its segments
+belong to: what was written for another topic of that name, or under another isolation level, is never taken.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def recover(
     isolation: str,
     spark: Callable[[], SparkSession],
 ) -> Recovered:
-    """The segments of unfinished runs that this run's plan can use; objects in its folders that it can't are deleted."""
+    """The segments of unfinished runs that this run's plan can use; objects in its folders that it can't are
+    deleted."""
     if not intents:
         return Recovered([], [])
     theirs = {

@@ -1,4 +1,5 @@
-"""From committed offsets of the source to offsets of the target, by the broker's own word on where records went. Pure."""
+"""From committed offsets of the source to offsets of the target, by the broker's own word on where records
+went. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ How = Literal["exact", "gap", "past end", "before start", "empty"]
 
 
 class Mapped(NamedTuple):
-    """`how`: the record itself was restored; it was missing and the next one counts; there is nothing after it; it lies
+    """`how`: the record itself was restored; it was missing and the next one counts; there is nothing after
+    it; it lies
     before the first restored record; nothing was restored."""
 
     offset: int
@@ -22,7 +24,8 @@ class Mapped(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetMap:
-    """One partition's map as runs, sorted by source: int64[n] each; record `source + i` went to `target + i`, 0 <= i < `count`.
+    """One partition's map as runs, sorted by source: int64[n] each; record `source + i` went to `target + i`,
+    0 <= i < `count`.
 
     `next` is the target's next offset after the restore.
     """

@@ -55,7 +55,8 @@ class RestoredTopic(Part, frozen=True, kw_only=True):
 
 
 class RestoreReport(Document, frozen=True, kw_only=True):
-    """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry run's)."""
+    """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry
+    run's)."""
 
     format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
     status: Literal["planned", "restored"]
@@ -83,7 +84,8 @@ def restore(
     dry_run: bool = False,
     show_plan: Callable[[RestorePlan, list[str]], None] | None = None,
 ) -> RestoreReport:
-    """Brings a restore point back into the target; `state` is where plan, offset map and report go (as a rule `store`)."""
+    """Brings a restore point back into the target; `state` is where plan, offset map and report go (as a rule
+    `store`)."""
     phases = Phases(listener)
     with phases.step("connect"):
         cluster = Cluster(target, "target")
@@ -116,7 +118,7 @@ def restore(
         results = _produce(plan, target, store, state, spark, listener)
     with phases.step("offset map"):
         whole = write_map(state, plan.restore_id, [r.runs for r in results])
-        _check_complete(plan, sum(whole.column("count").to_pylist()))
+        _check_complete(plan, int(whole.column("count").to_numpy().sum()))
     with phases.step("groups"):
         groups = apply_groups(cluster, plan, offset_maps(plan, whole, cluster))
     with phases.step("report"):
@@ -162,7 +164,8 @@ def _content(options: Restore, store: Store, earlier: RestorePlan | None) -> Con
 
 
 def _chosen(point: Manifest, selection: Selection) -> list[TopicState]:
-    """Topics of a restore point; one that was deleted at the source by then only where it is asked for by name."""
+    """Topics of a restore point; one that was deleted at the source by then only where it is asked for by
+    name."""
     known = {t.name for t in point.topics}
     for name in sorted(selection.names - known):
         raise UsageError(f"there is no topic {name} in restore point {point.seq}", "see 'kbackup info'")

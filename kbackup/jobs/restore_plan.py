@@ -1,4 +1,5 @@
-"""What a restore sets out to do: names, units of work, groups. Pure; written once as restores/<id>/plan.json."""
+"""What a restore sets out to do: names, units of work, groups. Pure; written once as
+restores/<id>/plan.json."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
 
 
 class PlannedTopic(Part, frozen=True, kw_only=True):
-    """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the documented records files."""
+    """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
+    documented records files."""
 
     source: str
     incarnation: int
@@ -84,7 +86,8 @@ class RestorePlan(Document, frozen=True, kw_only=True):
 
 
 def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -> str:
-    """The new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches somewhere in it."""
+    """The new name of a topic: by `exact`, else by the first 'pattern=replacement' that matches somewhere in
+    it."""
     if topic in exact:
         return exact[topic]
     for rule in patterns:

@@ -1,7 +1,7 @@
 """One unit of a restore: reads its partitions' segments in order and produces them, exactly once.
 
-A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is verified.
-A segment too large for that is read through once before.
+A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is
+verified. A segment too large for that is read through once before.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`); `moved` counts records whose timestamp 0 became 1."""
+    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`); `moved` counts records whose
+    timestamp 0 became 1."""
 
     number: int
     runs: pa.Table
@@ -120,7 +121,7 @@ class _UnitRun:
         if not self.pending:
             return
         runs = self.producer.flush()
-        table = runs_table(runs)
+        table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         self.tables.append(table)
         if self.work.transactions:
             name = PartName(self.attempt, self.parts_written)

@@ -16,7 +16,8 @@ def is_internal(topic: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """`include` empty means all. An entry is a name, or a regular expression between slashes that must match the whole name."""
+    """`include` empty means all. An entry is a name, or a regular expression between slashes that must match
+    the whole name."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()

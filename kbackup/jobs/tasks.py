@@ -1,13 +1,13 @@
 """Running tasks on Spark through its DataFrame API: one row a task, results as rows, errors as errors.
 
-A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that a task raises
-comes out of `run_tasks` as that error.
+A task is retried by Spark; what it yields counts only when it ended well. An error of kbackup's own tree that
+a task raises comes out of `run_tasks` as that error.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_RESULT = pa.schema([pa.field("task", pa.int64()), pa.field("result", pa.binary())])
+_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("result", pa.binary())]
+_RESULT = pa.schema(_FIELDS)
 _DDL = "task long, result binary"
 
 Work = Callable[[T, ProgressSender], Iterator[R]]
@@ -33,13 +34,14 @@ class TaskError(KbackupError):
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: Show | None = None) -> list[R]:
-    """All that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the executors.
+    """All that `work(task, progress)` yields over all tasks. `work` and the tasks are pickled to the
+    executors.
 
     `show(records, bytes)` is called while tasks of a local master go on.
     """
     if not tasks:
         return []
-    if show is None or not spark.sparkContext.master.startswith("local"):
+    if show is None or not str(spark.sparkContext.master).startswith("local"):
         return _run(spark, tasks, work, None)
     with ProgressReceiver(show) as receiver:
         return _run(spark, tasks, work, receiver.address)
@@ -50,9 +52,10 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
 
     every = list(tasks)
 
-    def run_some(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            numbers: list[int] = batch.column(0).to_numpy().tolist()
+            for number in numbers:
                 yield from _run_task(number, every[number], work, address)
 
     frame = spark.range(len(every), numPartitions=len(every)).mapInArrow(run_some, _DDL)
@@ -60,8 +63,8 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
         rows = frame.toArrow()
     except PySparkException as error:
         raise _from_spark(error) from None
-    # only our own executors write these rows
-    return [pickle.loads(row) for row in rows.column("result").to_pylist()]  # noqa: S301
+    results: list[Any] = rows.column("result").to_pylist()
+    return [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
 
 
 def _run_task(number: int, task: T, work: Work[T, R], address: Address | None) -> Iterator[pa.RecordBatch]:

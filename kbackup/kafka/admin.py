@@ -18,7 +18,6 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import ConfigResource, ConfigSource, NewTopic, OffsetSpec
 
-from kbackup.errors import KbackupError
 from kbackup.kafka.client import Connection, Properties
 from kbackup.types import TopicPartition
 
@@ -31,7 +30,7 @@ _LOADING = {
     KafkaError.NOT_COORDINATOR,
 }
 
-O = TypeVar("O", str, TopicPartition)
+Item = TypeVar("Item", str, TopicPartition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +243,7 @@ class Cluster:
             self._result(future, f"deleting group {group}", missing=_no_group)
 
     def _result(
-        self, future: "Future[Any]", doing: str, missing: Callable[[KafkaError], bool] | None = None
+        self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
     ) -> Any:
         try:
             return future.result(timeout=_TIMEOUT * 2)
@@ -267,7 +266,7 @@ def _offsets_of(partitions: Sequence[KafkaTopicPartition]) -> list[Committed]:
     ]
 
 
-def _batched(items: Iterable[O]) -> Iterator[list[O]]:
+def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:
     ordered = sorted(items)
     for at in range(0, len(ordered), _BATCH):
         yield ordered[at : at + _BATCH]

@@ -1,7 +1,7 @@
 """Building librdkafka clients and saying what went wrong with them.
 
-Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come from
-`bootstrap.servers`; no other property is ever shown.
+Clients are made inside the process and task that uses them, never before a fork. Addresses in messages come
+from `bootstrap.servers`; no other property is ever shown.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Connection:
         return f"{self.role} cluster at {self.properties['bootstrap.servers']}"
 
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """The user's properties win over our tuning, never over what correctness needs (those are refused in the config)."""
+        """The user's properties win over our tuning, never over what correctness needs (those are refused in
+        the config)."""
         return {
             "log_level": 3,
             "client.id": "kbackup",

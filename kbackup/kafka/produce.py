@@ -1,8 +1,9 @@
-"""Producing record blocks to their partitions, exactly once, with the broker's word on where each record went.
+"""Producing record blocks to their partitions, exactly once, with the broker's word on where each record
+went.
 
-A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id fences the first.
-Progress is the next source offset of each partition, committed to a group of the target in the transaction that carries the
-records, so that it is true or absent, never ahead or behind.
+A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id
+fences the first. Progress is the next source offset of each partition, committed to a group of the target in
+the transaction that carries the records, so that it is true or absent, never ahead or behind.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ _TUNING = {
     "batch.num.messages": 100_000,
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 64 << 10,
-    "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the topic's own max.message.bytes is checked by the preflight
+    "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
 _TRANSACTIONAL = {"transaction.timeout.ms": 300_000, "message.timeout.ms": 300_000}
 _TIMEOUT = 300.0  # s, for one transaction call
 
 
-class Runs(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Runs:
     """Where records went: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
 
     source: Int64Array
@@ -160,7 +162,8 @@ class BlockProducer:
         return runs
 
     def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """End the transaction: the records since the last commit and their progress become visible together."""
+        """End the transaction: the records since the last commit and their progress become visible
+        together."""
         if not self._open:
             return
         offsets = [
@@ -201,7 +204,7 @@ class BlockProducer:
             )
         return self._connection.error(error, f"delivering {what}")
 
-    def _transaction(self, doing: str) -> "_TransactionErrors":
+    def _transaction(self, doing: str) -> _TransactionErrors:
         return _TransactionErrors(self, doing)
 
 
@@ -218,7 +221,7 @@ class _TransactionErrors:
             raise self._producer._failed(error.args[0], self._doing) from error
 
 
-def _headers(column: Any) -> Iterable[list[tuple[str, bytes | None]]]:
+def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:
     """Header lists, one a record; the same empty one for all when no record has any."""
     if len(column.flatten()) == 0:
         return repeat([], len(column))

@@ -1,7 +1,8 @@
 """Reading offset ranges as record blocks with one consumer.
 
-The end of a range is reached by position: by a record at or past it, by the record just before it, or by the broker's word
-that nothing more is there (EOF at or past it). Compaction, aborted transactions and control records need no special case.
+The end of a range is reached by position: by a record at or past it, by the record just before it, or by the
+broker's word that nothing more is there (EOF at or past it). Compaction, aborted transactions and control
+records need no special case.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +42,8 @@ _TUNING = {
 
 
 class Vanished(NamedTuple):
-    """Records that were deleted at the source after they were planned and before they were read: [start, end)."""
+    """Records that were deleted at the source after they were planned and before they were read: [start,
+    end)."""
 
     tp: TopicPartition
     start: int
@@ -73,7 +75,8 @@ class RangeReader:
         self._consumer.close()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
-        """Blocks of all `ranges` (at most one a partition) as they come, each partition's in order, until every end is reached."""
+        """Blocks of all `ranges` (at most one a partition) as they come, each partition's in order, until
+        every end is reached."""
         waiting = {r.tp: r for r in ranges if r.start < r.end}
         positions = {tp: r.start for tp, r in waiting.items()}
         self._assign(positions)
@@ -192,7 +195,8 @@ def _block(messages: list[Message], wanted: OffsetRange) -> tuple[RecordBlock | 
 
 
 def _batch(messages: list[Message], offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
-    """Message objects as `RECORDS`. A create time of -1 is the wire's word for 'none': type -2, as the Java tool has it."""
+    """Message objects as `RECORDS`. A create time of -1 is the wire's word for 'none': type -2, as the Java
+    tool has it."""
     stamps = np.array([m.timestamp() for m in messages], np.int64)
     kinds = stamps[:, 0] - 1
     kinds[(stamps[:, 0] == TIMESTAMP_CREATE_TIME) & (stamps[:, 1] == -1)] = -2
@@ -210,18 +214,17 @@ def _batch(messages: list[Message], offsets: np.ndarray[tuple[int], np.dtype[np.
     )
 
 
-def _headers(messages: list[Message]) -> pa.Array:
-    every = [m.headers() for m in messages]
-    kind = RECORDS.field("headers").type
-    if not any(every):
-        starts = pa.array(np.zeros(len(every) + 1, np.int32))
-        return pa.ListArray.from_arrays(starts, pa.array([], kind.value_type), type=kind)
-    lengths = np.array([len(h) if h else 0 for h in every], np.int32)
+def _headers(messages: list[Message]) -> pa.Array[Any]:
+    # confluent-kafka gives lists of (key, value); its stubs allow dicts too, which only produce() takes
+    every: list[Any] = [m.headers() for m in messages]
+    kind: Any = RECORDS.field("headers").type
     starts = np.zeros(len(every) + 1, np.int32)
-    np.cumsum(lengths, out=starts[1:])
+    np.cumsum([len(h) if h else 0 for h in every], out=starts[1:])
     flat = [pair for h in every if h for pair in h]
     items = pa.StructArray.from_arrays(
         [pa.array([k for k, _ in flat], pa.string()), pa.array([v for _, v in flat], pa.large_binary())],
         fields=list(kind.value_type),
     )
-    return pa.ListArray.from_arrays(pa.array(starts), items, type=kind)
+    lists: Any = pa.ListArray
+    made: pa.Array[Any] = lists.from_arrays(pa.array(starts), items, type=kind)
+    return made
