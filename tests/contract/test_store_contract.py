@@ -17,6 +17,7 @@ from awscrt.checksums import crc64nvme
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import Store
 from kbackup.store.base import CHUNK, Buffer, Upload, view_of
+from kbackup.store.probe import check_conditional_writes
 from tests.contract.conftest import PART, Place
 
 AWKWARD = [
@@ -399,3 +400,8 @@ def test_many_threads(store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(24)))
     assert {info.key for info in store.list()} == {f"dir{n % 3}/key{n}" for n in range(6)}
+
+
+def test_the_probe_passes(store: Store) -> None:
+    check_conditional_writes(store, "probes")
+    assert list(store.list()) == []

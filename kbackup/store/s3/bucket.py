@@ -119,6 +119,8 @@ class Bucket:
             if status_of(error) == 404:
                 error.response["Error"]["Code"] = "NoSuchBucket"
                 raise from_boto(self.describe(), error, False) from error
+        except BotoCoreError as error:
+            raise from_boto(self.describe(), error, False) from error
 
 
 _attempts = threading.local()

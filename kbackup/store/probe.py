@@ -1,0 +1,45 @@
+"""Whether a store keeps the promises that an archive rests on: some S3 servers ignore conditions silently."""
+
+from __future__ import annotations
+
+import secrets
+
+from kbackup.errors import AlreadyExistsError, PreconditionError, StoreError
+from kbackup.store.base import Store
+
+
+def check_conditional_writes(store: Store, folder: str) -> None:
+    """Create, replace and remove a small object under `folder`; `StoreError` where a condition is ignored."""
+    key = f"{folder}/probe-{secrets.token_hex(8)}"
+    first = store.put_new(key, b"1")
+    try:
+        _must_refuse_create(store, key)
+        store.replace(key, b"22", first)
+        _must_refuse_replace(store, key, first)
+    finally:
+        failed = store.delete([key])
+    if failed:
+        raise failed[0].error
+
+
+def _must_refuse_create(store: Store, key: str) -> None:
+    try:
+        store.put_new(key, b"333")
+    except AlreadyExistsError:
+        return
+    raise _ignored(store, "If-None-Match")
+
+
+def _must_refuse_replace(store: Store, key: str, etag: str) -> None:
+    try:
+        store.replace(key, b"4444", etag)
+    except PreconditionError:
+        return
+    raise _ignored(store, "If-Match")
+
+
+def _ignored(store: Store, condition: str) -> StoreError:
+    return StoreError(
+        f"{store.url} ignores conditional writes ({condition})",
+        "two writers could overwrite each other there: use a store that honours them",
+    )
