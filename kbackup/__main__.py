@@ -1,4 +1,4 @@
-"""`python -m kbackup`, and what `spark-submit` is given."""
+"""`python -m kbackup`."""
 
 import sys
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from kbackup.store.options import S3Options
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -72,17 +72,9 @@ def moto_server() -> Iterator[MotoServer]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
+    from kbackup.spark import build_session
 
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("kbackup-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    session = build_session("local[2]", {}, 4)
     yield session
     session.stop()
 
@@ -99,13 +91,13 @@ class Bucket:
         return f"s3://{self.name}"
 
     @property
-    def options(self) -> dict[str, str]:
-        return {
-            "endpoint_url": self.server.endpoint_url,
-            "region": self.server.region,
-            "access_key": self.server.access_key,
-            "secret_key": self.server.secret_key,
-        }
+    def options(self) -> S3Options:
+        return S3Options(
+            endpoint_url=self.server.endpoint_url,
+            region=self.server.region,
+            access_key_id=self.server.access_key,
+            secret_access_key=self.server.secret_key,
+        )
 
     @property
     def env(self) -> dict[str, str]:

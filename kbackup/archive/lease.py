@@ -6,6 +6,7 @@ wakes up is that segments are write-once and that an unfinished run's number is 
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -25,6 +26,8 @@ from kbackup.errors import (
     PreconditionError,
 )
 from kbackup.store.base import Store
+
+log = logging.getLogger(__name__)
 
 
 def _stamp(moment: datetime) -> str:
@@ -73,9 +76,9 @@ class HeldLease:
         if self._lost is None:
             try:
                 self._write(self._next(released=True))
-            except KbackupError:
-                if error is None:
-                    raise
+            except KbackupError as failed:
+                # what was committed stands; the lease runs out by itself
+                log.warning("the lease could not be released: %s", failed.message)
 
     @property
     def owner(self) -> str:

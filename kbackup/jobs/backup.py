@@ -122,6 +122,7 @@ def backup(
             recovered = recover(archive, plan, run.unfinished, options.isolation_level, spark)
             segments, vanished = _read(run, plan, recovered.segments, spark, listener)
         with phases.step("commit"):
+            capture.check_same_topics(cluster, plan)
             manifest = _commit(run, plan, segments, vanished, groups, metadata, recovered)
         with phases.step("refresh derived files"):
             refresh_derived(archive, manifest, _touched(run.parent, manifest, segments))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, Metadata, TopicMetadata, now
-from kbackup.errors import UsageError
-from kbackup.jobs.plan import Live, LiveTopic
+from kbackup.errors import ClusterError, UsageError
+from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.select import Selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.types import TopicPartition
@@ -31,6 +31,18 @@ def discover(
                 "check the name; regular expressions go between slashes",
             )
     return cluster.topics(selection.topics(existing)), existing
+
+
+def check_same_topics(cluster: Cluster, plan: Plan) -> None:
+    """`ClusterError` where a topic was made anew while it was read: its records may be of either."""
+    now_there = cluster.topics(t.name for t in plan.topics)
+    for topic in plan.topics:
+        found = now_there.get(topic.name)
+        if found is not None and found.id != topic.id:
+            raise ClusterError(
+                f"topic {topic.name} was deleted and created again while it was backed up",
+                "nothing is committed; run again, it will be taken as a new incarnation",
+            )
 
 
 def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:

@@ -27,6 +27,13 @@ _BATCH_RECORDS = 10_000
 _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the delay at a range's end
 _QUEUE_KBYTES = 32 << 10  # prefetched bytes of all partitions of a consumer, in KiB
 
+_GONE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
 _TUNING = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -131,7 +138,7 @@ class RangeReader:
             elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
                 if self._skip_vanished(wanted, positions):
                     return True
-            elif not error.retriable() or error.fatal():
+            elif code in _GONE or not error.retriable() or error.fatal():
                 raise self._connection.error(error, f"reading {wanted}")
         return False
 

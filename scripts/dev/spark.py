@@ -1,0 +1,95 @@
+"""A standalone Spark cluster on loopback, started from the classes that pyspark brings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from scripts.dev.process import Process, free_ports, listening
+
+_MASTER = "org.apache.spark.deploy.master.Master"
+_WORKER = "org.apache.spark.deploy.worker.Worker"
+
+
+class SparkCluster:
+    """One master and `workers` workers of one core each, as a context manager; everything ends with it.
+
+    Executors run this Python and find the package by PYTHONPATH, as they would in a shared image.
+    """
+
+    def __init__(self, workers: int = 2, memory: str = "1g") -> None:
+        self._workers, self._memory = workers, memory
+        self._processes: list[Process] = []
+        self._folder = Path()
+        self._port = 0
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="kbackup-spark-"))
+        self._port, web = free_ports(2)
+        try:
+            master = self._start(
+                "master",
+                [_MASTER, "--host", "127.0.0.1", "--port", str(self._port), "--webui-port", str(web)],
+            )
+            master.wait_ready(lambda: listening(self._port), "Spark's master", 60)
+            for number, port in enumerate(free_ports(self._workers)):
+                options = [
+                    "--cores",
+                    "1",
+                    "--memory",
+                    self._memory,
+                    "--host",
+                    "127.0.0.1",
+                    "--webui-port",
+                    str(port),
+                ]
+                folder = self._folder / f"work-{number}"
+                worker = self._start(
+                    f"worker-{number}", [_WORKER, *options, "--work-dir", str(folder), self.url]
+                )
+                worker.wait_ready(
+                    lambda w=worker: "registered with master" in w.tail(200), "a Spark worker", 60
+                )
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self._port}"
+
+    def close(self) -> None:
+        """Workers first: they end their executors. Idempotent."""
+        for process in reversed(self._processes):
+            process.stop()
+        self._processes = []
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, name: str, arguments: Sequence[str]) -> Process:
+        import pyspark
+
+        home = Path(pyspark.__file__).parent
+        root = Path(__file__).parents[2]
+        env = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_NO_DAEMONIZE": "1",
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        }
+        process = Process([str(home / "bin" / "spark-class"), *arguments], self._folder / f"{name}.log", env)
+        self._processes.append(process)
+        return process
