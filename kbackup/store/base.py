@@ -166,6 +166,11 @@ class Store(Protocol):
 
     def stat(self, key: str) -> ObjectInfo: ...
 
+    def checksum(self, key: str) -> int | None:
+        """The CRC-64/NVME of the object's bytes as the store keeps it, without reading them; None where it
+        keeps none."""
+        ...
+
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         """Delete; a key that is not there counts as deleted. Returns each failure; never raises for one key,
         but does where the store can't be asked at all. It may be called again."""

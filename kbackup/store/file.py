@@ -105,6 +105,11 @@ class FileStore:
         with self._open(key) as file:
             return _info(key, os.fstat(file.fileno()))
 
+    def checksum(self, key: str) -> int | None:
+        """Directories keep none."""
+        self.stat(key)
+        return None
+
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         failed: list[Failed] = []
         touched: set[Path] = set()

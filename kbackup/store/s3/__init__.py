@@ -19,10 +19,10 @@ from kbackup.store.options import S3Options
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.read import Reading
 from kbackup.store.s3.upload import S3Upload
-from kbackup.store.s3.write import as_body, put, put_new, read_back
+from kbackup.store.s3.write import as_body, crc_from, put, put_new, read_back
 
 if TYPE_CHECKING:
-    from mypy_boto3_s3.type_defs import ObjectIdentifierTypeDef
+    from mypy_boto3_s3.type_defs import HeadObjectOutputTypeDef, ObjectIdentifierTypeDef
 
 _DELETES_A_REQUEST = 1000
 
@@ -112,14 +112,25 @@ class S3Store:
             yield page
 
     def stat(self, key: str) -> ObjectInfo:
+        head = self._head(key)
+        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
+
+    def checksum(self, key: str) -> int | None:
+        if self._bucket.options.checksum == "none":
+            self._head(key)
+            return None
+        head = self._head(key, ChecksumMode="ENABLED")
+        text = head.get("ChecksumCRC64NVME") if head.get("ChecksumType") == "FULL_OBJECT" else None
+        return crc_from(text) if text else None
+
+    def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
         full = self._bucket.full(key)
         try:
             with self._bucket.asking(key):
-                head = self._bucket.client.head_object(**self._bucket.common, Key=full)
+                return self._bucket.client.head_object(**self._bucket.common, **more, Key=full)
         except NotFoundError:
             self._bucket.check_exists()
             raise
-        return ObjectInfo(key, head["ContentLength"], head["ETag"], head["LastModified"].timestamp())
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         failed: list[Failed] = []

@@ -40,6 +40,10 @@ def text_of(crc: int) -> str:
     return base64.b64encode(crc.to_bytes(8, "big")).decode()
 
 
+def crc_from(text: str) -> int:
+    return int.from_bytes(base64.b64decode(text), "big")
+
+
 def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
     """One PutObject; returns the etag. `OutcomeUnknownError` where an answer was lost on the way."""
     args = {**bucket.common, **bucket.create, **condition, "Key": bucket.full(key), "Body": body}
