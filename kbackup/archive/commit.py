@@ -31,16 +31,18 @@ from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets
 from kbackup.store.base import Store
+from kbackup.store.probe import check_conditional_writes
 
 _THREADS = 16
 
 
 def open_or_create(store: Store) -> Archive:
-    """The archive at `store`, made when there is none."""
+    """The archive at `store`, made when there is none; `StoreError` for a store that can't keep one safe."""
     try:
         return open_archive(store)
     except NoArchiveError:
         info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now())
+    check_conditional_writes(store, "check")
     with suppress(AlreadyExistsError):  # another run made it just now: the one that is there counts
         store.put_new(layout.ARCHIVE, dump(info))
     return open_archive(store)
