@@ -13,10 +13,10 @@ from contextlib import suppress
 
 from kbackup import __version__
 from kbackup.archive import layout
+from kbackup.archive.derived import group_files, partition_indexes
 from kbackup.archive.models import (
     ArchiveInfo,
     FileSum,
-    Groups,
     Intent,
     Manifest,
     Refreshed,
@@ -26,10 +26,7 @@ from kbackup.archive.models import (
     now,
 )
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Segment
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
-from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
-from kbackup.formats.offsets import encode_group_offsets
 from kbackup.store.base import Store
 from kbackup.store.probe import check_conditional_writes
 
@@ -109,38 +106,11 @@ def refresh_derived(
     `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash.
     Group files are written for every topic that this restore point captured.
     """
-    indexes: dict[tuple[str, int, int], list[Segment]] = {
-        (t.name, t.incarnation, p.partition): [] for t in manifest.topics for p in t.partitions
-    }
-    for segment in archive.segments(manifest):
-        indexes[segment.topic, segment.incarnation, segment.partition].append(segment)
-    wanted = indexes.keys() if touched is None else set(touched)
-    files = {
-        layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
-            [
-                PartitionIndexEntry(layout.segment_stem(partition, s.first), s.first)
-                for s in indexes[topic, incarnation, partition]
-            ]
-        )
-        for topic, incarnation, partition in wanted
-    }
-    files |= _group_files(manifest, archive.groups(manifest))
+    wanted = None if touched is None else set(touched)
+    captured = [t for t in manifest.topics if t.captured == manifest.seq]
+    files = partition_indexes(manifest.topics, archive.segments(manifest), wanted)
+    files |= group_files(captured, archive.groups(manifest))
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda entry: archive.store.put(*entry), files.items()))
     done = Refreshed(seq=manifest.seq, at=now())
     archive.store.put(layout.backup_key(manifest.seq, layout.REFRESHED), dump(done))
-
-
-def _group_files(manifest: Manifest, groups: Groups) -> dict[str, bytes]:
-    offsets: dict[tuple[str, int], dict[str, int]] = {}
-    for group in groups.groups:
-        for committed in group.offsets:
-            offsets.setdefault((committed.topic, committed.partition), {})[group.group] = committed.offset
-    return {
-        layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
-            offsets.get((t.name, p.partition), {})
-        )
-        for t in manifest.topics
-        if t.captured == manifest.seq
-        for p in t.partitions
-    }

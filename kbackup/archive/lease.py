@@ -34,7 +34,8 @@ def _stamp(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _describe(lease: Lease) -> str:
+def describe(lease: Lease) -> str:
+    """Who holds it, in words."""
     times = f"since {lease.acquired_at}, lease until {lease.expires_at}"
     return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
 
@@ -113,9 +114,9 @@ class HeldLease:
     def _take_over(self, lease: Lease) -> None:
         try:
             held, self._etag = read_lease(self._store)
-            if not held.released and datetime.fromisoformat(held.expires_at) > datetime.now(UTC):
+            if is_held(held):
                 raise LockedError(
-                    f"archive {self._store.url} is locked by {_describe(held)}", "wait until it ends"
+                    f"archive {self._store.url} is locked by {describe(held)}", "wait until it ends"
                 )
             self._write(lease)
         except (PreconditionError, NotFoundError) as error:
@@ -155,3 +156,16 @@ class HeldLease:
 def read_lease(store: Store) -> tuple[Lease, str]:
     data, etag = store.get_with_etag(layout.LOCK)
     return load(Lease, data, layout.LOCK), etag
+
+
+def is_held(lease: Lease) -> bool:
+    return not lease.released and datetime.fromisoformat(lease.expires_at) > datetime.now(UTC)
+
+
+def holder(store: Store) -> Lease | None:
+    """Who holds the lease of `store` at this moment."""
+    try:
+        lease, _ = read_lease(store)
+    except NotFoundError:
+        return None
+    return lease if is_held(lease) else None

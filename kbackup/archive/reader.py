@@ -68,6 +68,13 @@ class Archive:
         """The newest restore point."""
         return self.restore_points[-1] if self.restore_points else None
 
+    @property
+    def abandoned(self) -> list[Manifest]:
+        """The seals over runs that never committed, oldest first."""
+        numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
+        self._read_manifests(numbers)
+        return [self._manifests[seq] for seq in numbers if self._manifests[seq].status == "abandoned"]
+
     def restore_point(self, wanted: str | int) -> Manifest:
         """By number, or 'latest'; `NoArchiveError` where there is none at all, `UsageError` for an unknown
         number."""

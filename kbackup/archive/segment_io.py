@@ -46,7 +46,11 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
     """The segment's records in order. `CorruptError` at the first thing that is wrong; a damaged checksum
     shows only at the end, when the blocks before have gone out: what is done with them must be undone by the
     caller (a transaction is)."""
-    index = read_index(store, segment)
+    yield from read_records(store, segment, read_index(store, segment))
+
+
+def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
+    """The same by an index that is read already; with None the records are walked one by one."""
     chunks = _checked(store, segment)
     if layout.compression_of(segment.key) == "zstd":
         chunks = decompress(chunks, segment.key)
@@ -56,9 +60,12 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
 def _checked(store: Store, segment: Segment) -> Iterator[bytes]:
     """The stored bytes, with their checksum verified at the end."""
     crc = 0
-    for chunk in store.open_range(segment.key, 0, segment.stored):
-        crc = checksums.crc64nvme(chunk, crc)
-        yield chunk
+    try:
+        for chunk in store.open_range(segment.key, 0, segment.stored):
+            crc = checksums.crc64nvme(chunk, crc)
+            yield chunk
+    except NotFoundError as error:
+        raise CorruptError(f"file {segment.key} is missing", _HINT) from error
     if segment.crc and f"{crc:016x}" != segment.crc:
         raise CorruptError(f"file {segment.key} is not what its manifest says (checksum)", _HINT)
 
