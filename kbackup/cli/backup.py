@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size
+from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import (
     archive_option,
@@ -68,10 +68,10 @@ def show(report: BackupReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     for loss in report.losses:
         reporter.warning(f"loss: {loss.message}")
+    size = f"{human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored)"
     reporter.line(
-        f"restore point {report.restore_point} of {report.archive}: "
-        f"{totals.records:,} new records, {human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored) in "
-        f"{totals.segments:,} segments; {totals.topics:,} topics, {totals.partitions:,} partitions, "
-        f"{totals.groups:,} groups; {human_duration(took)}"
+        f"restore point {report.restore_point} of {report.archive}: {plural(totals.records, 'new record')}, {size} in "
+        f"{plural(totals.segments, 'segment')}; {plural(totals.topics, 'topic')}, "
+        f"{plural(totals.partitions, 'partition')}, {plural(totals.groups, 'group')}; {human_duration(took)}"
     )
     reporter.document(report)

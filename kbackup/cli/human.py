@@ -23,6 +23,11 @@ def human_count(number: float) -> str:
     raise ValueError(f"{number} is not a number to count with")
 
 
+def plural(number: int, noun: str) -> str:
+    """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def human_duration(seconds: float) -> str:
     """3725 is "1h02m", 65 is "1m05s", 4 is "4s"."""
     whole = round(seconds)

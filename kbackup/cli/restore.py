@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size
+from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import (
     archive_argument,
@@ -81,7 +81,9 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
         reporter.table(
             ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
         )
-        reporter.line(f"nothing was written; {plan.records:,} records in {len(plan.units):,} units would be")
+        reporter.line(
+            f"nothing was written; {plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
+        )
     for warning in warnings:
         reporter.warning(warning)
 
@@ -105,8 +107,9 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     for missing in report.missing:
         reporter.warning(missing)
+    applied = sum(g.status == "applied" for g in report.groups)
     reporter.line(
-        f"restore {report.restore_id} is done: {report.records:,} records, {human_size(report.bytes)}, "
-        f"{len(report.topics):,} topics, {sum(g.status == 'applied' for g in report.groups):,} groups; "
+        f"restore {report.restore_id} is done: {plural(report.records, 'record')}, {human_size(report.bytes)}, "
+        f"{plural(len(report.topics), 'topic')}, {plural(applied, 'group')}; "
         f"{human_duration(sum(report.seconds.values()))}"
     )

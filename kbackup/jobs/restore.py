@@ -102,11 +102,13 @@ def restore(
         findings = Findings(create=_missing(cluster, plan))
         if earlier is None:
             findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
+        if dry_run and show_plan is not None:
+            show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
-        if show_plan is not None:
-            show_plan(plan, findings.warnings)
         if dry_run:
             return _report(plan, store, (), findings.warnings, phases, "planned")
+        if show_plan is not None:
+            show_plan(plan, findings.warnings)
         _try_transactions(plan, target)
     with phases.step("create topics"):
         if earlier is None:

@@ -70,8 +70,11 @@ class Cluster:
 
     def connect(self) -> tuple[str, int]:
         """(cluster id, number of brokers); the first thing to ask."""
-        with self.connection.errors("the first request"):
+        try:
             metadata = self._admin.list_topics(timeout=15)
+        except KafkaException as raised:
+            self._admin.poll(0)  # lets librdkafka say why
+            raise self.connection.error(raised.args[0], "") from raised
         return metadata.cluster_id or "", len(metadata.brokers)
 
     def topic_names(self) -> list[str]:

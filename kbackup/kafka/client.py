@@ -72,17 +72,24 @@ class Connection:
 
     def error(self, error: KafkaError, doing: str) -> KbackupError:
         """The right kind of error for what librdkafka reports while `doing` something."""
-        why = f"{doing}: {error.str()}"
+        last = self.last
+        if error.code() in _UNREACHABLE and last is not None and last.code() in _DENIED:
+            error = last
+        when = f" {doing}" if doing else ""
         if error.code() in _DENIED:
             return UnreachableError(
-                f"{self.address} denied {why}", "check credentials, TLS settings and ACLs"
+                f"{self.address} denied access{when}: {error.str()}",
+                "check credentials, TLS settings and ACLs",
             )
         if error.code() in _UNREACHABLE:
-            said = f" ({self.last.str()})" if self.last is not None else ""
+            said = f" ({last.str()})" if last is not None else ""
             return UnreachableError(
-                f"{self.address} did not answer {why}{said}", "is it running, and reachable from here?"
+                f"{self.address} did not answer{when}: {error.str()}{said}",
+                "is it running, and reachable from here?",
             )
-        return ClusterError(f"{self.address} failed {why}", f"librdkafka calls it {error.name()}")
+        return ClusterError(
+            f"{self.address} failed{when}: {error.str()}", f"librdkafka calls it {error.name()}"
+        )
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

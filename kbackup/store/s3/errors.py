@@ -86,7 +86,8 @@ def from_boto(what: str, error: Exception, lost: bool) -> KbackupError:
         )
     if isinstance(error, _CREDENTIALS):
         return DeniedError(
-            f"{what}: {_kind(error)}", "give credentials by flags, environment, profile or role"
+            f"{what}: no usable credentials ({_kind(error)})",
+            "set s3.access_key_id and s3.secret_access_key, a profile, AWS's own variables, or give a role",
         )
     if isinstance(error, _SETTINGS):
         return UsageError(f"{what}: {error}", "set the region, the endpoint or the profile")
