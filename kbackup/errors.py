@@ -46,8 +46,12 @@ class KbackupError(Exception):
         return f"{self.message}; {self.hint}" if self.hint else self.message
 
     def marker(self) -> str:
-        """One line that `from_text` finds again inside a longer text (an executor's traceback)."""
-        return _MARK + json.dumps([type(self).__name__, self.message, self.hint])
+        """One line that `from_text` finds again inside a longer text (an executor's traceback).
+
+        It names the nearest class of this module: another module's may not be loaded where it is read.
+        """
+        kind = next(k for k in type(self).__mro__ if k.__module__ == __name__)
+        return _MARK + json.dumps([kind.__name__, self.message, self.hint])
 
 
 class UsageError(KbackupError):
