@@ -17,7 +17,8 @@ def test_an_error_survives_pickling_whole() -> None:
 
 
 def test_an_error_is_found_in_a_traceback_with_its_class() -> None:
-    text = f"Traceback\n  ...\nRuntimeError: {UnreachableError('no `answer`: "x"', 'wait').marker()}\n\tat org.apache"
+    marker = UnreachableError('no `answer`: "x"', "wait").marker()
+    text = f"Traceback\n  ...\nRuntimeError: {marker}\n\tat org.apache"
     found = from_text(text)
     assert type(found) is UnreachableError
     assert (found.message, found.hint) == ('no `answer`: "x"', "wait")
