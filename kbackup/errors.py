@@ -9,6 +9,7 @@
     ├── CorruptError            13   bytes that are not what the format or the manifest says
     ├── UnreachableError        14   source, target or store can't be reached or denies us
     ├── ClusterError             1   the cluster answered with an error
+    │   └── FencedError             another producer took over our transactional id; never tried again
     ├── StoreError               1   the store answered with an error
     │   ├── NotFoundError
     │   ├── AlreadyExistsError
@@ -86,6 +87,10 @@ class UnreachableError(KbackupError):
 
 class ClusterError(KbackupError):
     """The Kafka cluster answered with an error that is not about reaching it."""
+
+
+class FencedError(ClusterError):
+    """Another producer took over our transactional id. Trying again would only fence that one in turn."""
 
 
 class StoreError(KbackupError):

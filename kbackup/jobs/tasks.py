@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from kbackup.errors import KbackupError, from_text
+from kbackup.errors import FencedError, KbackupError, from_text
 from kbackup.jobs.progress import Address, ProgressReceiver, ProgressSender
 
 if TYPE_CHECKING:
@@ -64,7 +64,11 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
     except PySparkException as error:
         raise _from_spark(error) from None
     results: list[Any] = rows.column("result").to_pylist()
-    return [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
+    found = [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
+    for result in found:
+        if isinstance(result, FencedError):
+            raise result
+    return found
 
 
 def _run_task(number: int, task: T, work: Work[T, R], address: Address | None) -> Iterator[pa.RecordBatch]:
@@ -74,6 +78,9 @@ def _run_task(number: int, task: T, work: Work[T, R], address: Address | None) -
             yield pa.RecordBatch.from_pylist(
                 [{"task": number, "result": pickle.dumps(result)}], schema=_RESULT
             )
+    except FencedError as error:
+        # as a result, not as a failure: Spark would try again, and fence the one that fenced us
+        yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(error)}], schema=_RESULT)
     except KbackupError as error:
         raise RuntimeError(error.marker()) from None
     finally:

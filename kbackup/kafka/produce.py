@@ -17,7 +17,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
-from kbackup.errors import ClusterError
+from kbackup.errors import ClusterError, FencedError
 from kbackup.formats.record import decode
 from kbackup.kafka.client import Connection, Properties
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
@@ -34,6 +34,7 @@ _TUNING = {
     "compression.type": "lz4",
 }
 _TRANSACTIONAL = {"transaction.timeout.ms": 300_000, "message.timeout.ms": 300_000}
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _TIMEOUT = 300.0  # s, for one transaction call
 
 
@@ -193,12 +194,9 @@ class BlockProducer:
             raise self._failed(deliveries.error, f"a record of {tp} near source offset {source}")
 
     def _failed(self, error: KafkaError, what: str) -> Exception:
-        if error.code() in (
-            KafkaError._FENCED,
-            KafkaError.PRODUCER_FENCED,
-            KafkaError.INVALID_PRODUCER_EPOCH,
-        ):
-            return ClusterError(
+        last = self._connection.last
+        if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
+            return FencedError(
                 "another restore with the same id has taken over",
                 "let that one finish; this one wrote nothing more",
             )
