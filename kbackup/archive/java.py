@@ -73,7 +73,7 @@ def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTo
     names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
     records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
     with ThreadPoolExecutor(_THREADS) as pool:
-        segments = list(pool.map(lambda r: _segment(store, topic, r[1].partition, files[r[0]]), records))
+        segments = list(pool.map(lambda r: segment_of(store, topic, r[1].partition, files[r[0]]), records))
     numbers = {parsed.partition for _, parsed in names}
     numbers |= {p for name in files if (p := layout.parse_partition_index(name)) is not None}
     missing = set(range(max(numbers) + 1)) - numbers
@@ -94,7 +94,8 @@ def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTo
     return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), None, None)
 
 
-def _segment(store: Store, topic: str, partition: int, entry: ObjectInfo) -> Segment:
+def segment_of(store: Store, topic: str, partition: int, entry: ObjectInfo) -> Segment:
+    """The segment of a records file, as its index describes it; checksums and timestamps are not known."""
     key = layout.index_key_of(entry.key)
     index: SegmentIndex = decode_index(store.get(key), key)
     count = len(index)

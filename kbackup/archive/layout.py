@@ -12,6 +12,7 @@ LOCK = "lock.json"
 TOPICS = "topics/"
 BACKUPS = "backups/"
 RESTORES = "restores/"
+SCRATCH = "check/"
 
 INTENT = "intent.json"
 MANIFEST = "manifest.json"

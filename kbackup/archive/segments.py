@@ -77,7 +77,7 @@ def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
 def encode_segments(segments: Sequence[Segment]) -> bytes:
     """segments.parquet, in order of topic, partition and offset."""
     sink = io.BytesIO()
-    table = pa.Table.from_batches([to_batch(sorted(segments, key=_order))], schema=SCHEMA)
+    table = pa.Table.from_batches([to_batch(sorted(segments, key=in_order))], schema=SCHEMA)
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
 
@@ -92,5 +92,6 @@ def decode_segments(data: bytes, name: str) -> list[Segment]:
     return from_batches(table.cast(SCHEMA).to_batches())
 
 
-def _order(segment: Segment) -> tuple[str, int, int, int]:
+def in_order(segment: Segment) -> tuple[str, int, int, int]:
+    """The key to sort by."""
     return (segment.topic, segment.incarnation, segment.partition, segment.first)

@@ -1,0 +1,71 @@
+"""What a verification says: findings, which fail it, and notes, which do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kbackup.archive.segments import Segment
+from kbackup.errors import CorruptError, NotFoundError
+
+ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+REBUILD = "kbackup does without it, the Java tool does not; the next backup with new records writes it anew"
+CHANGED = f"it was changed after it was written; {ANOTHER_COPY}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """`file` is a key of the archive's store."""
+
+    file: str
+    what: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Note:
+    """Something worth knowing about a file of `bytes` that is no damage."""
+
+    file: str
+    what: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToRead:
+    """A segment of which the records, the index or both are there in their sizes, to be read back."""
+
+    segment: Segment
+    records: bool = True
+    index: bool = True
+
+
+class Findings:
+    """Collects; may be used by many threads."""
+
+    def __init__(self) -> None:
+        self.found: set[Finding] = set()
+        self.notes: set[Note] = set()
+
+    def add(self, file: str, what: str, hint: str) -> None:
+        self.found.add(Finding(file, what, hint))
+
+    def note(self, file: str, what: str, size: int = 0) -> None:
+        self.notes.add(Note(file, what, size))
+
+    @contextmanager
+    def catching(self, file: str) -> Iterator[None]:
+        """Damage that the block meets in `file` becomes a finding, and the block ends there."""
+        try:
+            yield
+        except NotFoundError:
+            self.add(file, "is missing", ANOTHER_COPY)
+        except CorruptError as error:
+            self.found.add(of_error(file, error))
+
+
+def of_error(file: str, error: CorruptError) -> Finding:
+    """The finding of an error, without the file's name in its text and a hint to do what is being done."""
+    what = error.message.removeprefix("file ").removeprefix(file).lstrip(": ")
+    return Finding(file, what, ANOTHER_COPY if "kbackup verify" in error.hint else error.hint)

@@ -1,0 +1,137 @@
+"""A folder of the Java tool: no manifest promises anything there, so its files are held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from kbackup.archive import layout
+from kbackup.archive.java import segment_of
+from kbackup.archive.layout import SegmentName
+from kbackup.archive.segments import Segment
+from kbackup.archive.verify.findings import ANOTHER_COPY, Findings, ToRead
+from kbackup.archive.verify.objects import INDEX_HINT
+from kbackup.formats.index import decode_partition_index
+from kbackup.formats.offsets import decode_group_offsets
+from kbackup.store.base import ObjectInfo, Store
+
+_THREADS = 16
+_MIXED = "is the folder a mix of two archives?"
+
+
+@dataclass
+class _Partition:
+    """`records` and `indexes` are by the offset in the file's name."""
+
+    records: dict[int, ObjectInfo] = field(default_factory=dict)
+    indexes: dict[int, ObjectInfo] = field(default_factory=dict)
+    index: ObjectInfo | None = None
+
+
+def survey_folder(store: Store, topics: list[str], findings: Findings) -> list[ToRead]:
+    """Everything but the records themselves; returns what is to be read."""
+    left: list[ToRead] = []
+    for topic in topics:
+        for number, partition in sorted(_partitions(store, topic, findings).items()):
+            left += _check_partition(store, topic, number, partition, findings)
+    return left
+
+
+def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _Partition]:
+    found: dict[int, _Partition] = {}
+    for entry in store.list(f"{topic}/"):
+        name = entry.key.removeprefix(f"{topic}/")
+        segment = layout.parse_segment(name)
+        number = layout.parse_partition_index(name)
+        if segment is not None:
+            _add(found.setdefault(segment.partition, _Partition()), segment, entry, findings)
+        elif number is not None:
+            found.setdefault(number, _Partition()).index = entry
+        elif layout.parse_group_offsets(name) is not None:
+            with findings.catching(entry.key):
+                decode_group_offsets(store.get(entry.key), entry.key)
+        else:
+            findings.note(entry.key, "is no file of the format", entry.size)
+    for missing in sorted(set(range(max(found, default=-1) + 1)) - found.keys()):
+        findings.add(
+            f"{topic}/index_partition_{missing:03d}",
+            f"is missing, as is every other file of partition {missing}",
+            "is the folder complete?",
+        )
+    return found
+
+
+def _add(partition: _Partition, name: SegmentName, entry: ObjectInfo, findings: Findings) -> None:
+    kind = partition.indexes if name.kind == "index" else partition.records
+    twin = kind.setdefault(name.start, entry)
+    if twin is not entry:
+        findings.add(entry.key, f"is there beside {twin.key}", _MIXED)
+
+
+def _check_partition(
+    store: Store, topic: str, number: int, partition: _Partition, findings: Findings
+) -> list[ToRead]:
+    pairs = partition.records.keys() & partition.indexes.keys()
+    for start in partition.records.keys() - pairs:
+        findings.add(
+            layout.index_key_of(partition.records[start].key), "is missing, its records are there", INDEX_HINT
+        )
+    for start in partition.indexes.keys() - pairs:
+        records = layout.records_key(f"{topic}/", number, start, "none")
+        findings.add(records, "is missing, its index is there", ANOTHER_COPY)
+
+    def describe(start: int) -> Segment | None:
+        with findings.catching(layout.index_key_of(partition.records[start].key)):
+            return segment_of(store, topic, number, partition.records[start])
+        return None
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        segments = [s for s in pool.map(describe, sorted(pairs)) if s is not None]
+    _check_order(segments, findings)
+    _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
+    return [ToRead(s, _size_fits(s, findings)) for s in segments]
+
+
+def _size_fits(segment: Segment, findings: Findings) -> bool:
+    if layout.compression_of(segment.key) == "none" and segment.stored != segment.bytes:
+        findings.add(segment.key, f"has {segment.stored} bytes, its index says {segment.bytes}", ANOTHER_COPY)
+        return False
+    return True
+
+
+def _check_order(segments: list[Segment], findings: Findings) -> None:
+    filled = sorted((s for s in segments if s.count), key=lambda s: s.first)
+    for a, b in pairwise(filled):
+        if b.first <= a.last:
+            findings.add(b.key, f"begins at offset {b.first}, but {a.key} ends at {a.last}", _MIXED)
+    for segment in filled:
+        name = layout.parse_segment(segment.key.rpartition("/")[2])
+        if name is not None and segment.first < name.start:
+            findings.add(segment.key, f"begins at offset {segment.first}, before its name says", _MIXED)
+
+
+def _check_index(store: Store, key: str, partition: _Partition, findings: Findings) -> None:
+    """The partition index names exactly the segments that are there."""
+    files = [*partition.records.values(), *partition.indexes.values()]
+    there = {_stem(entry.key) for entry in files}
+    if partition.index is None:
+        findings.add(key, "is missing, the partition's segments are there", INDEX_HINT)
+        return
+    key = partition.index.key
+    with findings.catching(key):
+        entries = {entry.name: entry for entry in decode_partition_index(store.get(key), key)}
+        for name in sorted(there - entries.keys()):
+            findings.add(key, f"does not name {name}, which is there", INDEX_HINT)
+        for name in sorted(entries.keys() - there):
+            findings.add(key, f"names {name}, which is not there", ANOTHER_COPY)
+        for name in sorted(entries.keys() & there):
+            if not name.endswith(f"_{entries[name].start_offset:010d}"):
+                findings.add(key, f"says that {name} starts at {entries[name].start_offset}", INDEX_HINT)
+
+
+def _stem(key: str) -> str:
+    """A segment's name without `_records` or `_index`."""
+    name = key.rpartition("/")[2]
+    return name.removesuffix(".zst").removesuffix("_records").removesuffix("_index")

@@ -1,0 +1,84 @@
+"""The objects that are there against those that restore points promise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from kbackup.archive import layout
+from kbackup.archive.segments import Segment
+from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, ToRead
+from kbackup.archive.verify.points import Sizes
+from kbackup.store.base import Store
+
+_THREADS = 32
+_ROOT = {layout.ARCHIVE, layout.LOCK}
+INDEX_HINT = f"it follows from the records file beside it; {ANOTHER_COPY}"
+
+
+def index_size(segment: Segment) -> int:
+    return 1 + 24 * segment.count
+
+
+def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings) -> list[ToRead]:
+    """Both files of every segment, by size; returns what there is to read of them."""
+    left: list[ToRead] = []
+    for segment in segments:
+        index = layout.index_key_of(segment.key)
+        item = ToRead(
+            segment,
+            _has(segment.key, segment.stored, sizes, ANOTHER_COPY, findings),
+            _has(index, index_size(segment), sizes, INDEX_HINT, findings),
+        )
+        if item.records or item.index:
+            left.append(item)
+    return left
+
+
+def _has(key: str, size: int, sizes: Sizes, hint: str, findings: Findings) -> bool:
+    there = sizes.get(key)
+    if there is None:
+        findings.add(key, "is missing", hint)
+    elif there != size:
+        findings.add(key, f"has {there} bytes, not {size}", CHANGED)
+    return there == size
+
+
+def check_kept_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
+    """Checksums that the store keeps against the tables'; returns how many it keeps none for."""
+    wanted = [(i.segment.key, i.segment.crc) for i in items if i.records]
+    wanted += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]
+
+    def compare(entry: tuple[str, str]) -> bool:
+        key, due = entry
+        with findings.catching(key):
+            kept = store.checksum(key)
+            if kept is None:
+                return False
+            if due and f"{kept:016x}" != due:
+                findings.add(key, f"has checksum {kept:016x} in the store, not {due}", CHANGED)
+        return True
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return sum(not told for told in pool.map(compare, wanted))
+
+
+def note_orphans(sizes: Sizes, promised: Collection[str], whole: bool, findings: Findings) -> None:
+    """Objects that nothing promises. They harm nobody, but take room."""
+    for key, size in sizes.items():
+        if key.startswith(layout.TOPICS):
+            if key not in promised:
+                why = (
+                    "is in no restore point (a run that was cut off, or another tool)"
+                    if whole
+                    else "is in no restore point that can be read"
+                )
+                findings.note(key, why, size)
+        elif not _is_ours(key):
+            findings.note(key, "is no file of an archive", size)
+
+
+def _is_ours(key: str) -> bool:
+    if key.startswith(layout.BACKUPS):
+        return layout.parse_backup_key(key) is not None
+    return key in _ROOT or key.startswith((layout.RESTORES, layout.SCRATCH))

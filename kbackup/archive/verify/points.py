@@ -1,0 +1,178 @@
+"""Reading every restore point that can be read, and naming what can't."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from kbackup.archive import layout
+from kbackup.archive.models import ArchiveInfo, Groups, Intent, Lease, Manifest, Refreshed, load
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import Segment
+from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings
+from kbackup.store.base import Store
+
+_THREADS = 16
+_BESIDE = (layout.SEGMENTS, layout.GROUPS, layout.METADATA)
+_KNOWN = {layout.INTENT, layout.MANIFEST, layout.REFRESHED, *_BESIDE}
+
+Sizes = Mapping[str, int]
+"""Key -> size in bytes of every object of the store."""
+
+
+@dataclass
+class Points:
+    """What could be read. `committed` is in order; `added` and `groups` are by number and lack those that are
+    damaged. `whole`: nothing is missing that the rest stands on."""
+
+    archive_id: str = ""
+    committed: list[Manifest] = field(default_factory=list)
+    added: dict[int, list[Segment]] = field(default_factory=dict)
+    groups: dict[int, Groups] = field(default_factory=dict)
+    refreshed: set[int] = field(default_factory=set)
+    whole: bool = True
+
+
+def numbers(sizes: Sizes) -> dict[int, set[str]]:
+    """The names of the files under each number of backups/, in order of the numbers."""
+    found: dict[int, set[str]] = {}
+    for key in sizes:
+        parsed = layout.parse_backup_key(key)
+        if parsed is not None:
+            found.setdefault(parsed[0], set()).add(parsed[1])
+    return dict(sorted(found.items()))
+
+
+def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
+    points = Points()
+    with findings.catching(layout.ARCHIVE):
+        points.archive_id = load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE).id
+    if layout.LOCK in sizes:
+        with findings.catching(layout.LOCK):
+            load(Lease, store.get(layout.LOCK), layout.LOCK)
+    runs = numbers(sizes)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read = pool.map(lambda seq: _manifest(store, seq, points.archive_id, findings), _closed(runs))
+        manifests = dict(zip(_closed(runs), read, strict=True))
+        _check_chain(manifests, points, findings)
+        list(pool.map(lambda m: _beside(store, m, points, findings), points.committed))
+        list(pool.map(lambda run: _around(store, run[0], run[1], manifests, points, findings), runs.items()))
+    points.whole = points.whole and all(
+        m.seq in points.added and m.seq in points.groups for m in points.committed
+    )
+    return points
+
+
+def _closed(runs: Mapping[int, set[str]]) -> list[int]:
+    return [seq for seq, files in runs.items() if layout.MANIFEST in files]
+
+
+def _manifest(store: Store, seq: int, archive_id: str, findings: Findings) -> Manifest | None:
+    key = layout.backup_key(seq, layout.MANIFEST)
+    manifest: Manifest | None = None
+    with findings.catching(key):
+        manifest = load(Manifest, store.get(key), key)
+    if manifest is None:
+        return None
+    if archive_id and manifest.archive_id != archive_id:
+        findings.add(key, f"belongs to archive {manifest.archive_id}, this is {archive_id}", CHANGED)
+        return None
+    if manifest.seq != seq:
+        findings.add(
+            key, f"is the manifest of restore point {manifest.seq}, not of the folder it is in", CHANGED
+        )
+        return None
+    return manifest
+
+
+def _check_chain(manifests: Mapping[int, Manifest | None], points: Points, findings: Findings) -> None:
+    """Each restore point names the one before it; where manifests can't be read it may be one of those."""
+    before: set[int | None] = {None}
+    for seq, manifest in manifests.items():
+        if manifest is None:
+            points.whole = False
+            before.add(seq)
+        elif manifest.status == "committed":
+            points.committed.append(manifest)
+            if manifest.parent not in before:
+                points.whole = False
+                _broken(manifest, before, manifests, findings)
+            before = {seq}
+
+
+def _broken(
+    manifest: Manifest,
+    before: set[int | None],
+    manifests: Mapping[int, Manifest | None],
+    findings: Findings,
+) -> None:
+    parent = manifest.parent
+    if parent is not None and parent not in manifests:
+        findings.add(layout.backup_key(parent, layout.MANIFEST), "is missing", ANOTHER_COPY)
+        return
+    findings.add(
+        layout.backup_key(manifest.seq, layout.MANIFEST),
+        f"names restore point {parent} as its predecessor, but that is "
+        + " or ".join(sorted(map(str, before))),
+        CHANGED,
+    )
+
+
+def _beside(store: Store, manifest: Manifest, points: Points, findings: Findings) -> None:
+    """The files that a manifest promises with size and sum."""
+    archive = Archive(store, ArchiveInfo(id=manifest.archive_id, created_at=""))
+    seq = manifest.seq
+    for name in _BESIDE:
+        key = layout.backup_key(seq, name)
+        if name not in manifest.files:
+            findings.add(
+                layout.backup_key(seq, layout.MANIFEST), f"says nothing of its file {name}", ANOTHER_COPY
+            )
+            continue
+        with findings.catching(key):
+            if name == layout.SEGMENTS:
+                points.added[seq] = archive.added(manifest)
+            elif name == layout.GROUPS:
+                points.groups[seq] = archive.groups(manifest)
+            else:
+                archive.metadata(manifest)
+
+
+def _around(
+    store: Store,
+    seq: int,
+    files: set[str],
+    manifests: Mapping[int, Manifest | None],
+    points: Points,
+    findings: Findings,
+) -> None:
+    """Intent and the mark of refreshed files; runs that never ended; what does not belong there."""
+    manifest = manifests.get(seq)
+    for name in sorted(files - _KNOWN):
+        findings.note(layout.backup_key(seq, name), "is no file of an archive")
+    if layout.INTENT in files:
+        key = layout.backup_key(seq, layout.INTENT)
+        with findings.catching(key):
+            load(Intent, store.get(key), key)
+    if layout.REFRESHED in files:
+        key = layout.backup_key(seq, layout.REFRESHED)
+        with findings.catching(key):
+            load(Refreshed, store.get(key), key)
+        points.refreshed.add(seq)
+        if manifest is not None and manifest.status == "abandoned":
+            findings.add(
+                layout.backup_key(seq, layout.MANIFEST),
+                "says that the run was abandoned, but it was committed: its files were refreshed",
+                CHANGED,
+            )
+    if layout.MANIFEST in files:
+        return
+    if layout.REFRESHED in files:
+        points.whole = False
+        findings.add(layout.backup_key(seq, layout.MANIFEST), "is missing", ANOTHER_COPY)
+    else:
+        findings.note(
+            layout.backup_key(seq, layout.INTENT),
+            "is of a run that is under way or was cut off; the next one takes over what it wrote",
+        )

@@ -1,0 +1,187 @@
+"""A small archive made by the archive's own writers, without a cluster: two restore points, all kinds of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
+from kbackup.archive.models import (
+    Group,
+    GroupOffset,
+    Groups,
+    Intent,
+    IntentTopic,
+    Loss,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicMetadata,
+    TopicState,
+    Totals,
+    dump,
+)
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.formats.record import encode
+from kbackup.store.base import Store
+from kbackup.types import RECORDS, RecordBlock
+
+T0 = 1_700_000_000_000
+"""The timestamp of offset 0, in ms; each offset is a second later."""
+
+LOSS = "offsets 10 to 14 of orders-0 were deleted at the source before they were archived"
+
+
+def records(partition: int, offsets: Sequence[int]) -> RecordBlock:
+    rows = [
+        {
+            "offset": offset,
+            "timestamp_type": 0,
+            "timestamp": T0 + offset * 1000,
+            "key": f"key {offset % 3}".encode(),
+            "value": f"value {offset} of {partition} ".encode() * 6,
+            "headers": [{"key": "trace", "value": b"1"}],
+        }
+        for offset in offsets
+    ]
+    return encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))
+
+
+def write(store: Store, target: Target, offsets: Sequence[int]) -> list[Segment]:
+    with PartitionWriter(store, target) as writer:
+        return [*writer.append(records(target.partition, offsets)), *writer.finish()]
+
+
+def make_archive(store: Store) -> Archive:
+    """Topics orders (three partitions, the last empty; a gap and a loss at 10 in partition 0) and clicks
+    (zstd; deleted at the source before restore point 2); group billing in both, and group late without lag."""
+    archive = open_or_create(store)
+    orders = [Target("orders", 1, p, 1000, "none") for p in range(3)]
+    clicks = Target("clicks", 1, 0, 1000, "zstd")
+    first = [write(store, orders[0], range(10)), write(store, orders[1], range(12)), []]
+    seen = write(store, clicks, range(20))
+    old_clicks = _topic("clicks", 1, "present", [(0, 20, seen)])
+    _commit(
+        archive,
+        1,
+        [old_clicks, _topic("orders", 1, "present", [(0, 10, first[0]), (0, 12, first[1]), (0, 0, [])])],
+        [*first[0], *first[1], *seen],
+        [_group("billing", ("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12))],
+    )
+    second = write(store, orders[0], [15, *range(17, 40)])
+    _commit(
+        archive,
+        2,
+        [
+            TopicState(
+                **{n: getattr(old_clicks, n) for n in old_clicks.__struct_fields__} | {"state": "deleted"}
+            ),
+            _topic("orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]),
+        ],
+        second,
+        [_group("billing", ("orders", 0, 17), ("orders", 1, 12)), _group("late", ("orders", 0, 41))],
+        [Loss(kind="retention", topic="orders", partition=0, start=10, end=15, message=LOSS)],
+    )
+    return archive
+
+
+def _topic(
+    name: str, captured: int, state: str, partitions: Sequence[tuple[int, int, Sequence[Segment]]]
+) -> TopicState:
+    return TopicState(
+        name=name,
+        id=f"id of {name}",
+        incarnation=1,
+        captured=captured,
+        state="present" if state == "present" else "deleted",
+        partitions=tuple(
+            PartitionState(
+                partition=number,
+                start=start,
+                end=end,
+                log_start=start,
+                log_end=end,
+                records=sum(s.count for s in segments),
+                bytes=sum(s.bytes for s in segments),
+            )
+            for number, (start, end, segments) in enumerate(partitions)
+        ),
+    )
+
+
+def _group(name: str, *offsets: tuple[str, int, int]) -> Group:
+    committed = tuple(GroupOffset(topic=t, partition=p, offset=o) for t, p, o in offsets)
+    return Group(group=name, type="consumer", state="empty", offsets=committed)
+
+
+def _commit(
+    archive: Archive,
+    seq: int,
+    topics: Sequence[TopicState],
+    segments: Sequence[Segment],
+    groups: Sequence[Group],
+    losses: Sequence[Loss] = (),
+) -> None:
+    at = f"2026-01-0{seq}T00:00:00.000Z"
+    captured = [t for t in topics if t.captured == seq]
+    intent = Intent(
+        archive_id=archive.info.id,
+        seq=seq,
+        parent=seq - 1 or None,
+        run_id=f"run {seq}",
+        host="here",
+        started_at=at,
+        isolation_level="read_committed",
+        topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=1) for t in captured),
+    )
+    archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
+    metadata = Metadata(
+        captured_at=at,
+        cluster_id="source",
+        brokers=1,
+        topics=tuple(
+            TopicMetadata(
+                name=t.name,
+                id=t.id,
+                partitions=len(t.partitions),
+                replication_factor=1,
+                internal=False,
+                configs={"retention.ms": "-1"},
+            )
+            for t in captured
+        ),
+    )
+    everything = {
+        layout.SEGMENTS: encode_segments(segments),
+        layout.GROUPS: dump(Groups(captured_at=at, groups=tuple(groups))),
+        layout.METADATA: dump(metadata),
+    }
+    manifest = Manifest(
+        status="committed",
+        archive_id=archive.info.id,
+        seq=seq,
+        parent=seq - 1 or None,
+        run_id=f"run {seq}",
+        tool="kbackup test",
+        started_at=at,
+        committed_at=at,
+        cluster_id="source",
+        topics=tuple(topics),
+        losses=tuple(losses),
+        totals=Totals(
+            topics=len(captured),
+            partitions=sum(len(t.partitions) for t in captured),
+            segments=len(segments),
+            records=sum(s.count for s in segments),
+            bytes=sum(s.bytes for s in segments),
+            stored_bytes=sum(s.stored for s in segments),
+            groups=len(groups),
+        ),
+        files={name: put_part(archive, seq, name, data) for name, data in everything.items()},
+    )
+    publish(archive, manifest)
+    refresh_derived(archive, manifest)
