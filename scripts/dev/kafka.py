@@ -204,7 +204,11 @@ class Broker:
 
     def _launch(self, node: int) -> Process:
         home = self._folder / f"node-{node}"
-        argv = _jvm("-Xmx1g", "-Xms256m", "kafka.Kafka", str(home / "server.properties"))
+        # It unpacks native libraries there, which a killed one leaves behind: so they go with its data.
+        argv = _jvm(
+            *("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}"),
+            *("kafka.Kafka", str(home / "server.properties")),
+        )
         return Process(argv, home / "log")
 
     def _wait_serving(self) -> None:
