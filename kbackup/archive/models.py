@@ -7,8 +7,9 @@ file is refused, not half understood. Times are RFC 3339 in UTC; offsets are int
 from __future__ import annotations
 
 import hashlib
+import threading
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -225,6 +226,18 @@ def dump(document: Document) -> bytes:
     return msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n"
 
 
+_decoders: dict[type[Document], msgspec.json.Decoder[Any]] = {}
+_decoders_lock = threading.Lock()
+
+
+def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
+    """Made once: msgspec 0.22 crashes the process where two threads look a type up for the first time."""
+    with _decoders_lock:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+        return _decoders[kind]
+
+
 def load(kind: type[D], data: bytes, name: str) -> D:
     """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here."""
     try:
@@ -245,7 +258,7 @@ def load(kind: type[D], data: bytes, name: str) -> D:
             "use the kbackup that wrote it, or a newer one",
         )
     try:
-        document = msgspec.json.decode(data, type=kind)
+        document = _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
         raise CorruptError(f"file {name}: {error}", "is the archive damaged? run 'kbackup verify'") from error
     if document.checksum != _sum(document):
