@@ -29,7 +29,7 @@ from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, fro
 COMMANDS = {
     "backup": ("backup", "Take a backup: one new restore point."),
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
-    "list": ("list", "List an archive's restore points, topics or segments."),
+    "list": ("list_cmd", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
     "verify": ("verify", "Verify an archive's bytes against its manifests."),
     "check": ("check", "Check configuration, access and rights before a run."),

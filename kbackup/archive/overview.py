@@ -1,0 +1,220 @@
+"""What an archive holds, summed up from manifests and segment tables; no record is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kbackup.archive import layout
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content, content_of
+from kbackup.archive.java import is_java_archive, java_content, java_topics
+from kbackup.archive.models import Loss, Manifest
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import Segment
+from kbackup.errors import NoArchiveError
+from kbackup.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PointOverview:
+    """One number under backups/. `status` is 'committed', 'abandoned' or 'unfinished' (under way, or cut off and
+    not yet sealed). Counts and sizes are what the run added, None where it committed nothing."""
+
+    number: int
+    status: str
+    committed_at: str | None
+    parent: int | None
+    topics: int | None = None
+    partitions: int | None = None
+    segments: int | None = None
+    records: int | None = None
+    bytes: int | None = None
+    stored_bytes: int | None = None
+    groups: int | None = None
+    losses: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
+    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known."""
+
+    records: int
+    bytes: int
+    stored_bytes: int
+    segments: int
+    gaps: int
+    min_timestamp: int | None
+    max_timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionOverview:
+    """Offsets [`start`, `end`) are archived."""
+
+    partition: int
+    start: int
+    end: int
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """`offset` is the next to read; `lag` is how many offsets are archived from there on."""
+
+    group: str
+    partition: int
+    offset: int
+    lag: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOverview:
+    """`as_of` is the restore point that captured it last; `state` as in the manifest."""
+
+    name: str
+    incarnation: int
+    state: str
+    as_of: int
+    replication_factor: int | None
+    configs: dict[str, str] | None
+    partitions: tuple[PartitionOverview, ...]
+    sums: Sums
+    losses: tuple[str, ...]
+    groups: tuple[GroupPosition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOverview:
+    """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
+    last restore points."""
+
+    archive: str
+    archive_id: str
+    restore_point: int | None
+    committed_at: str | None
+    restore_points: int
+    oldest: PointOverview | None
+    newest: PointOverview | None
+    sums: Sums
+    topics: tuple[TopicOverview, ...]
+    groups: tuple[str, ...]
+    losses: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def list_points(archive: Archive) -> list[PointOverview]:
+    """Every number that was ever begun, oldest first."""
+    closed = [run.seq for run in archive.runs if layout.MANIFEST in run.files]
+    unfinished = [
+        PointOverview(run.seq, "unfinished", None, None) for run in archive.runs if run.seq not in set(closed)
+    ]
+    manifests = [*archive.restore_points, *archive.abandoned]
+    return sorted([*map(_point, manifests), *unfinished], key=lambda p: p.number)
+
+
+def _point(manifest: Manifest) -> PointOverview:
+    totals = manifest.totals
+    if totals is None:
+        return PointOverview(manifest.seq, manifest.status, None, manifest.parent)
+    return PointOverview(
+        number=manifest.seq,
+        status=manifest.status,
+        committed_at=manifest.committed_at,
+        parent=manifest.parent,
+        topics=totals.topics,
+        partitions=totals.partitions,
+        segments=totals.segments,
+        records=totals.records,
+        bytes=totals.bytes,
+        stored_bytes=totals.stored_bytes,
+        groups=totals.groups,
+        losses=tuple(loss.message for loss in manifest.losses),
+        warnings=manifest.warnings,
+    )
+
+
+def overview(store: Store, wanted: str) -> ArchiveOverview:
+    """The archive as of the restore point `wanted` (a number, or 'latest'); a folder of the Java tool as it is."""
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        content = java_content(store, java_topics(store))
+        return _overview(store, content, None, [], ())
+    manifest = archive.restore_point(wanted)
+    content = content_of(archive, manifest, manifest.topics)
+    losses = [loss for m in archive.restore_points if m.seq <= manifest.seq for loss in m.losses]
+    return _overview(store, content, manifest, archive.restore_points, losses)
+
+
+def _overview(
+    store: Store,
+    content: Content,
+    manifest: Manifest | None,
+    points: Sequence[Manifest],
+    losses: Sequence[Loss],
+) -> ArchiveOverview:
+    topics = tuple(_topic(t, content, losses) for t in content.topics)
+    return ArchiveOverview(
+        archive=store.url,
+        archive_id=content.archive_id,
+        restore_point=manifest.seq if manifest is not None else None,
+        committed_at=manifest.committed_at if manifest is not None else None,
+        restore_points=len(points),
+        oldest=_point(points[0]) if points else None,
+        newest=_point(points[-1]) if points else None,
+        sums=_sums([p for t in content.topics for p in t.partitions]),
+        topics=topics,
+        groups=tuple(content.groups),
+        losses=tuple(loss.message for loss in losses),
+        warnings=manifest.warnings if manifest is not None else (),
+    )
+
+
+def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> TopicOverview:
+    return TopicOverview(
+        name=topic.name,
+        incarnation=topic.incarnation,
+        state=topic.state,
+        as_of=topic.as_of,
+        replication_factor=topic.replication_factor,
+        configs=topic.configs,
+        partitions=tuple(
+            PartitionOverview(p.partition, p.start, p.end, _sums([p])) for p in topic.partitions
+        ),
+        sums=_sums(topic.partitions),
+        losses=tuple(loss.message for loss in losses if loss.topic == topic.name),
+        groups=_positions(topic, content),
+    )
+
+
+def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, ...]:
+    ends = {p.partition: p.end for p in topic.partitions}
+    found = [
+        GroupPosition(
+            group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata
+        )
+        for group, offsets in content.groups.items()
+        for o in offsets
+        if o.topic == topic.name
+    ]
+    return tuple(sorted(found, key=lambda g: (g.group, g.partition)))
+
+
+def _sums(partitions: Iterable[ArchivedPartition]) -> Sums:
+    some = list(partitions)
+    segments: list[Segment] = [s for p in some for s in p.segments]
+    records = sum(s.count for s in segments)
+    return Sums(
+        records=records,
+        bytes=sum(s.bytes for s in segments),
+        stored_bytes=sum(s.stored for s in segments),
+        segments=len(segments),
+        gaps=sum(p.end - p.start for p in some) - records,
+        min_timestamp=min((s.min_timestamp for s in segments if s.min_timestamp is not None), default=None),
+        max_timestamp=max((s.max_timestamp for s in segments if s.max_timestamp is not None), default=None),
+    )

@@ -1,0 +1,139 @@
+"""`kbackup info`: what an archive holds, as a whole or of one topic."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+from kbackup.archive.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_size, human_time
+from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.output import Cell, Reporter
+from kbackup.cli.session import archive_store
+from kbackup.errors import UsageError
+
+
+@click.command("info")
+@click.argument("topic", required=False)
+@common_options
+@archive_option
+@click.option("-b", "--backup", default="latest", metavar="[N|latest]", help="As of this restore point.")
+@s3_options
+@pass_frame
+def command(frame: Frame, topic: str | None, backup: str) -> None:
+    """Show what an archive holds and what it lost; with TOPIC its partitions and consumer groups.
+
+    A folder that the Java tool kafka-backup wrote is shown as it is.
+    """
+    whole = overview(archive_store(frame), backup)
+    if topic is None:
+        _show_archive(whole, frame.reporter)
+        frame.reporter.document(whole)
+        return
+    found = _topic(whole, topic)
+    _show_topic(found, frame.reporter)
+    frame.reporter.document({"archive": whole.archive, "restore_point": whole.restore_point, "topic": found})
+
+
+def _topic(whole: ArchiveOverview, name: str) -> TopicOverview:
+    for topic in whole.topics:
+        if topic.name == name:
+            return topic
+    near = difflib.get_close_matches(name, [t.name for t in whole.topics], n=1)
+    hint = f"did you mean {near[0]}?" if near else "'kbackup info' lists them"
+    where = f"restore point {whole.restore_point}" if whole.restore_point else whole.archive
+    raise UsageError(f"there is no topic {name} in {where}", hint)
+
+
+def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
+    fields: list[tuple[str, Cell]] = [("archive", whole.archive), ("id", whole.archive_id)]
+    if whole.restore_point is None:
+        fields[1] = ("written by", "the Java tool kafka-backup")
+    elif whole.oldest is not None and whole.newest is not None:
+        fields += [
+            ("shown", f"restore point {whole.restore_point} of {whole.committed_at}"),
+            ("restore points", whole.restore_points),
+            ("oldest", f"{whole.oldest.number} of {whole.oldest.committed_at}"),
+            ("newest", f"{whole.newest.number} of {whole.newest.committed_at}"),
+        ]
+    reporter.fields([*fields, *_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")])
+    reporter.line()
+    reporter.table(
+        (
+            *("topic", "state", "as of", "partitions", "records", "bytes", "stored", "segments", "gaps"),
+            *("oldest record", "newest record", "losses"),
+        ),
+        [
+            (
+                t.name if t.incarnation == 1 else f"{t.name} (incarnation {t.incarnation})",
+                t.state,
+                t.as_of or None,
+                len(t.partitions),
+                *_sum_cells(t.sums),
+                len(t.losses),
+            )
+            for t in whole.topics
+        ],
+    )
+    _show_losses(whole.losses, reporter)
+    for warning in whole.warnings:
+        reporter.warning(warning)
+
+
+def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
+    fields: list[tuple[str, Cell]] = [("topic", topic.name), ("state", topic.state)]
+    if topic.as_of:
+        fields += [("as of restore point", topic.as_of), ("incarnation", topic.incarnation)]
+    if topic.configs is not None:
+        configs = ", ".join(f"{name}={value}" for name, value in topic.configs.items())
+        fields += [("replication factor", topic.replication_factor), ("configs", configs or "none")]
+    reporter.fields([*fields, *_sum_fields(topic.sums)])
+    reporter.line()
+    reporter.table(
+        (
+            *("partition", "start", "end", "records", "bytes", "stored", "segments", "gaps"),
+            *("oldest record", "newest record"),
+        ),
+        map(_partition_cells, topic.partitions),
+    )
+    if topic.groups:
+        reporter.line()
+        reporter.table(
+            ("group", "partition", "offset", "lag"),
+            [(g.group, g.partition, g.offset, g.lag) for g in topic.groups],
+        )
+    _show_losses(topic.losses, reporter)
+
+
+def _partition_cells(partition: PartitionOverview) -> tuple[Cell, ...]:
+    return (partition.partition, partition.start, partition.end, *_sum_cells(partition.sums))
+
+
+def _sum_cells(sums: Sums) -> tuple[Cell, ...]:
+    return (
+        sums.records,
+        human_size(sums.bytes),
+        human_size(sums.stored_bytes),
+        sums.segments,
+        sums.gaps,
+        human_time(sums.min_timestamp),
+        human_time(sums.max_timestamp),
+    )
+
+
+def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:
+    stored = f"{human_size(sums.stored_bytes)} stored in {sums.segments:,} segments"
+    times = f"{human_time(sums.min_timestamp)} to {human_time(sums.max_timestamp)}"
+    return [
+        ("records", sums.records),
+        ("bytes", f"{human_size(sums.bytes)}, {stored}"),
+        ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
+    ]
+
+
+def _show_losses(losses: Iterable[str], reporter: Reporter) -> None:
+    for loss in losses:
+        reporter.warning(f"loss: {loss}")

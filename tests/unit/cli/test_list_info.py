@@ -1,0 +1,172 @@
+"""`list` and `info` on archives that are at hand, through the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive import layout
+from kbackup.archive.commit import seal_unfinished
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.reader import open_archive
+from kbackup.cli.human import human_time
+from kbackup.store import open_store
+from tests.archives import LOSS, T0, make_archive
+from tests.golden.java_archive import ROOT as JAVA
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made") / "archive"
+    make_archive(open_store(str(root)))
+    return root
+
+
+def told(capsys: Said, *args: str) -> Any:
+    assert cli.main([*args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_restore_points(root: Path, capsys: Said) -> None:
+    assert cli.main(["list", str(root)]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1][:6] == ["1", "2026-01-01T00:00:00.000Z", "-", "2", "4", "42"]
+    assert lines[2][:6] == ["2", "2026-01-02T00:00:00.000Z", "1", "1", "3", "24"]
+    assert [line[-3:] for line in lines[1:]] == [["1", "0", "0"], ["2", "1", "0"]]
+    assert err == ""
+    document = told(capsys, "list", str(root))
+    assert [p["number"] for p in document["restore_points"]] == [1, 2]
+    assert document["restore_points"][1]["losses"] == [LOSS]
+    assert document["held_by"] is None
+
+
+def test_runs_that_committed_nothing_and_the_lease(tmp_path: Path, capsys: Said) -> None:
+    store = open_store(str(tmp_path / "archive"))
+    make_archive(store)
+    intent = store.get(layout.backup_key(2, layout.INTENT))
+    store.put(layout.backup_key(3, layout.INTENT), intent)
+    seal_unfinished(open_archive(store), "another")
+    store.put(layout.backup_key(4, layout.INTENT), intent)
+    assert [p["number"] for p in told(capsys, "list", store.url)["restore_points"]] == [1, 2]
+    every = told(capsys, "list", store.url, "--all")["restore_points"]
+    assert [p["status"] for p in every] == ["committed", "committed", "abandoned", "unfinished"]
+    with HeldLease(store, "kbackup backup", 60):
+        assert cli.main(["list", store.url, "--all"]) == 0
+        out, err = capsys.readouterr()
+        assert "abandoned" in out
+        assert "locked by kbackup backup on " in err
+        assert told(capsys, "list", store.url)["held_by"]["command"] == "kbackup backup"
+    assert told(capsys, "list", store.url)["held_by"] is None
+
+
+def test_what_an_archive_holds(root: Path, capsys: Said) -> None:
+    assert cli.main(["info", "-a", str(root)]) == 0
+    out, err = capsys.readouterr()
+    assert "restore point 2 of 2026-01-02" in out
+    assert f"{human_time(T0)} to {human_time(T0 + 39_000)}" in out
+    assert "billing, late" in out
+    assert err == f"warning: loss: {LOSS}\n"
+    document = told(capsys, "info", "-a", str(root))
+    states = {t["name"]: (t["state"], t["as_of"], t["sums"]["records"]) for t in document["topics"]}
+    assert states == {"clicks": ("deleted", 1, 20), "orders": ("present", 2, 46)}
+    sums = document["sums"]
+    assert sums["records"] == 66
+    assert sums["gaps"] == 5 + 1 + 1, "the loss, a hole, and one at the very end"
+    assert sums["stored_bytes"] < sums["bytes"]
+    assert (sums["min_timestamp"], sums["max_timestamp"]) == (T0, T0 + 39_000)
+    assert document["oldest"]["number"] == 1
+
+
+def test_an_earlier_restore_point(root: Path, capsys: Said) -> None:
+    document = told(capsys, "info", "-a", str(root), "--backup", "1")
+    assert (document["sums"]["records"], document["losses"], document["newest"]["number"]) == (42, [], 2)
+
+
+def test_one_topic(root: Path, capsys: Said) -> None:
+    assert cli.main(["info", "orders", "-a", str(root)]) == 0
+    out, err = capsys.readouterr()
+    assert "retention.ms=-1" in out
+    assert err == f"warning: loss: {LOSS}\n"
+    topic = told(capsys, "info", "orders", "-a", str(root))["topic"]
+    ranges = [(p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]]
+    assert ranges == [(0, 41, 34), (0, 12, 12), (0, 0, 0)]
+    assert [(g["group"], g["partition"], g["offset"], g["lag"]) for g in topic["groups"]] == [
+        ("billing", 0, 17, 24),
+        ("billing", 1, 12, 0),
+        ("late", 0, 41, 0),
+    ]
+
+
+def test_a_folder_of_the_java_tool(capsys: Said) -> None:
+    folder = str(JAVA / "archive")
+    document = told(capsys, "info", "-a", folder)
+    assert document["sums"]["records"] == 385
+    assert (document["restore_point"], document["oldest"]) == (None, None)
+    assert cli.main(["info", "-a", folder]) == 0
+    assert "written by: the Java tool" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["info", "orders.v1", "-a", folder]) == 0
+    assert "not known without reading the records" in capsys.readouterr().out
+    assert cli.main(["list", folder]) == 10
+    assert "hint: 'kbackup info' shows what it holds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "hint"),
+    [
+        (["info", "-a", "{nothing}"], 10, "check the address"),
+        (["list", "{nothing}"], 10, "check the address"),
+        (["info", "order", "-a", "{root}"], 2, "did you mean orders?"),
+        (["info", "xxxxxxxx", "-a", "{root}"], 2, "'kbackup info' lists them"),
+        (["info", "--backup", "7", "-a", "{root}"], 2, "the newest is 2; see 'kbackup list'"),
+        (["info"], 2, "give --archive"),
+    ],
+)
+def test_refusals(root: Path, tmp_path: Path, args: list[str], code: int, hint: str, capsys: Said) -> None:
+    filled = [arg.format(root=root, nothing=tmp_path / "nothing") for arg in args]
+    assert cli.main(filled) == code
+    assert f"hint: {hint}" in capsys.readouterr().err
+
+
+def test_damage_is_named(tmp_path: Path, capsys: Said) -> None:
+    root = tmp_path / "archive"
+    make_archive(open_store(str(root)))
+    (root / "backups" / "0000000001" / "segments.parquet").write_bytes(b"")
+    assert cli.main(["info", "-a", str(root)]) == 13
+    err = capsys.readouterr().err
+    assert "backups/0000000001/segments.parquet is not what its manifest says" in err
+    assert "hint: " in err
+
+
+@pytest.mark.parametrize("args", [["list"], ["info", "-a"]])
+def test_neither_spark_nor_kafka_is_loaded(root: Path, args: list[str]) -> None:
+    code = (
+        "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "
+        "print(sorted({'pyspark', 'confluent_kafka', 'boto3'} & set(sys.modules)), code)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *args, str(root)], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "[] 0"
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "1970-01-01 00:00:00Z"),
+        (-1, "1969-12-31 23:59:59Z"),
+        (None, "-"),
+        (2**62, f"{2**62} ms"),
+        (-(2**62), f"{-(2**62)} ms"),
+    ],
+)
+def test_times(ms: int | None, text: str) -> None:
+    assert human_time(ms) == text
