@@ -84,7 +84,7 @@ def encode_segments(segments: Sequence[Segment]) -> bytes:
 
 def decode_segments(data: bytes, name: str) -> list[Segment]:
     try:
-        table = pq.read_table(io.BytesIO(data))
+        table = pq.ParquetFile(io.BytesIO(data)).read()
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
     if table.schema.names != SCHEMA.names:

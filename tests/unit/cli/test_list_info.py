@@ -150,7 +150,7 @@ def test_damage_is_named(tmp_path: Path, capsys: Said) -> None:
 def test_neither_spark_nor_kafka_is_loaded(root: Path, args: list[str]) -> None:
     code = (
         "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "
-        "print(sorted({'pyspark', 'confluent_kafka', 'boto3'} & set(sys.modules)), code)"
+        "print(sorted({'pyspark', 'confluent_kafka', 'boto3', 'pandas'} & set(sys.modules)), code)"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, *args, str(root)], capture_output=True, text=True, check=True
