@@ -7,6 +7,7 @@ file is refused, not half understood. Times are RFC 3339 in UTC; offsets are int
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
@@ -22,7 +23,7 @@ def now() -> str:
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A JSON file of the archive. `checksum` is sha256 over the same document with an empty checksum."""
+    """A JSON file of the archive. `checksum` is sha256 over the same text with an empty checksum (`_sum`)."""
 
     format: str
     version: int = 1
@@ -215,14 +216,23 @@ class Lease(Document, frozen=True, kw_only=True):
 D = TypeVar("D", bound=Document)
 
 
-def _sum(document: Document) -> str:
-    bare = msgspec.structs.replace(document, checksum="")
-    return "sha256:" + hashlib.sha256(msgspec.json.encode(bare)).hexdigest()
+_CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
+
+
+def _sum(text: bytes) -> str:
+    """sha256 over the JSON text itself, without white space between its tokens and with an empty `checksum`
+    (the first member of that name).
+
+    Over the text and not over what is understood of it, so that a member with a default can be added to a
+    model without making every older file look damaged.
+    """
+    bare = _CHECKSUM.sub(b'"checksum":""', msgspec.json.format(text, indent=-1), count=1)
+    return "sha256:" + hashlib.sha256(bare).hexdigest()
 
 
 def dump(document: Document) -> bytes:
     """The file's bytes, its checksum filled in, indented for people."""
-    full = msgspec.structs.replace(document, checksum=_sum(document))
+    full = msgspec.structs.replace(document, checksum=_sum(msgspec.json.encode(document)))
     return msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n"
 
 
@@ -261,7 +271,7 @@ def load(kind: type[D], data: bytes, name: str) -> D:
         document = _decoder(kind).decode(data)
     except msgspec.ValidationError as error:
         raise CorruptError(f"file {name}: {error}", "is the archive damaged? run 'kbackup verify'") from error
-    if document.checksum != _sum(document):
+    if document.checksum != _sum(data):
         raise CorruptError(
             f"file {name} does not match its own checksum", "it was changed after it was written"
         )
