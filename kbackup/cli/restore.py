@@ -67,25 +67,29 @@ def command(frame: Frame, dry_run: bool) -> int:
 def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:
     where = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
     reporter.note(f"restore {plan.restore_id}: {where} into cluster {plan.target_cluster_id}")
-    if not dry_run:
+    if dry_run:
+        _show_what_would_be(plan, reporter)
+    elif plan.transactions:
         reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
-    else:
-        reporter.table(
-            ("topic", "becomes", "as of", "partitions", "records", "bytes"),
-            [
-                (t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes))
-                for t in plan.topics
-            ],
-        )
-        reporter.line()
-        reporter.table(
-            ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
-        )
-        reporter.line(
-            f"nothing was written; {plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
-        )
     for warning in warnings:
         reporter.warning(warning)
+
+
+def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
+    reporter.table(
+        ("topic", "becomes", "as of", "partitions", "records", "bytes"),
+        [
+            (t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes))
+            for t in plan.topics
+        ],
+    )
+    reporter.line()
+    reporter.table(
+        ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
+    )
+    reporter.line(
+        f"nothing was written; {plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
+    )
 
 
 def _show_report(report: RestoreReport, reporter: Reporter) -> None:

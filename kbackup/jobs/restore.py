@@ -136,9 +136,15 @@ def _earlier(state: Store, restore_id: str | None) -> RestorePlan | None:
         return None
     key = layout.restore_key(restore_id, layout.PLAN)
     try:
-        return load(RestorePlan, state.get(key), key)
+        plan = load(RestorePlan, state.get(key), key)
     except NotFoundError:
         return None
+    if not plan.transactions and _finished(state, plan) is None:
+        raise RefusedError(
+            f"restore {restore_id} was begun without transactions: nobody knows how far it came",
+            "delete its target topics and begin another one",
+        )
+    return plan
 
 
 def _finished(state: Store, plan: RestorePlan) -> RestoreReport | None:
