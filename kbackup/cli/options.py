@@ -62,16 +62,21 @@ def key_options(*paths: str) -> Callable[[F], F]:
     return options(*map(key_option, paths))
 
 
+def client_file_option(section: str) -> Callable[[F], F]:
+    """`--<section>-config`"""
+    return click.option(
+        f"--{section}-config",
+        metavar="FILE",
+        help=f"Java client properties of the {section} cluster.",
+        expose_value=False,
+        callback=_store_file(section),
+    )
+
+
 def cluster_options(section: str) -> Callable[[F], F]:
     """`--<section>-config` and `--bootstrap-server` for the section "source" or "target"."""
     return options(
-        click.option(
-            f"--{section}-config",
-            metavar="FILE",
-            help=f"Java client properties of the {section} cluster.",
-            expose_value=False,
-            callback=_store_file(section),
-        ),
+        client_file_option(section),
         click.option(
             "--bootstrap-server",
             f"{section}_bootstrap",

@@ -138,3 +138,5 @@ def configure_logging(verbose: int = 0) -> None:
     )
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
+    # ten lines a second while a broker is away; what it said last is in our errors
+    logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)

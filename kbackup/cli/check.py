@@ -1,0 +1,54 @@
+"""`kbackup check`: whether a backup would work, step by step."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import (
+    archive_option,
+    client_file_option,
+    common_options,
+    key_option,
+    s3_options,
+    source_options,
+    spark_options,
+)
+from kbackup.cli.session import archive_store, spark_session
+from kbackup.jobs.check import check
+from kbackup.jobs.steps import Step
+
+
+@click.command("check")
+@common_options
+@archive_option
+@source_options
+@client_file_option("target")
+@key_option("backup.topics", "-t", "--topic", "--topics")
+@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
+@key_option("backup.groups", "-g", "--group", "--groups")
+@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
+@click.option("--target", is_flag=True, help="Also check what a restore into [target] needs.")
+@click.option("--spark", is_flag=True, help="Also start Spark and run a task.")
+@s3_options
+@spark_options
+@pass_frame
+def command(frame: Frame, target: bool, spark: bool) -> int:
+    """Check access and rights before a run: walks the path that a backup takes and leaves nothing behind.
+
+    Source: reach it, see topics, offsets, configs and groups, read a record. Archive: open it, conditional writes,
+    upload, read, list, delete, clock, lease. Every step is told, with what to do where it failed; the exit code is
+    that of the first failure.
+    """
+    reporter = frame.reporter
+
+    def show(step: Step) -> None:
+        word = step.status.upper() if step.status == "failed" else step.status
+        reporter.line(f"{word:<8} {step.name}: {step.detail}")
+        if step.hint:
+            reporter.line(f"{'':<8}   hint: {step.hint}")
+
+    with spark_session(frame.config) as session:
+        report = check(frame.config, lambda: archive_store(frame), show, target, session if spark else None)
+    reporter.document(report)
+    return report.exit_code

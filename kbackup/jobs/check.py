@@ -1,0 +1,241 @@
+"""The check job: walks the path that a backup takes, for real but with next to nothing, and says of each step
+whether it works. It leaves nothing behind, in the archive or in the clusters."""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kbackup.archive import layout
+from kbackup.archive.lease import describe, holder
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup, Config
+from kbackup.errors import LockedError, NoArchiveError, StoreError
+from kbackup.jobs import capture
+from kbackup.jobs.plan import LiveTopic
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.select import Selection
+from kbackup.jobs.steps import Step, Steps
+from kbackup.jobs.tasks import run_tasks
+from kbackup.kafka.admin import Cluster, Topic
+from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.read import RangeReader
+from kbackup.store.base import Store
+from kbackup.store.probe import check_conditional_writes
+from kbackup.types import OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spark = Callable[[], "SparkSession"]
+
+_SKEW = 60.0  # s between two clocks; leases live about as long
+_READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches from each
+_SCRATCH_BYTES = 256 << 10
+_WRITES = (
+    "archive: conditional writes",
+    "archive: upload, read, list",
+    "archive: clock",
+    "archive: delete",
+    "archive: lease",
+)
+_SOURCE = ("source: topics", "source: offsets", "source: configs", "source: read", "source: groups")
+_TARGET = ("target: create topics", "target: transactions")
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    steps: tuple[Step, ...]
+    exit_code: int
+
+
+def check(
+    config: Config,
+    store: Callable[[], Store],
+    show: Callable[[Step], None],
+    target: bool = False,
+    spark: Spark | None = None,
+) -> CheckReport:
+    """`store` gives the archive's store or says why it can't. `target` also checks what a restore needs, `spark`
+    that a task runs."""
+    steps = Steps(show)
+    with steps.trying("configuration") as step:
+        step.detail = "loaded"
+    head = _check_archive(steps, store)
+    _check_source(steps, config.source, config.backup, head)
+    if target:
+        _check_target(steps, config.target, config.restore.transactions)
+    if spark is not None:
+        with steps.trying("spark: run a task") as step:
+            step.detail = _run_a_task(spark)
+    return CheckReport(tuple(steps.done), steps.exit_code)
+
+
+def _check_archive(steps: Steps, named: Callable[[], Store]) -> Manifest | None:
+    """Returns the newest restore point."""
+    head: Manifest | None = None
+    reached = False
+    with steps.trying("archive: open") as step:
+        store = named()
+        try:
+            archive = open_archive(store)
+            reached = True
+            head = archive.head
+            newest = f"restore point {head.seq} of {head.committed_at}" if head else "no restore point yet"
+            step.detail = f"{store.url}: {newest}"
+        except NoArchiveError:
+            reached = True
+            step.detail = f"{store.url}: none there, the first backup makes it"
+    if not reached:
+        steps.skip(_WRITES, "the archive was not reached")
+        return None
+    scratch = f"{layout.SCRATCH}{uuid.uuid4().hex}"
+    with steps.trying(_WRITES[0]) as step:
+        check_conditional_writes(store, scratch)
+        step.detail = "two writers can't overwrite each other"
+    _check_writes(steps, store, f"{scratch}/object")
+    with steps.trying(_WRITES[4]) as step:
+        lease = holder(store)
+        if lease is not None:
+            raise LockedError(
+                f"archive {store.url} is locked by {describe(lease)}", "a backup can begin when it ends"
+            )
+        step.detail = "free"
+    return head
+
+
+def _check_writes(steps: Steps, store: Store, key: str) -> None:
+    """Upload, read, list, look at the clock, delete: the object goes even where a step failed."""
+    data = secrets.token_bytes(_SCRATCH_BYTES)
+    began = time.time()
+    with steps.trying(_WRITES[1]) as step:
+        with store.upload(key) as upload:
+            upload.write(data)
+            upload.commit()
+        half = len(data) // 2
+        if store.get_range(key, half, 100) != data[half : half + 100]:
+            raise StoreError(f"{store.url} gave other bytes than were written", "look for a cache in between")
+        if key not in {entry.key for entry in store.list(key)}:
+            raise StoreError(f"{store.url} does not list what was written", "look for a cache in between")
+        step.detail = f"{len(data) >> 10} KiB"
+    with steps.trying(_WRITES[2]) as step:
+        step.detail = "agrees with this machine's"
+        skew = store.stat(key).modified - (began + time.time()) / 2
+        if abs(skew) > _SKEW:
+            ahead = "ahead of" if skew > 0 else "behind"
+            step.warn(
+                f"the store's is {abs(skew):.0f} s {ahead} this machine's",
+                "set both by NTP: leases go by the clocks of the machines that take them",
+            )
+    with steps.trying(_WRITES[3]) as step:
+        for failed in store.delete([key]):
+            raise failed.error
+        if any(True for _ in store.list(key)):
+            raise StoreError(f"{store.url} lists an object that was deleted", "look for a cache in between")
+        step.detail = "nothing is left"
+
+
+def _check_source(steps: Steps, source: Mapping[str, str], options: Backup, head: Manifest | None) -> None:
+    cluster = _reach(steps, source, "source")
+    if cluster is None:
+        steps.skip(_SOURCE, "the source was not reached")
+        return
+    topics: dict[str, Topic] | None = None
+    with steps.trying(_SOURCE[0]) as step:
+        selection = Selection.of(options.topics, options.exclude_topics)
+        topics, existing = capture.discover(cluster, selection, head)
+        step.detail = f"{len(topics)} of {len(existing)} selected"
+        if not topics:
+            step.warn(
+                f"none of {len(existing)} selected: a backup would hold no record",
+                "check backup.topics, and whether this user may describe the topics",
+            )
+    if topics is None:
+        steps.skip(_SOURCE[1:], "the topics are not known")
+        return
+    live: list[LiveTopic] = []
+    with steps.trying(_SOURCE[1]) as step:
+        live = capture.live_topics(cluster, topics, options.isolation_level)
+        step.detail = f"{sum(len(t.partitions) for t in live)} partitions"
+    with steps.trying(_SOURCE[2]) as step:
+        cluster.topic_configs(topics)
+        step.detail = "readable"
+    with steps.trying(_SOURCE[3]) as step:
+        step.detail = _read_some(source, options, live)
+    with steps.trying(_SOURCE[4]) as step:
+        groups = capture.groups(cluster, Selection.of(options.groups, options.exclude_groups), set(topics))
+        step.detail = f"{len(groups.groups)} with offsets of these topics"
+        if groups.not_carried:
+            said = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
+            step.warn(f"{len(groups.not_carried)} can't be read: {said}", "give DESCRIBE on these groups")
+
+
+def _reach(steps: Steps, properties: Mapping[str, str], role: str) -> Cluster | None:
+    with steps.trying(f"{role}: reach") as step:
+        cluster = Cluster(properties, role)
+        cluster_id, brokers = cluster.connect()
+        step.detail = f"cluster {cluster_id}, {brokers} broker(s)"
+        return cluster
+    return None
+
+
+def _read_some(source: Mapping[str, str], options: Backup, live: list[LiveTopic]) -> str:
+    """A record of one partition of each topic, of the first so many that hold any."""
+    filled = [
+        OffsetRange(t.name, number, p.start, p.start + 1)
+        for t in live
+        for number, p in sorted(t.partitions.items())
+        if p.start < p.end
+    ]
+    ranges = list({r.topic: r for r in reversed(filled)}.values())[-_READ_TOPICS:]
+    if not ranges:
+        return "nothing to read: every partition is empty"
+    reader = RangeReader(
+        source,
+        options.isolation_level,
+        f"kbackup-backup-check-{uuid.uuid4().hex}",
+        options.poll_timeout_seconds,
+        len(ranges),
+    )
+    try:
+        records = sum(len(block) for _, block in reader.read(ranges))
+    finally:
+        reader.close()
+    return f"{records} record(s) from {len(ranges)} topic(s)"
+
+
+def _check_target(steps: Steps, target: Mapping[str, str], transactions: bool) -> None:
+    cluster = _reach(steps, target, "target")
+    if cluster is None:
+        steps.skip(_TARGET, "the target was not reached")
+        return
+    name = f"kbackup-check-{uuid.uuid4().hex}"
+    with steps.trying(_TARGET[0]) as step:
+        cluster.create_topic(name, 1, -1, {}, dry_run=True)
+        step.detail = "allowed"
+    if not transactions:
+        steps.skip(_TARGET[1:], "restore.transactions is off")
+        return
+    with steps.trying(_TARGET[1]) as step:
+        producer = BlockProducer(target, name, layout.progress_group(name))
+        try:
+            producer.start([TopicPartition(name, 0)])
+        finally:
+            producer.close()
+        step.detail = "allowed"
+
+
+def _run_a_task(spark: Spark) -> str:
+    session = spark()
+    (python,) = run_tasks(session, [0], _python_version)
+    return f"Spark {session.version} on {session.sparkContext.master}, tasks run in Python {python}"
+
+
+def _python_version(task: int, progress: ProgressSender) -> Iterator[str]:
+    yield platform.python_version()
