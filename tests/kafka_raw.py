@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 from awscrt.checksums import crc32c
@@ -20,11 +21,25 @@ Record = tuple[bytes | None, bytes | None, int, Sequence[Header]]
 NO_TIMESTAMP = -1
 _PRODUCE, _VERSION, _CORRELATION = 0, 8, 7
 _ALL_IN_SYNC, _TIMEOUT_MS = -1, 30_000
+_NOT_YET = {3, 6}  # unknown topic or partition, not its leader
 _NO_PRODUCER = struct.pack(">qhi", -1, -1, -1)
 
 
 def raw_produce(bootstrap: str, topic: str, partition: int, records: Sequence[Record]) -> int:
     """Append `records` as one batch to a partition (plain text listener); returns the first one's offset."""
+    until = time.monotonic() + _TIMEOUT_MS / 1000
+    while True:
+        error, base_offset = _produce(bootstrap, topic, partition, records)
+        if error not in _NOT_YET or time.monotonic() > until:
+            break
+        time.sleep(0.1)  # the topic is so new that its leader does not know yet
+    if error:
+        raise RuntimeError(f"{topic}-{partition}: the broker refused the batch with error code {error}")
+    return base_offset
+
+
+def _produce(bootstrap: str, topic: str, partition: int, records: Sequence[Record]) -> tuple[int, int]:
+    """The broker's error code and the base offset."""
     host, port = _leader(bootstrap, topic, partition)
     name, batch = topic.encode(), record_batch(records)
     body = b"".join(
@@ -42,9 +57,7 @@ def raw_produce(bootstrap: str, topic: str, partition: int, records: Sequence[Re
             answer = stream.read(size)
     # correlation, topic count, name, partition count, partition, error, base offset
     error, base_offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(name) + 4 + 4)
-    if error:
-        raise RuntimeError(f"{topic}-{partition}: the broker refused the batch with error code {error}")
-    return int(base_offset)
+    return error, base_offset
 
 
 def record_batch(records: Sequence[Record], attributes: int = 0) -> bytes:

@@ -1,0 +1,163 @@
+"""The command line on the session's Spark, and archives on the real S3 server."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.config import Config
+from kbackup.store import S3Options, open_store
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+    from tests.integration.zoo import Zoo
+
+SEGMENT_BYTES = 4 << 10
+SPLIT_RECORDS = 1_000
+PACK_RECORDS = 300
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended: exit code, its JSON document, and what it said on stderr."""
+
+    code: int
+    document: dict[str, Any]
+    err: str
+
+
+@dataclass
+class CountedSpark:
+    """The session, with a note of how many tasks each job has."""
+
+    session: SparkSession
+    tasks: list[int] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    def range(self, count: int, **more: Any) -> Any:
+        self.tasks.append(count)
+        return self.session.range(count, **more)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A place of its own, empty at first."""
+
+    url: str
+    store: Store
+
+    def objects(self) -> dict[str, str]:
+        """Every key with its version."""
+        return {entry.key: entry.etag for entry in self.store.list()}
+
+
+@dataclass
+class Kbackup:
+    """`python -m kbackup` in this process. All goes to one broker, and to archives on one S3 server."""
+
+    spark: CountedSpark
+    config: Path
+
+    def __call__(self, *arguments: str) -> Outcome:
+        out, err = io.StringIO(), io.StringIO()
+
+        @contextmanager
+        def given(config: Config) -> Iterator[Callable[[], CountedSpark]]:
+            yield lambda: self.spark
+
+        with (
+            mock.patch("kbackup.cli.backup.spark_session", given),
+            mock.patch("kbackup.cli.restore.spark_session", given),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            code = main([*arguments, "--json", "--config", str(self.config)])
+        return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+
+    def backup(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
+        return self._must(code, self("backup", "--archive", archive.url, *arguments))
+
+    def restore(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
+        return self._must(code, self("restore", archive.url, *arguments))
+
+    def _must(self, code: int, outcome: Outcome) -> dict[str, Any]:
+        assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
+        return outcome.document
+
+
+@pytest.fixture(scope="session")
+def kbackup(
+    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Kbackup:
+    config = tmp_path_factory.mktemp("kbackup") / "kbackup.toml"
+    config.write_text(
+        f"""
+        [source]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [target]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [s3]
+        endpoint_url = "{minio_server.endpoint_url}"
+        region = "{minio_server.region}"
+        access_key_id = "{minio_server.access_key}"
+        secret_access_key = "{minio_server.secret_key}"
+        [backup]
+        segment_bytes = {SEGMENT_BYTES}
+        split_records = {SPLIT_RECORDS}
+        pack_records = {PACK_RECORDS}
+        """
+    )
+    return Kbackup(CountedSpark(spark), config)
+
+
+@pytest.fixture(scope="session")
+def archive_bucket(minio_server: Minio) -> str:
+    name = f"archives-{secrets.token_hex(6)}"
+    minio_server.create_bucket(name)
+    return name
+
+
+@pytest.fixture(scope="session")
+def new_archive(minio_server: Minio, archive_bucket: str) -> Callable[[], Archive]:
+    """Makes archives, each under a prefix of its own."""
+    options = S3Options(
+        endpoint_url=minio_server.endpoint_url,
+        region=minio_server.region,
+        access_key_id=minio_server.access_key,
+        secret_access_key=minio_server.secret_key,
+    )
+
+    def new() -> Archive:
+        url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
+        return Archive(url, open_store(url, options))
+
+    return new
+
+
+@pytest.fixture
+def archive(new_archive: Callable[[], Archive]) -> Archive:
+    return new_archive()
+
+
+@pytest.fixture(scope="session")
+def zoo(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) -> Zoo:
+    """Topics of all kinds, backed up three times. Nobody changes them or their archive."""
+    from tests.integration.zoo import build
+
+    return build(broker, f"zoo-{secrets.token_hex(4)}", new_archive(), kbackup)

@@ -1,0 +1,135 @@
+"""One archive of many odd topics, three runs deep, with what the cluster held at each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Producer
+
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.truth import Position, Records, commit, log_ends, positions, read_topic
+from tests.unit.formats.reference import Record
+
+BUILDERS: dict[str, Callable[[Broker, str], None]] = {
+    "odd": topics.make_odd,
+    "stamped": topics.make_stamped,
+    "big": topics.make_big,
+    "compacted": topics.make_compacted,
+    "ledger": topics.make_ledger,
+    "open": topics.make_plain,
+    "trimmed": topics.make_trimmed,
+    "long": topics.make_long,
+    "growing": topics.make_plain,
+    "reborn": topics.make_plain,
+    "overtaken": topics.make_plain,
+    "gone": topics.make_plain,
+}
+FIRST = list(BUILDERS)
+SECOND = [*(name for name in FIRST if name != "gone"), "late"]
+PLACES = ("start", "middle", "gap", "end", "beyond")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A run of the backup, and what it had to find, by short names of topics and places of groups."""
+
+    report: dict[str, Any]
+    records: dict[str, Records]
+    groups: dict[str, dict[tuple[str, int], Position]]
+
+
+@dataclass
+class Zoo:
+    broker: Broker
+    prefix: str
+    archive: Archive
+    moments: list[Moment] = field(default_factory=list)
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    def group(self, place: str) -> str:
+        return f"{self.prefix}-{place}"
+
+    @property
+    def selection(self) -> list[str]:
+        return ["-t", f"/{self.prefix}-.*/", "-g", f"/{self.prefix}-.*/"]
+
+    def held(self, name: str, moment: int) -> Records:
+        """What the archive must have of a topic at restore point `moment`: also what the cluster has lost since."""
+        here = self.moments[moment - 1].records[name]
+        before = self.moments[0].records[name] if moment > 1 and name in FIRST and name != "reborn" else {}
+        found: Records = {}
+        for partition, records in here.items():
+            merged = {r.offset: r for r in [*before.get(partition, []), *records]}
+            found[partition] = [merged[offset] for offset in sorted(merged)]
+        return found
+
+    def read(self, names: list[str]) -> dict[str, Records]:
+        return {name: read_topic(self.broker.bootstrap, self.topic(name)) for name in names}
+
+
+def build(broker: Broker, prefix: str, archive: Archive, kbackup: Kbackup) -> Zoo:
+    """Fill, back up, change, back up, and once more without a change."""
+    zoo = Zoo(broker, prefix, archive)
+    for name, make in BUILDERS.items():
+        make(broker, zoo.topic(name))
+    unfinished = topics.begin(broker, zoo.topic("open"), 0, topics.numbered(15, "open"))
+    topics.wait_compacted(broker, zoo.topic("compacted"))
+    _take(zoo, kbackup, FIRST, 0)
+    _change(zoo, unfinished)
+    _take(zoo, kbackup, SECOND, 3)
+    _take(zoo, kbackup, SECOND, 0)
+    return zoo
+
+
+def _take(zoo: Zoo, kbackup: Kbackup, names: list[str], code: int) -> None:
+    records = zoo.read(names)
+    for name, partitions in records.items():
+        _place_groups(zoo, name, partitions)
+    groups = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    report = kbackup.backup(zoo.archive, *zoo.selection, code=code)
+    zoo.moments.append(Moment(report, records, groups))
+
+
+def _place_groups(zoo: Zoo, name: str, partitions: Records) -> None:
+    ends = log_ends(zoo.broker.bootstrap, zoo.topic(name))
+    for place in PLACES:
+        wanted = {
+            (zoo.topic(name), p): Position(_offset(place, records, ends[p]), f"{place} of {name}-{p} ü")
+            for p, records in partitions.items()
+        }
+        commit(zoo.broker.bootstrap, zoo.group(place), wanted)
+
+
+def _offset(place: str, records: list[Record], end: int) -> int:
+    there = [r.offset for r in records]
+    if place == "middle":
+        return there[len(there) // 2] if there else 0
+    if place == "gap":  # where there is none: just after the first record
+        missing = sorted(set(range(there[0], end)) - set(there)) if there else []
+        return missing[len(missing) // 2] if missing else min(1, end)
+    return {"start": 0, "end": end, "beyond": end + 1000}[place]
+
+
+def _change(zoo: Zoo, unfinished: Producer) -> None:
+    """What may happen between two backups."""
+    broker, topic = zoo.broker, zoo.topic
+    unfinished.commit_transaction(60)
+    topics.committed(broker, topic("ledger"), 1, topics.numbered(6, "later"))
+    topics.aborted(broker, topic("ledger"), 2, topics.numbered(6, "never"))
+    topics.produce(broker, topic("long"), 0, topics.numbered(200, "later"))
+    topics.add_partitions(broker, topic("growing"), 4)
+    topics.produce(broker, topic("growing"), 0, topics.numbered(5, "later"))
+    topics.produce(broker, topic("growing"), 2, topics.numbered(8, "new"))
+    topics.delete_topic(broker, topic("reborn"))
+    broker.create_topic(topic("reborn"), 1)
+    topics.produce(broker, topic("reborn"), 0, topics.numbered(30, "second life"))
+    topics.produce(broker, topic("overtaken"), 0, topics.numbered(50, "later"))
+    topics.delete_records(broker, topic("overtaken"), {0: 70})
+    topics.delete_topic(broker, topic("gone"))
+    topics.make_plain(broker, topic("late"))

@@ -1,0 +1,225 @@
+"""What a cluster and an archive really hold, record by record, and whether one is the other.
+
+A cluster is read by confluent-kafka's message objects, an archive's files by the plain decoder of the unit
+tests: neither goes through the code that reads and writes them in a backup.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import zstandard
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kbackup.archive import layout
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment
+from kbackup.store.base import Store
+from tests.unit.formats.reference import Record, decode_records
+
+Records = dict[int, list[Record]]
+"""Records by partition, in order; a partition with none is there too."""
+
+_PATIENCE = 90.0  # s
+_MOST = 1 << 30  # bytes; more than any segment of a test
+
+
+class Position(NamedTuple):
+    """Where a consumer group stands in a partition."""
+
+    offset: int
+    metadata: str = ""
+
+
+def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") -> Records:
+    """All that a consumer of this isolation level gets to see."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "kbackup-tests-truth",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        found: Records = {p: [] for p in sorted(partitions)}
+        going, until = set(partitions), time.monotonic() + _PATIENCE
+        while going:
+            assert time.monotonic() < until, f"no end of {topic}, partitions {sorted(going)}"
+            for message in consumer.consume(1000, 0.1):
+                partition, error = message.partition(), message.error()
+                assert partition is not None, error
+                if error is None:
+                    found[partition].append(record_of(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    going.discard(partition)
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+    return found
+
+
+def record_of(message: Message) -> Record:
+    """A message with the archive's timestamp types: a create time of -1 is a record without a timestamp."""
+    offset = message.offset()
+    kind, stamp = message.timestamp()
+    assert offset is not None
+    kind = -2 if (kind, stamp) == (1, -1) else kind - 1
+    # pairs of name and bytes; the stubs allow what produce() takes, dicts too
+    headers: list[Any] = list(message.headers() or [])
+    return Record(offset, kind, stamp if kind >= 0 else None, message.key(), message.value(), headers)
+
+
+def log_ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, int]:
+    """The last stable offset of each partition, or its high watermark."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    level = IsolationLevel[isolation.upper()]
+    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
+    futures = admin.list_offsets(asked, isolation_level=level)
+    return {tp.partition: future.result(30).offset for tp, future in futures.items()}
+
+
+def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Position]) -> None:
+    """Put a group without members at `positions`."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    wanted = [TopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
+    try:
+        for some in consumer.commit(offsets=wanted, asynchronous=False) or []:
+            assert some.error is None, some.error
+    finally:
+        consumer.close()
+
+
+def positions(bootstrap: str, group: str) -> dict[tuple[str, int], Position]:
+    """All that a group has committed."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {
+        (p.topic, p.partition): Position(p.offset, p.metadata or "")
+        for p in future.result(30).topic_partitions
+        if p.offset >= 0
+    }
+
+
+def archive_records(
+    store: Store, topic: str, manifest: Manifest | None = None, incarnation: int | None = None
+) -> Records:
+    """What a restore point (default: the newest) holds of a topic, from the files that it names.
+
+    Each segment's index is compared with its records on the way, and its descriptor with both.
+    """
+    archive = open_archive(store)
+    point = manifest or archive.restore_point("latest")
+    (state,) = [t for t in point.topics if t.name == topic and incarnation in (None, t.incarnation)]
+    found: Records = {p.partition: [] for p in state.partitions}
+    for segment in archive.segments(point, [state]):
+        found[segment.partition] += segment_records(store, segment)
+    for partition in state.partitions:
+        held = found[partition.partition]
+        assert partition.records == len(held)
+        assert all(partition.start <= record.offset < partition.end for record in held)
+    return found
+
+
+def segment_records(store: Store, segment: Segment) -> list[Record]:
+    """One segment's records; descriptor, index and records must say the same."""
+    plain = plain_records(store, segment.key)
+    records = decode_records(plain[1:])
+    index = store.get(layout.index_key_of(segment.key))
+    entries = list(struct.iter_unpack(">qqq", index[1:]))
+    assert (plain[:1], index[:1]) == (b"\1", b"\1"), segment.key
+    assert [offset for offset, _, _ in entries] == [r.offset for r in records], segment.key
+    ends = [1, *(position + length for _, position, length in entries)]
+    assert [position for _, position, _ in entries] == ends[:-1], segment.key
+    assert ends[-1] == len(plain) == segment.bytes, segment.key
+    assert (segment.first, segment.last) == (records[0].offset, records[-1].offset), segment.key
+    assert (segment.count, segment.largest) == (len(records), max(n for _, _, n in entries)), segment.key
+    stamps = [r.timestamp for r in records if r.timestamp is not None]
+    extremes = (min(stamps, default=None), max(stamps, default=None))
+    assert (segment.min_timestamp, segment.max_timestamp) == extremes, segment.key
+    return records
+
+
+def plain_records(store: Store, key: str) -> bytes:
+    """A records file as documented, whatever it is stored as."""
+    data = store.get(key)
+    if not key.endswith(".zst"):
+        return data
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        return reader.read(_MOST)
+
+
+def documented_records(store: Store, folder: str) -> Records:
+    """The same by the documented format alone: a topic folder's partition indexes lead to its records files."""
+    names = [entry.key.removeprefix(folder) for entry in store.list(folder)]
+    numbers = {n: p for n in names if (p := layout.parse_partition_index(n)) is not None}
+    found: Records = {p: [] for p in sorted(numbers.values())}
+    for name, partition in numbers.items():
+        for stem, start in partition_index(store.get(folder + name)):
+            stored = next(n for n in names if n in (f"{stem}_records", f"{stem}_records.zst"))
+            records = decode_records(plain_records(store, folder + stored)[1:])
+            assert [r.offset for r in records[:1]] == [start], folder + stored
+            found[partition] += records
+    return found
+
+
+def partition_index(data: bytes) -> list[tuple[str, int]]:
+    """The segments' names and first offsets."""
+    assert data[:1] == b"\1"
+    at, entries = 1, []
+    while at < len(data):
+        (length,) = struct.unpack_from(">i", data, at)
+        stem = data[at + 4 : at + 4 + length].decode()
+        entries.append((stem, struct.unpack_from(">q", data, at + 4 + length)[0]))
+        at += 12 + length
+    return entries
+
+
+Content = tuple[int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+def content(record: Record) -> Content:
+    """What a restore keeps: timestamp, key, value and headers.
+
+    librdkafka can't send timestamp 0: it becomes 1.
+    """
+    return record.timestamp or (1 if record.timestamp == 0 else None), *record[3:]
+
+
+def assert_restored(source: Records, target: Records) -> None:
+    """The same records in the same partitions and order; offsets and the kind of timestamp may differ."""
+    assert source.keys() == target.keys()
+    for partition, records in source.items():
+        wanted, found = list(map(content, records)), list(map(content, target[partition]))
+        assert len(found) == len(wanted), f"partition {partition}"
+        for number, (a, b) in enumerate(zip(wanted, found, strict=True)):
+            assert a == b, f"partition {partition}, record {number}, source offset {records[number].offset}"
+
+
+def expected_offset(committed: int, source: Sequence[Record], target: Sequence[Record], end: int) -> int:
+    """Where a group that stood at `committed` belongs: on the first restored record at or after it, else `end`.
+
+    `target` are the restored records, in the source's order.
+    """
+    pairs: Iterable[tuple[Record, Record]] = zip(source, target, strict=True)
+    return next((t.offset for s, t in pairs if s.offset >= committed), end)
