@@ -7,9 +7,11 @@ records need no special case.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from contextlib import contextmanager
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +59,16 @@ class Vanished(NamedTuple):
     end: int
 
 
+class _Part(NamedTuple):
+    """A run of one partition's messages: the records that lie in its range, whether they reach its end, and what
+    the consumer reports beside records."""
+
+    tp: TopicPartition
+    block: RecordBlock | None
+    ended: bool
+    reports: list[Message]
+
+
 class RangeReader:
     """One consumer for a task's ranges. `vanished` collects what retention took while reading.
 
@@ -90,32 +102,30 @@ class RangeReader:
         size = 500
         heard = time.monotonic()
         while waiting:
-            with self._connection.errors("a read"):
-                messages = self._consumer.consume(size, _WAIT)
-            if not messages:
+            count, parts = self._take(size, waiting)
+            if not count:
                 self._check_silence(heard, waiting)
                 continue
             heard = time.monotonic()
             received = 0
-            for tp, some in _by_partition(messages):
+            for tp, block, ended, reports in parts:
                 if tp not in waiting:
                     continue
-                records = [m for m in some if m.error() is None]
-                if records:
-                    block, ended = _block(records, waiting[tp])
-                    if block is not None:
-                        received += block.nbytes
-                        positions[tp] = int(block.offsets[-1]) + 1
-                        yield tp, block
-                    if ended:
-                        del waiting[tp]
-                        continue
-                if len(records) < len(some) and self._handle(
-                    [m for m in some if m.error()], waiting[tp], positions
-                ):
+                if block is not None:
+                    received += block.nbytes
+                    positions[tp] = int(block.offsets[-1]) + 1
+                    yield tp, block
+                if ended or self._handle(reports, waiting[tp], positions):
                     del waiting[tp]
             if received:
-                size = int(min(max(_BATCH_BYTES * len(messages) // received, 10), _BATCH_RECORDS))
+                size = int(min(max(_BATCH_BYTES * count // received, 10), _BATCH_RECORDS))
+
+    def _take(self, size: int, waiting: dict[TopicPartition, OffsetRange]) -> tuple[int, list[_Part]]:
+        """At most `size` messages: how many there were, and what became of them."""
+        with self._connection.errors("a read"), _no_collections():
+            messages = self._consumer.consume(size, _WAIT)
+            found = [_part(tp, some, waiting[tp]) for tp, some in _by_partition(messages) if tp in waiting]
+            return len(messages), found
 
     def _assign(self, positions: dict[TopicPartition, int]) -> None:
         with self._connection.errors("an assignment"):
@@ -189,22 +199,34 @@ def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition, lis
                     raise KafkaException(error)
 
 
-def _block(messages: list[Message], wanted: OffsetRange) -> tuple[RecordBlock | None, bool]:
-    """The block of those messages that lie in the range, and whether they reach its end."""
-    offsets = np.array([m.offset() for m in messages], np.int64)
-    ended = bool(offsets[-1] >= wanted.end - 1)
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Without Python's cycle collector, which would walk over every message again and again: measured at 40 % of
+    a backup task's CPU. Messages are in no cycle and go when they are let go."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _part(tp: TopicPartition, messages: list[Message], wanted: OffsetRange) -> _Part:
+    records = [m for m in messages if m.error() is None]
+    reports = [m for m in messages if m.error() is not None] if len(records) < len(messages) else []
+    offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
+    ended = bool(len(offsets) and offsets[-1] >= wanted.end - 1)
     keep = int(np.searchsorted(offsets, wanted.end))
-    if keep < len(messages):
-        messages, offsets = messages[:keep], offsets[:keep]
-    if not messages:
-        return None, ended
-    return encode(_batch(messages, offsets)), ended
+    block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
+    return _Part(tp, block, ended, reports)
 
 
 def _batch(messages: list[Message], offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.RecordBatch:
     """Message objects as `RECORDS`. A create time of -1 is the wire's word for 'none': type -2, as the Java
     tool has it."""
-    stamps = np.array([m.timestamp() for m in messages], np.int64)
+    pairs = chain.from_iterable(map(Message.timestamp, messages))
+    stamps = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2)
     kinds = stamps[:, 0] - 1
     kinds[(stamps[:, 0] == TIMESTAMP_CREATE_TIME) & (stamps[:, 1] == -1)] = -2
     timestamps = pa.array(stamps[:, 1], mask=kinds < 0)
@@ -213,8 +235,8 @@ def _batch(messages: list[Message], offsets: np.ndarray[tuple[int], np.dtype[np.
             pa.array(offsets),
             pa.array(kinds.astype(np.int8)),
             timestamps,
-            pa.array([m.key() for m in messages], pa.large_binary()),
-            pa.array([m.value() for m in messages], pa.large_binary()),
+            pa.array(list(map(Message.key, messages)), pa.large_binary()),
+            pa.array(list(map(Message.value, messages)), pa.large_binary()),
             _headers(messages),
         ],
         schema=RECORDS,
