@@ -176,7 +176,8 @@ def make_tasks(
     ranges: Iterable[OffsetRange], split_records: int, pack_records: int
 ) -> list[list[OffsetRange]]:
     """Ranges as tasks: those of more than `split_records` offsets are cut, those of fewer than `pack_records`
-    share a task.
+    share a task. `ranges` of one partition stand together; no task has two of them: its consumer reads a
+    partition in one place.
 
     Offsets count, since nobody knows the records of a range before reading it. Big tasks come first, so that no
     long one is left for the end.
@@ -189,7 +190,7 @@ def make_tasks(
         if size >= pack_records:
             alone += [[piece] for piece in _cut(wanted, split_records)]
         elif size > 0:
-            if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS:
+            if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS or packs[-1][-1].tp == wanted.tp:
                 packs.append([])
                 room = pack_records
             packs[-1].append(wanted)

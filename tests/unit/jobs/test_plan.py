@@ -155,3 +155,14 @@ def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], sp
             assert task[0].end - task[0].start <= split
     sums = [sum(r.end - r.start for r in task) for task in tasks]
     assert sums == sorted(sums, reverse=True)
+
+
+def test_no_task_has_two_ranges_of_a_partition() -> None:
+    """What is left of a partition around segments that were taken over may be several small ranges."""
+    left = without(
+        [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], {TopicPartition("t", 0): [(10, 79)]}
+    )
+    assert make_tasks(left, 1000, 100) == [
+        [OffsetRange("t", 0, 80, 90), OffsetRange("t", 1, 0, 9)],
+        [OffsetRange("t", 0, 0, 10)],
+    ]
