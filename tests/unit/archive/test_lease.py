@@ -1,0 +1,167 @@
+"""The lease: one polite writer at a time, and what becomes of one that lost it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.lease import HeldLease, read_lease
+from kbackup.archive.models import Lease, dump
+from kbackup.errors import LeaseLostError, LockedError, OutcomeUnknownError
+from tests.unit.archive.faulty import FaultyStore, down, lost_answer
+
+LONG = 600.0
+QUICK = 0.9  # s; renewed three times as often
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def raises(call: Callable[[], None]) -> bool:
+    try:
+        call()
+    except LeaseLostError:
+        return True
+    return False
+
+
+def another(store: FaultyStore, expires_at: str, released: bool = False) -> Lease:
+    """Somebody else's lease, written over whatever is there."""
+    lease = Lease(
+        owner="somebody",
+        host="elsewhere",
+        pid=7,
+        command="kbackup backup",
+        acquired_at="2020-01-01T00:00:00.000Z",
+        expires_at=expires_at,
+        released=released,
+    )
+    store.put(layout.LOCK, dump(lease))
+    return lease
+
+
+PAST, FUTURE = "2020-01-01T00:01:00.000Z", "2999-01-01T00:00:00.000Z"
+
+
+def test_it_says_who_holds_it_and_is_given_back(store: FaultyStore) -> None:
+    with HeldLease(store, "kbackup backup", LONG) as held:
+        lease, _ = read_lease(store)
+        assert (lease.owner, lease.pid, lease.host) == (held.owner, os.getpid(), socket.gethostname())
+        assert not lease.released
+        held.check()
+    assert read_lease(store)[0].released
+
+
+def test_the_second_is_refused_at_once(store: FaultyStore) -> None:
+    with HeldLease(store, "kbackup backup", LONG):
+        before = store.get(layout.LOCK)
+        who = rf"is locked by kbackup backup on {socket.gethostname()} \(pid {os.getpid()}, since 2.*, lease until 2"
+        with pytest.raises(LockedError, match=who), HeldLease(store, "kbackup prune", LONG):
+            pytest.fail("both hold it")
+        assert store.get(layout.LOCK) == before
+
+
+def test_one_that_was_given_back_or_ran_out_is_taken(store: FaultyStore) -> None:
+    another(store, FUTURE, released=True)
+    with HeldLease(store, "a", LONG):
+        pass
+    another(store, PAST)
+    with HeldLease(store, "b", LONG) as held:
+        assert read_lease(store)[0].owner == held.owner
+
+
+def test_of_many_that_take_it_over_one_gets_it(store: FaultyStore) -> None:
+    another(store, PAST)
+    together, over = threading.Barrier(8), threading.Barrier(8)
+    won: list[str] = []
+    refused: list[LockedError] = []
+
+    def race() -> None:
+        together.wait()
+        try:
+            with HeldLease(store, "race", LONG) as held:
+                won.append(held.owner)
+                over.wait()
+        except LockedError as error:
+            refused.append(error)
+            over.wait()
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(won), len(refused)) == (1, 7)
+
+
+def test_it_is_renewed(store: FaultyStore) -> None:
+    with HeldLease(store, "short", QUICK):
+        first = read_lease(store)[0].expires_at
+        eventually(lambda: read_lease(store)[0].expires_at > first)
+
+
+def test_a_holder_learns_that_it_was_taken_over(store: FaultyStore) -> None:
+    with HeldLease(store, "slow", QUICK) as held:
+        theirs = another(store, FUTURE)
+        eventually(lambda: raises(held.check))
+        assert raises(held.check), "it stays lost"
+    assert msgspec.structs.replace(read_lease(store)[0], checksum="") == theirs, "theirs is not given back"
+
+
+def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStore) -> None:
+    with HeldLease(store, "cut off", QUICK) as held:
+        store.faults.append(down("replace", layout.LOCK))
+        eventually(lambda: raises(held.check))
+        with pytest.raises(LeaseLostError, match="ran out before it could be renewed"):
+            held.check()
+
+
+def test_a_short_failure_of_the_store_does_no_harm(store: FaultyStore) -> None:
+    fault = down("replace", layout.LOCK)
+    fault.times = 1
+    store.faults.append(fault)
+    with HeldLease(store, "patient", 4 * QUICK) as held:
+        first = read_lease(store)[0].expires_at
+        eventually(lambda: fault.times == 0)
+        held.check()
+        eventually(lambda: read_lease(store)[0].expires_at > first)
+        held.check()
+    assert read_lease(store)[0].released
+
+
+def test_a_renewal_whose_answer_is_lost_counts(store: FaultyStore) -> None:
+    fault = lost_answer("replace", layout.LOCK, times=1)
+    store.faults.append(fault)
+    with HeldLease(store, "deaf", 3 * QUICK) as held:
+        eventually(lambda: fault.times == 0)
+        known = held._etag
+        eventually(lambda: held._etag != known)
+        held.check()
+    assert read_lease(store)[0].released
+
+
+def test_an_unknown_outcome_of_taking_it_is_no_lease(store: FaultyStore) -> None:
+    store.faults.append(lost_answer("put_new", layout.LOCK))
+    with pytest.raises(OutcomeUnknownError), HeldLease(store, "unsure", LONG):
+        pytest.fail("nobody knows whether it is held")
+    with pytest.raises(LockedError), HeldLease(store, "next", LONG):
+        pytest.fail("it took effect")
+
+
+def test_that_it_cannot_be_given_back_does_not_undo_the_work(
+    store: FaultyStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    with HeldLease(store, "done", LONG):
+        store.faults.append(down("replace", layout.LOCK))
+    assert "the lease could not be released: the store is down" in caplog.text
