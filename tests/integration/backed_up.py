@@ -1,0 +1,98 @@
+"""A topic with a group, backed up twice from a real broker into a bucket."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+
+from kbackup.config.models import Backup
+from kbackup.jobs.backup import backup
+from kbackup.jobs.listen import Silent
+from kbackup.kafka.admin import Cluster, Committed
+from kbackup.store import S3Options, Store, open_store
+from kbackup.types import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.s3 import S3Server
+
+T0 = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class BackedUp:
+    """`config` is a file for the command line that names archive and clusters."""
+
+    topic: str
+    group: str
+    store: Store
+    config: Path
+
+
+def write_config(path: Path, broker: Broker, server: S3Server, bucket: str) -> Path:
+    path.write_text(
+        f"""
+        archive = "s3://{bucket}/some/prefix"
+        [source]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [target]
+        "bootstrap.servers" = "{broker.bootstrap}"
+        [s3]
+        endpoint_url = "{server.endpoint_url}"
+        region = "{server.region}"
+        access_key_id = "{server.access_key}"
+        secret_access_key = "{server.secret_key}"
+        """
+    )
+    return path
+
+
+def options_of(server: S3Server) -> S3Options:
+    return S3Options(
+        endpoint_url=server.endpoint_url,
+        access_key_id=server.access_key,
+        secret_access_key=server.secret_key,
+        region=server.region,
+    )
+
+
+def produce(broker: Broker, topic: str, partition: int, numbers: range) -> None:
+    """Record `n` has its number as key and a time of `n` seconds after `T0`."""
+    producer = Producer(broker.client(log_level=0))
+    for n in numbers:
+        producer.produce(topic, b"value" * 20, str(n), partition, timestamp=T0 + n * 1000)
+    assert producer.flush(30) == 0
+
+
+def commit(broker: Broker, group: str, topic: str, offsets: dict[int, int]) -> None:
+    committed = [Committed(TopicPartition(topic, p), offset, None, "") for p, offset in offsets.items()]
+    assert Cluster({"bootstrap.servers": broker.bootstrap}, "source").commit(group, committed) == ""
+
+
+def back_up(broker: Broker, server: S3Server, spark: SparkSession, folder: Path) -> BackedUp:
+    """Two partitions and an empty one: 100 and 30 records in restore point 1, 50 more in restore point 2."""
+    name = secrets.token_hex(6)
+    topic, group, bucket = f"looked-at-{name}", f"reader-{name}", f"looked-at-{name}"
+    server.create_bucket(bucket)
+    broker.create_topic(topic, partitions=3)
+    made = BackedUp(
+        topic,
+        group,
+        open_store(f"s3://{bucket}/some/prefix", options_of(server)),
+        write_config(folder / "kbackup.toml", broker, server, bucket),
+    )
+    options = Backup(topics=(topic,), groups=(group,), segment_bytes=4000)
+    source = {"bootstrap.servers": broker.bootstrap}
+    produce(broker, topic, 0, range(100))
+    produce(broker, topic, 1, range(30))
+    commit(broker, group, topic, {0: 40, 1: 30})
+    assert backup(options, source, made.store, lambda: spark, Silent()).restore_point == 1
+    produce(broker, topic, 0, range(100, 150))
+    assert backup(options, source, made.store, lambda: spark, Silent()).restore_point == 2
+    return made

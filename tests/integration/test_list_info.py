@@ -1,0 +1,86 @@
+"""`list` and `info` on what a real backup wrote to a real S3 server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive.lease import HeldLease
+from tests.integration.backed_up import T0, BackedUp, back_up
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def made(
+    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> BackedUp:
+    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("looking"))
+
+
+def told(made: BackedUp, capsys: Said, *args: str) -> Any:
+    assert cli.main([*args, "--config", str(made.config), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_restore_points(made: BackedUp, capsys: Said) -> None:
+    points = told(made, capsys, "list")["restore_points"]
+    shown = [(p["number"], p["parent"], p["records"], p["topics"], p["partitions"]) for p in points]
+    assert shown == [(1, None, 130, 1, 3), (2, 1, 50, 1, 3)]
+    with HeldLease(made.store, "kbackup backup", 60):
+        assert told(made, capsys, "list")["held_by"]["command"] == "kbackup backup"
+
+
+def test_a_topic_with_its_groups(made: BackedUp, capsys: Said) -> None:
+    topic = told(made, capsys, "info", made.topic)["topic"]
+    assert [(p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]] == [
+        (0, 150, 150),
+        (0, 30, 30),
+        (0, 0, 0),
+    ]
+    assert [(g["group"], g["partition"], g["offset"], g["lag"]) for g in topic["groups"]] == [
+        (made.group, 0, 40, 110),
+        (made.group, 1, 30, 0),
+    ]
+    sums = topic["sums"]
+    assert (sums["min_timestamp"], sums["max_timestamp"]) == (T0, T0 + 149_000)
+    first = told(made, capsys, "info", made.topic, "--backup", "1")["topic"]
+    assert [g["lag"] for g in first["groups"]] == [60, 0]
+
+
+def test_what_is_stored_is_what_the_bucket_holds(made: BackedUp, capsys: Said) -> None:
+    there = sum(e.size for e in made.store.list("topics/") if e.key.endswith("_records"))
+    assert told(made, capsys, "info")["sums"]["stored_bytes"] == there
+
+
+def test_no_spark_is_loaded(made: BackedUp) -> None:
+    code = (
+        "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "
+        "print(sorted({'pyspark', 'confluent_kafka', 'pandas'} & set(sys.modules)), code)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, "info", "--config", str(made.config)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.splitlines()[-1] == "[] 0"
+
+
+def test_the_archive_is_not_there(made: BackedUp, capsys: Said) -> None:
+    elsewhere = made.store.url.replace("/prefix", "/elsewhere")
+    assert cli.main(["info", "-a", elsewhere, "--config", str(made.config)]) == 10
+    assert "hint: check the address" in capsys.readouterr().err
+    assert cli.main(["list", "s3://no-such-bucket-of-ours", "--config", str(made.config)]) == 14
+    assert "hint: " in capsys.readouterr().err
