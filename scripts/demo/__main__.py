@@ -71,6 +71,7 @@ bootstrap.servers = "{broker.bootstrap}"
         self._tell(before)
         say(5, "Back it up again: only what is new is read")
         self._kbackup("backup")
+        self._kbackup("list")
         say(6, "Disaster: every topic and every group is deleted")
         shop.wipe()
         say(7, "Restore the last restore point")

@@ -1,0 +1,75 @@
+"""infra/docs/commands.md: every command with its options, from click's own objects."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator
+
+import click
+
+from kbackup.cli import COMMANDS, cli
+from kbackup.cli.options import s3_options
+
+_HEAD = """\
+# Commands
+
+Made from the code by `python -m scripts.docs`. Options that stand for a key of the configuration can as well be set in
+`kbackup.toml` or by a variable: [configuration.md](configuration.md). Exit codes: [exit-codes.md](exit-codes.md).
+Data goes to stdout; notes, progress and warnings to stderr. With `--json` stdout has one document.
+
+An archive is named `s3://bucket/prefix`, `file:///path`, or by a path.
+"""
+
+
+def commands_document() -> str:
+    sections = [_HEAD, *(_command(name) for name in COMMANDS)]
+    sections.append(_shared("Options of every command", cli.params))
+    sections.append(_shared("Options of every command that opens an archive", _s3_params()))
+    return "\n".join(sections)
+
+
+def _command(name: str) -> str:
+    context = click.Context(cli, info_name="kbackup")
+    command = cli.get_command(context, name)
+    assert command is not None, name
+    shared = {param.name for param in (*cli.params, *_s3_params())}
+    own = [param for param in command.params if param.name not in shared]
+    pieces = " ".join(["kbackup", name, *_usage(command)])
+    text = inspect.cleandoc(command.help or "")
+    return f"## kbackup {name}\n```\n{pieces}\n```\n\n{text}\n\n{_table(own)}"
+
+
+def _usage(command: click.Command) -> Iterator[str]:
+    yield "[OPTIONS]"
+    for param in command.params:
+        if isinstance(param, click.Argument):
+            yield param.make_metavar(click.Context(command))
+
+
+def _shared(title: str, params: Iterable[click.Parameter]) -> str:
+    return f"## {title}\n{_table(params)}"
+
+
+def _s3_params() -> list[click.Parameter]:
+    @s3_options
+    def bare() -> None: ...
+
+    return click.command(bare).params
+
+
+def _table(params: Iterable[click.Parameter]) -> str:
+    options = [param for param in params if isinstance(param, click.Option) and not param.hidden]
+    if not options:
+        return ""
+    rows = [f"| {_names(option)} | {_cell(option.help or '')} |\n" for option in options]
+    return "| option | meaning |\n|---|---|\n" + "".join(rows)
+
+
+def _names(option: click.Option) -> str:
+    takes = "" if option.is_flag or option.count else f" {option.make_metavar(click.Context(cli))}"
+    *others, last = [*option.opts, *option.secondary_opts]
+    return _cell(", ".join([*(f"`{name}`" for name in others), f"`{last}{takes}`"]))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

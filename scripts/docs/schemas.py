@@ -1,0 +1,50 @@
+"""formats/schema/*.schema.json: the JSON documents of an archive, from their models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from kbackup.archive import models
+from kbackup.archive.models import Document
+from kbackup.jobs.restore import RestoreReport
+from kbackup.jobs.restore_plan import RestorePlan
+
+DOCUMENTS: dict[str, type[Document]] = {
+    "archive": models.ArchiveInfo,
+    "lock": models.Lease,
+    "intent": models.Intent,
+    "manifest": models.Manifest,
+    "groups": models.Groups,
+    "metadata": models.Metadata,
+    "refreshed": models.Refreshed,
+    "restore_plan": RestorePlan,
+    "restore_report": RestoreReport,
+}
+"""Name of the schema: model."""
+
+
+def schema_documents() -> dict[str, str]:
+    return {f"{name}.schema.json": _text(schema(kind)) for name, kind in DOCUMENTS.items()}
+
+
+def schema(kind: type[Document]) -> dict[str, Any]:
+    """The model's JSON Schema, with what msgspec doesn't know: version, checksum, and that they are required."""
+    (found,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    top = parts.pop(kind.__name__)
+    assert found == {"$ref": f"#/$defs/{kind.__name__}"}, found
+    properties = top["properties"]
+    properties["format"] = {"const": properties["format"]["default"]}
+    properties["version"] = {"const": 1}
+    properties["checksum"] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
+    top["required"] = ["format", "version", "checksum", *top["required"]]
+    for part in (top, *parts.values()):
+        part["description"] = " ".join(part.get("description", "").split())
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**head, **top, **({"$defs": parts} if parts else {})}
+
+
+def _text(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"

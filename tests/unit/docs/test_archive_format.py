@@ -1,0 +1,211 @@
+"""formats/archive.md and its schemas against files that the writers make."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kbackup.archive import layout, offset_map, segments
+from kbackup.archive.content import content_of
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import (
+    ArchiveInfo,
+    Groups,
+    Manifest,
+    PartitionState,
+    TopicState,
+    dump,
+    load,
+)
+from kbackup.errors import CorruptError
+from kbackup.jobs.restore import RestoredTopic, RestoreReport
+from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
+from kbackup.jobs.select import Selection
+from kbackup.store import open_store
+from kbackup.store.base import Store
+from scripts.docs.schemas import DOCUMENTS
+from tests.archives import make_archive
+from tests.unit.docs.documents import ROOT
+
+SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
+NAMES = {"lock.json": "lock", "plan.json": "restore_plan", "report.json": "restore_report"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """An archive with every kind of file in it."""
+    made = open_store(str(tmp_path_factory.mktemp("archive")))
+    archive = make_archive(made)
+    with HeldLease(made, "kbackup backup", 60):
+        pass
+    point = archive.restore_point("latest")
+    content = content_of(archive, point, point.topics)
+    names = {t.name: f"restored.{t.name}" for t in content.topics}
+    plan = RestorePlan(
+        restore_id="r1",
+        archive_id=archive.info.id,
+        restore_point=point.seq,
+        target_cluster_id="target",
+        created_at="2026-01-03T00:00:00.000Z",
+        transactions=True,
+        transaction_bytes=1 << 25,
+        into_existing=False,
+        topics=tuple(plan_topic(t, names[t.name], {}, 1) for t in content.topics),
+        units=make_units(content, names),
+        groups=plan_groups(content, names, Selection(), {}),
+    )
+    report = RestoreReport(
+        status="restored",
+        restore_id="r1",
+        archive=made.url,
+        restore_point=point.seq,
+        target_cluster_id="target",
+        topics=tuple(
+            RestoredTopic(source=t.source, target=t.target, partitions=t.partitions, records=t.records)
+            for t in plan.topics
+        ),
+        records=plan.records,
+        bytes=plan.bytes,
+        groups=(),
+        warnings=("grüße",),
+        missing=(),
+        seconds={"run": 1e-7, "connect": 12.5},
+    )
+    made.put_new(layout.restore_key("r1", layout.PLAN), dump(plan))
+    made.put(layout.restore_key("r1", layout.REPORT), dump(report))
+    return made
+
+
+def json_files(store: Store) -> list[str]:
+    return [entry.key for entry in store.list() if entry.key.endswith(".json")]
+
+
+def schema_of(key: str) -> dict[str, Any]:
+    file = key.rpartition("/")[2]
+    name = NAMES.get(file, file.removesuffix(".json"))
+    found: dict[str, Any] = json.loads(
+        (ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8")
+    )
+    return found
+
+
+def published_checksum() -> Callable[[bytes], str]:
+    """The function that the specification shows."""
+    code = re.search(r"```python\n(.*?)```", SPECIFICATION, re.DOTALL)
+    assert code is not None
+    space: dict[str, Any] = {}
+    exec(code[1], space)
+    found: Callable[[bytes], str] = space["checksum"]
+    return found
+
+
+def test_there_is_a_file_of_every_schema(store: Store) -> None:
+    assert {schema_of(key)["title"] for key in json_files(store)} == {d.__name__ for d in DOCUMENTS.values()}
+
+
+def test_files_are_valid(store: Store) -> None:
+    for key in json_files(store):
+        schema = schema_of(key)
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(json.loads(store.get(key)), schema, jsonschema.Draft202012Validator)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: d.pop("checksum"),
+        lambda d: d.update(version=2),
+        lambda d: d.update(format="other"),
+        lambda d: d.update(unknown=1),
+        lambda d: d["topics"][0].update(state="lost"),
+    ],
+)
+def test_schemas_refuse(store: Store, change: Callable[[dict[str, Any]], object]) -> None:
+    key = layout.backup_key(1, layout.MANIFEST)
+    document = json.loads(store.get(key))
+    change(document)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema_of(key), jsonschema.Draft202012Validator)
+
+
+def test_the_published_checksum(store: Store) -> None:
+    checksum = published_checksum()
+    for key in json_files(store):
+        data = store.get(key)
+        assert json.loads(data)["checksum"] == checksum(data), key
+        assert list(json.loads(data))[:3] == ["format", "version", "checksum"]
+
+
+def written_by_a_stranger(**members: object) -> bytes:
+    """archive.json in another order, with other white space, escapes and numbers than ours."""
+    text = json.dumps({"checksum": "", **members}, indent=4, ensure_ascii=True).encode()
+    return text.replace(b'"checksum": ""', b'"checksum": "%s"' % published_checksum()(text).encode())
+
+
+def test_a_strangers_file_is_read() -> None:
+    data = written_by_a_stranger(
+        id='a "checksum":"x" ü  \\', version=1, created_at="now", format="kbackup-archive"
+    )
+    assert load(ArchiveInfo, data, "archive.json").id == 'a "checksum":"x" ü  \\'
+
+
+def test_a_changed_file_is_refused() -> None:
+    data = dump(ArchiveInfo(id="a b", created_at="now"))
+    for changed in (data.replace(b"a b", b"a  b"), data.replace(b"now", b"NOW")):
+        assert published_checksum()(changed) != json.loads(data)["checksum"]
+        with pytest.raises(CorruptError, match="does not match its own checksum"):
+            load(ArchiveInfo, changed, "archive.json")
+
+
+class LaterGroups(Groups, frozen=True, kw_only=True):
+    """What a later version might make of groups.json."""
+
+    added: int = 7
+
+
+def test_a_later_model_with_a_default_reads_older_files() -> None:
+    data = dump(Groups(captured_at="then", groups=()))
+    assert load(LaterGroups, data, "groups.json").added == 7
+
+
+def test_every_key_is_in_the_layout(store: Store) -> None:
+    tree = re.search(r"```\n(archive\.json.*?)```", SPECIFICATION, re.DOTALL)
+    assert tree is not None
+    names = [line.split()[0] for line in tree[1].splitlines()]
+    patterns = [re.sub(r"<\w+>", "[^/@]+", re.escape(name)).replace("…", ".+") for name in names]
+    for entry in store.list():
+        assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
+    constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.BACKUPS, layout.RESTORES, layout.SCRATCH}
+    assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
+
+
+def columns(heading: str) -> set[str]:
+    """The names in the first column of the table below a heading."""
+    text = SPECIFICATION.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_columns_of_segment_tables() -> None:
+    assert columns("### segments.parquet") == set(segments.SCHEMA.names)
+
+
+def test_members_of_topics() -> None:
+    told = columns("### topics")
+    topic = {name for name in told if name in TopicState.__struct_fields__}
+    assert topic == {*TopicState.__struct_fields__} - {"name"}
+    of_partitions = {name.removeprefix("partitions[].") for name in told - topic}
+    assert of_partitions == {*PartitionState.__struct_fields__} - {"partition"}
+
+
+def test_names_that_are_told() -> None:
+    for name in (*offset_map.SCHEMA.names, layout.progress_group("<id>"), "kbackup.previous", layout.OFFSETS):
+        assert f"`{name}`" in SPECIFICATION
+    for kind in ("retention", "truncated", "recreated", "committed", "abandoned"):
+        assert f"`{kind}`" in SPECIFICATION
+    assert f"`{Manifest.__struct_defaults__[0]}`" in SPECIFICATION
