@@ -7,7 +7,7 @@ manifest, derived files. A reader goes the other way round and never sees half a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -99,9 +99,14 @@ def publish(archive: Archive, manifest: Manifest) -> None:
 
 
 def refresh_derived(
-    archive: Archive, manifest: Manifest, touched: Iterable[tuple[str, int, int]] | None = None
+    archive: Archive,
+    manifest: Manifest,
+    touched: Iterable[tuple[str, int, int]] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the partition indexes and group offset files that follow from a restore point.
+
+    `check` is called before each: it raises when a newer restore point may have refreshed them meanwhile.
 
     `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash.
     Group files are written for every topic that this restore point captured.
@@ -110,7 +115,11 @@ def refresh_derived(
     captured = [t for t in manifest.topics if t.captured == manifest.seq]
     files = partition_indexes(manifest.topics, archive.segments(manifest), wanted)
     files |= group_files(captured, archive.groups(manifest))
+
+    def put(entry: tuple[str, bytes]) -> None:
+        check()
+        archive.store.put(*entry)
+
     with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(lambda entry: archive.store.put(*entry), files.items()))
-    done = Refreshed(seq=manifest.seq, at=now())
-    archive.store.put(layout.backup_key(manifest.seq, layout.REFRESHED), dump(done))
+        list(pool.map(put, files.items()))
+    put((layout.backup_key(manifest.seq, layout.REFRESHED), dump(Refreshed(seq=manifest.seq, at=now()))))

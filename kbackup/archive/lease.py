@@ -44,7 +44,8 @@ class HeldLease:
     """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
     it at the end.
 
-    `LockedError` at once where another holds it. `check` raises `LeaseLostError` when it is no longer ours.
+    `LockedError` at once where another holds it. `check` raises `LeaseLostError` when it is no longer ours;
+    so does leaving with another error when it was taken over.
     """
 
     def __init__(self, store: Store, command: str, seconds: float) -> None:
@@ -75,11 +76,13 @@ class HeldLease:
         self._stop.set()
         self._thread.join()
         if self._lost is None:
-            try:
-                self._write(self._next(released=True))
-            except KbackupError as failed:
-                # what was committed stands; the lease runs out by itself
-                log.warning("the lease could not be released: %s", failed.message)
+            self._release()
+        if (
+            self._lost is not None
+            and isinstance(error, KbackupError)
+            and not isinstance(error, LeaseLostError)
+        ):
+            raise self._lost from error  # it failed on what another writer did
 
     @property
     def owner(self) -> str:
@@ -98,6 +101,20 @@ class HeldLease:
         expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
         fields = {name: getattr(self._lease, name) for name in self._lease.__struct_fields__}
         return Lease(**fields | {"expires_at": _stamp(expires), "released": released})
+
+    def _release(self) -> None:
+        lease = self._next(released=True)
+        try:
+            try:
+                self._write(lease)
+            except (PreconditionError, NotFoundError):
+                if not self._is_ours(lease):
+                    self._lost = _taken_over()
+                    return
+                self._write(lease)
+        except KbackupError as failed:
+            # what was committed stands; the lease runs out by itself
+            log.warning("the lease could not be released: %s", failed.message)
 
     def _write(self, lease: Lease) -> None:
         """Replace our own version."""
@@ -133,10 +150,7 @@ class HeldLease:
             except (PreconditionError, NotFoundError):
                 if self._is_ours(lease):
                     continue
-                self._lost = LeaseLostError(
-                    "the lease of the archive was taken over by another writer",
-                    "see 'kbackup list' for what it committed",
-                )
+                self._lost = _taken_over()
                 return
             except KbackupError:
                 continue  # the store may answer before the lease runs out; check() decides by the deadline
@@ -151,6 +165,13 @@ class HeldLease:
             return False
         self._etag, self._deadline = etag, datetime.fromisoformat(held.expires_at)
         return True
+
+
+def _taken_over() -> LeaseLostError:
+    return LeaseLostError(
+        "the lease of the archive was taken over by another writer",
+        "see 'kbackup list' for what it committed",
+    )
 
 
 def read_lease(store: Store) -> tuple[Lease, str]:

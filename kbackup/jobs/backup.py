@@ -33,6 +33,7 @@ from kbackup.archive.models import (
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment, encode_segments
 from kbackup.config.models import Backup
+from kbackup.errors import KbackupError
 from kbackup.jobs import capture
 from kbackup.jobs.backup_task import BackupWork
 from kbackup.jobs.listen import Listener, Phases
@@ -101,7 +102,7 @@ def backup(
     with HeldLease(store, "kbackup backup", options.lease_seconds) as lease:
         with phases.step("connect"):
             seal_unfinished(archive, lease.owner)
-            _repair_derived(archive)
+            _repair_derived(archive, lease)
             run = _begin(options, source, archive, cluster, lease, started_at, cluster_id, brokers)
         with phases.step("discover"):
             topics, existing = capture.discover(
@@ -119,13 +120,13 @@ def backup(
             plan = make_plan(run.parent, live, existing)
             _write_intent(run, plan)
         with phases.step("run"):
-            recovered = recover(archive, plan, run.unfinished, options.isolation_level, spark)
+            recovered = recover(archive, plan, run.unfinished, options.isolation_level, spark, lease.check)
             segments, vanished = _read(run, plan, recovered.segments, spark, listener)
         with phases.step("commit"):
             capture.check_same_topics(cluster, plan)
             manifest = _commit(run, plan, segments, vanished, groups, metadata, recovered)
         with phases.step("refresh derived files"):
-            refresh_derived(archive, manifest, _touched(run.parent, manifest, segments))
+            _refresh(run, manifest, segments)
     return _report(store, manifest, phases)
 
 
@@ -152,14 +153,14 @@ def _begin(
     )
 
 
-def _repair_derived(archive: Archive) -> None:
+def _repair_derived(archive: Archive, lease: HeldLease) -> None:
     """Where a crash fell between a commit and its derived files."""
     head = archive.head
     if head is None:
         return
     files = next(run.files for run in archive.runs if run.seq == head.seq)
     if layout.REFRESHED not in files:
-        refresh_derived(archive, head)
+        refresh_derived(archive, head, check=lease.check)
 
 
 def _write_intent(run: _Run, plan: Plan) -> None:
@@ -244,6 +245,16 @@ def _commit(
     run.lease.check()
     publish(run.archive, manifest)
     return manifest
+
+
+def _refresh(run: _Run, manifest: Manifest, segments: Sequence[Segment]) -> None:
+    try:
+        refresh_derived(run.archive, manifest, _touched(run.parent, manifest, segments), run.lease.check)
+    except KbackupError as error:
+        raise type(error)(
+            f"restore point {manifest.seq} is committed, but not all derived files are refreshed: {error.message}",
+            f"the next backup does that; {error.hint}",
+        ) from error
 
 
 def _touched(

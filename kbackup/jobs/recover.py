@@ -67,9 +67,10 @@ def recover(
     intents: Sequence[Intent],
     isolation: str,
     spark: Callable[[], SparkSession],
+    check: Callable[[], None],
 ) -> Recovered:
     """The segments of unfinished runs that this run's plan can use; objects in its folders that it can't are
-    deleted."""
+    deleted, after `check`: to a writer that took over meanwhile they may be of use."""
     if not intents:
         return Recovered([], [])
     theirs = {
@@ -99,6 +100,7 @@ def recover(
     kept = _fitting(plan, [s for s in found if isinstance(s, Segment)])
     wanted = {s.key for s in kept} | {layout.index_key_of(s.key) for s in kept}
     useless = [key for key in {*useless, *(o.key for o in orphans), *_indexes(orphans)} if key not in wanted]
+    check()
     failed = archive.store.delete(sorted(useless))
     return Recovered(
         kept, [f"object {f.key} of an unfinished run can't be deleted: {f.error.message}" for f in failed]

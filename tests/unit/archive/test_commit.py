@@ -108,6 +108,17 @@ def test_only_what_was_touched_is_written_again(store: FaultyStore) -> None:
     assert written[-1] == layout.backup_key(2, layout.REFRESHED), "said last, when all is done"
 
 
+def test_without_the_lease_no_derived_file_is_written(store: FaultyStore) -> None:
+    def lost() -> None:
+        raise LeaseLostError("it is lost", "")
+
+    archive, point = committed(store, 1, None, write(store, target(), range(9)), [state((0, 0, 9), seq=1)])
+    before = [e.key for e in store.list()]
+    with pytest.raises(LeaseLostError):
+        refresh_derived(archive, point, check=lost)
+    assert [e.key for e in store.list()] == before
+
+
 def _index(store: FaultyStore, partition: int) -> list[tuple[str, int]]:
     key = f"topics/{TOPIC}/index_partition_{partition:03d}"
     return [(entry.name, entry.start_offset) for entry in decode_partition_index(store.get(key), key)]

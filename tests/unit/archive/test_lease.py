@@ -14,7 +14,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease, read_lease
 from kbackup.archive.models import Lease, dump
-from kbackup.errors import LeaseLostError, LockedError, OutcomeUnknownError
+from kbackup.errors import CorruptError, LeaseLostError, LockedError, OutcomeUnknownError
 from tests.unit.archive.faulty import FaultyStore, down, lost_answer
 
 LONG = 600.0
@@ -165,3 +165,29 @@ def test_that_it_cannot_be_given_back_does_not_undo_the_work(
     with HeldLease(store, "done", LONG):
         store.faults.append(down("replace", layout.LOCK))
     assert "the lease could not be released: the store is down" in caplog.text
+
+
+def test_what_fails_after_it_was_taken_over_failed_for_that(store: FaultyStore) -> None:
+    def taken_over(error: BaseException) -> None:
+        with HeldLease(store, "late", LONG):
+            another(store, FUTURE)
+            raise error
+
+    with pytest.raises(LeaseLostError, match="was taken over") as raised:
+        taken_over(CorruptError("what another wrote", ""))
+    assert isinstance(raised.value.__cause__, CorruptError)
+    assert read_lease(store)[0].owner == "somebody"
+    store.delete([layout.LOCK])
+    with pytest.raises(KeyboardInterrupt):
+        taken_over(KeyboardInterrupt())
+    store.delete([layout.LOCK])
+    with pytest.raises(CorruptError), HeldLease(store, "in time", LONG):
+        raise CorruptError("our own trouble", "")
+
+
+def test_it_is_given_back_also_where_a_renewal_got_no_answer(store: FaultyStore) -> None:
+    with HeldLease(store, "deaf", LONG) as held:
+        store.faults.append(lost_answer("replace", layout.LOCK))
+        with pytest.raises(OutcomeUnknownError):
+            held._write(held._next())  # as the renewing thread does
+    assert read_lease(store)[0].released

@@ -13,7 +13,7 @@ from kbackup.archive.commit import open_or_create
 from kbackup.archive.models import Intent
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
-from kbackup.errors import StoreError
+from kbackup.errors import LeaseLostError, StoreError
 from kbackup.jobs import recover as module
 from kbackup.jobs.plan import Live, PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.progress import ProgressSender
@@ -45,10 +45,19 @@ def no_spark() -> Any:
     pytest.fail("a session is made for nothing")
 
 
+def ours() -> None:
+    """The lease is held."""
+
+
 def again(
-    store: FaultyStore, wanted: Plan, intents: Sequence[Intent], isolation: str = "read_committed"
+    store: FaultyStore,
+    wanted: Plan,
+    intents: Sequence[Intent],
+    isolation: str = "read_committed",
+    check: Callable[[], None] = ours,
 ) -> Recovered:
-    return recover(open_archive(store), wanted, intents, isolation, lambda: None)  # type: ignore[arg-type, return-value]
+    spark: Any = object
+    return recover(open_archive(store), wanted, intents, isolation, spark, check)
 
 
 def keys(store: FaultyStore) -> set[str]:
@@ -62,7 +71,7 @@ def both(segments: Sequence[Segment]) -> set[str]:
 def test_without_unfinished_runs_nobody_looks(store: FaultyStore) -> None:
     archive = open_or_create(store)
     strays = write(store, target(), range(9))
-    assert recover(archive, plan((0, 9)), [], "read_committed", no_spark) == Recovered([], [])
+    assert recover(archive, plan((0, 9)), [], "read_committed", no_spark, ours) == Recovered([], [])
     assert keys(store) == both(strays)
 
 
@@ -162,3 +171,16 @@ def test_what_cannot_be_deleted_is_told(store: FaultyStore) -> None:
     assert found.warnings == [
         f"object {stray.key} of an unfinished run can't be deleted: the bucket is locked"
     ]
+
+
+def test_without_the_lease_nothing_is_deleted(store: FaultyStore) -> None:
+    """Whoever took over may have found use for what this run has none for."""
+
+    def lost() -> None:
+        raise LeaseLostError("it is lost", "")
+
+    intent = intend(open_or_create(store), 1)
+    strays = write(store, target(), range(30))
+    with pytest.raises(LeaseLostError):
+        again(store, plan((0, 9)), [intent], check=lost)
+    assert keys(store) == both(strays)
