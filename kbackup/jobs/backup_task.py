@@ -49,7 +49,7 @@ class BackupWork:
                 yield from self._write(reader, task[0], [], False, progress)
             else:
                 yield from self._together(reader, task, progress)
-            yield from reader.vanished
+            yield from dict.fromkeys(reader.vanished)
         finally:
             reader.close()
 
@@ -83,13 +83,13 @@ class BackupWork:
         while True:
             try:
                 with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
-                    for block in blocks:
+                    at = wanted.start - 1
+                    for block in self._blocks(reader, wanted, blocks, whole, progress):
+                        if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
+                            # whoever takes the segment over after a crash must come upon the loss as well
+                            yield from writer.finish()
                         yield from writer.append(block)
-                    if not whole:
-                        start = int(blocks[-1].offsets[-1]) + 1 if blocks else wanted.start
-                        for _, block in reader.read([wanted._replace(start=start)]):
-                            progress.add(len(block), block.nbytes)
-                            yield from writer.append(block)
+                        at = int(block.offsets[-1])
                     yield from writer.finish()
             except SegmentTakenError as taken:
                 found = self._take_over(wanted, taken)
@@ -99,6 +99,22 @@ class BackupWork:
                 yield found
                 wanted = wanted._replace(start=found.last + 1)
             blocks, whole = [], False
+
+    def _blocks(
+        self,
+        reader: RangeReader,
+        wanted: OffsetRange,
+        held: list[RecordBlock],
+        whole: bool,
+        progress: ProgressSender,
+    ) -> Iterator[RecordBlock]:
+        yield from held
+        if whole:
+            return
+        start = int(held[-1].offsets[-1]) + 1 if held else wanted.start
+        for _, block in reader.read([wanted._replace(start=start)]):
+            progress.add(len(block), block.nbytes)
+            yield block
 
     def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> Segment | None:
         """The segment that another attempt of this run wrote; we go on after its last record.
@@ -118,3 +134,7 @@ class BackupWork:
                 "another run is writing here at this moment; run again when it has ended",
             )
         return found
+
+
+def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, first: int) -> bool:
+    return any(v.tp == tp and last < v.end <= first for v in vanished)

@@ -1,0 +1,87 @@
+"""A backup's task, with a source that is told what to give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from kbackup.archive.segments import Segment
+from kbackup.jobs import backup_task
+from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.progress import ProgressSender
+from kbackup.kafka.read import Vanished
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from tests.unit.archive.making import TOPIC, block
+
+HOLE = range(20, 30)
+"""Offsets that retention takes while the log is read."""
+
+
+class Source:
+    """In place of `RangeReader`: blocks of seven records, and a loss in between."""
+
+    def __init__(self, *_: Any) -> None:
+        self.vanished: list[Vanished] = []
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+        for wanted in ranges:
+            at = wanted.start
+            while at < wanted.end:
+                if at in HOLE:
+                    self.vanished.append(Vanished(wanted.tp, at, min(HOLE.stop, wanted.end)))
+                    at = HOLE.stop
+                    continue
+                stop = min(at + 7, wanted.end, *([HOLE.start] if at < HOLE.start else []))
+                yield wanted.tp, block(range(at, stop))
+                at = stop
+
+    def close(self) -> None: ...
+
+
+def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[Vanished]]:
+    """The segments' first and last offsets, and the losses."""
+    work = BackupWork(
+        source={},
+        store=store,
+        isolation="read_committed",
+        group="",
+        segment_bytes=1 << 20,
+        compression="none",
+        poll_timeout=1.0,
+        incarnations={TOPIC: 1},
+        since=0.0,
+    )
+    results = list(work(task, ProgressSender(None, 0)))
+    segments = [r for r in results if isinstance(r, Segment)]
+    return [(s.first, s.last) for s in segments], [r for r in results if isinstance(r, Vanished)]
+
+
+@pytest.fixture
+def store(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(backup_task, "RangeReader", Source)
+    return FileStore(tmp_path)
+
+
+def test_a_segment_ends_before_a_loss(store: Store) -> None:
+    loss = Vanished(TopicPartition(TOPIC, 0), 20, 30)
+    assert run(store, OffsetRange(TOPIC, 0, 0, 50)) == ([(0, 19), (30, 49)], [loss])
+
+
+def test_a_second_attempt_comes_upon_the_loss_as_well(store: Store) -> None:
+    """It takes over what the first one wrote; what that one knew of losses went with it."""
+    first = run(store, OffsetRange(TOPIC, 0, 0, 50))
+    assert run(store, OffsetRange(TOPIC, 0, 0, 50)) == first
+
+
+def test_ranges_that_are_read_together(store: Store) -> None:
+    segments, losses = run(store, OffsetRange(TOPIC, 0, 0, 25), OffsetRange(TOPIC, 1, 15, 40))
+    assert segments == [(0, 19), (15, 19), (30, 39)]
+    assert losses == [Vanished(TopicPartition(TOPIC, 0), 20, 25), Vanished(TopicPartition(TOPIC, 1), 20, 30)]
+
+
+def test_without_a_loss_nothing_is_cut(store: Store) -> None:
+    assert run(store, OffsetRange(TOPIC, 0, 30, 80)) == ([(30, 79)], [])
