@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -53,9 +54,7 @@ class SparkCluster:
                 worker = self._start(
                     f"worker-{number}", [_WORKER, *options, "--work-dir", str(folder), self.url]
                 )
-                worker.wait_ready(
-                    lambda w=worker: "registered with master" in w.tail(200), "a Spark worker", 60
-                )
+                worker.wait_ready(partial(_registered, worker), "a Spark worker", 60)
         except BaseException:
             self.close()
             raise
@@ -93,3 +92,7 @@ class SparkCluster:
         process = Process([str(home / "bin" / "spark-class"), *arguments], self._folder / f"{name}.log", env)
         self._processes.append(process)
         return process
+
+
+def _registered(worker: Process) -> bool:
+    return "registered with master" in worker.tail(200)

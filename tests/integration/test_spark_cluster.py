@@ -97,10 +97,7 @@ def test_backup_and_restore_by_master_and_by_spark_submit(
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     main = run([sys.executable, "-m", "kbackup.submit"], env).strip()
     conf = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
-    said = run(
-        [submit, "--master", cluster.url, *conf, main, "restore"]
-        + ["--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"],
-        env,
-    )
+    options = ["--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"]
+    said = run([submit, "--master", cluster.url, *conf, main, "restore", *options], env)
     assert f"{RECORDS:,} records" in said
     assert read(broker, f"back.{topic_name}") == before
