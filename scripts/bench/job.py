@@ -1,0 +1,75 @@
+"""The measured process of kbackup: a driver with its Spark session that runs one backup or one restore."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kbackup.config.models import Backup, Restore
+from kbackup.jobs.backup import backup
+from kbackup.jobs.restore import restore
+from kbackup.spark import build_session
+from kbackup.store import S3Options, open_store
+from scripts.bench.children import Spec, receive, say, wait_for_go
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class _Told:
+    """Says each phase as it begins."""
+
+    def phase(self, name: str) -> None:
+        say(phase=name)
+
+    def progress(self, records: int, size: int, expected: int) -> None: ...
+
+
+def main(what: str, spec: Spec) -> None:
+    began = time.monotonic()
+    session = build_session(f"local[{spec['tasks']}]", {}, 1)
+    started = time.monotonic()
+    _warm(session, spec["tasks"])
+    warm = time.monotonic()
+    wait_for_go()
+    work = {"backup": _backup, "restore": _restore}[what]
+    seconds = work(spec, session)
+    say(phase="", seconds=seconds, session=started - began, warm=warm - started)
+    session.stop()
+
+
+def _warm(session: SparkSession, tasks: int) -> None:
+    """Starts the Python workers and has them import what tasks need: a cost of the start, not of the data."""
+
+    def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from kbackup.jobs import backup_task, restore_task  # noqa: F401
+        from kbackup.store import s3  # noqa: F401
+
+        time.sleep(0.5)  # so that each core takes one
+        yield from batches
+
+    session.range(tasks, numPartitions=tasks).mapInArrow(prepare, "id long").collect()
+
+
+def _backup(spec: Spec, session: SparkSession) -> dict[str, float]:
+    options = Backup(topics=(spec["topic"],))
+    store = open_store(spec["store"], S3Options(**spec["s3"]))
+    return backup(options, _cluster(spec), store, lambda: session, _Told()).seconds
+
+
+def _restore(spec: Spec, session: SparkSession) -> dict[str, float]:
+    options = Restore(topics=(spec["topic"],), map={spec["topic"]: spec["target"]})
+    store = open_store(spec["store"], S3Options(**spec["s3"]))
+    return restore(options, _cluster(spec), store, store, lambda: session, _Told()).seconds
+
+
+def _cluster(spec: Spec) -> dict[str, str]:
+    return {"bootstrap.servers": spec["bootstrap"]}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], receive())
