@@ -19,12 +19,21 @@ _GROWTH = 10
 
 def main(arguments: list[str]) -> int:
     options = _options(arguments)
-    results = [r for size in options.sizes for r in _speed(options, size)]
-    grown = [] if options.no_growth else _growth(options)
+    results: list[Result] = []
+    grown: list[Result] = []
+    for size in options.sizes:
+        results += _speed(options, size)
+        _write(options, results, grown)  # what is measured stays when the rest is cut off
+    if not options.no_growth:
+        grown += _growth(options)
+        _write(options, results, grown)
     print(table(results, grown))
+    return 0
+
+
+def _write(options: argparse.Namespace, results: list[Result], grown: list[Result]) -> None:
     if options.json is not None:
         options.json.write_text(json.dumps(document(vars(options), results, grown), indent=1) + "\n")
-    return 0
 
 
 def _speed(options: argparse.Namespace, size: int) -> list[Result]:
