@@ -91,12 +91,14 @@ def restore(
         cluster = Cluster(target, "target")
         cluster_id, brokers = cluster.connect()
         earlier = _earlier(state, options.restore_id)
-        if earlier is not None and (report := _finished(state, earlier)) is not None:
-            return report
+        if earlier is not None:
+            _check_same_target(earlier, cluster_id)
+            if (report := _finished(state, earlier)) is not None:
+                return report
     with phases.step("plan"):
         content = _content(options, store, earlier)
         plan = earlier or _plan(options, content, cluster_id)
-        _check_same(plan, content, cluster_id)
+        _check_same_archive(plan, content)
     with phases.step("preflight"):
         check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
         findings = Findings(create=_missing(cluster, plan))
@@ -148,11 +150,18 @@ def _earlier(state: Store, restore_id: str | None) -> RestorePlan | None:
 
 
 def _finished(state: Store, plan: RestorePlan) -> RestoreReport | None:
+    """What that restore did, with a word that it is not being done again."""
     key = layout.restore_key(plan.restore_id, layout.REPORT)
     try:
-        return load(RestoreReport, state.get(key), key)
+        report = load(RestoreReport, state.get(key), key)
     except NotFoundError:
         return None
+    return _with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
+
+
+def _with_warning(report: RestoreReport, warning: str) -> RestoreReport:
+    fields = {name: getattr(report, name) for name in report.__struct_fields__}
+    return RestoreReport(**fields | {"warnings": (*report.warnings, warning)})
 
 
 def _content(options: Restore, store: Store, earlier: RestorePlan | None) -> Content:
@@ -210,12 +219,16 @@ def _plan(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
     )
 
 
-def _check_same(plan: RestorePlan, content: Content, cluster_id: str) -> None:
-    """A restore goes on where it began: same archive, same target."""
+def _check_same_archive(plan: RestorePlan, content: Content) -> None:
+    """A restore goes on from where it began."""
     if plan.archive_id != content.archive_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
         )
+
+
+def _check_same_target(plan: RestorePlan, cluster_id: str) -> None:
+    """It goes on, and is finished, only where it was begun into."""
     if plan.target_cluster_id != cluster_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
@@ -324,9 +337,6 @@ def _clean_up(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> Res
     try:
         cluster.delete_groups([layout.progress_group(plan.restore_id)])
     except KbackupError as error:
-        warning = (
-            f"progress group {layout.progress_group(plan.restore_id)} is left on the target: {error.message}"
-        )
-        fields = {name: getattr(report, name) for name in report.__struct_fields__}
-        return RestoreReport(**fields | {"warnings": (*report.warnings, warning)})
+        group = layout.progress_group(plan.restore_id)
+        return _with_warning(report, f"progress group {group} is left on the target: {error.message}")
     return report
