@@ -54,6 +54,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
             "log_level": 0,
         }
     )

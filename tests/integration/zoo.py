@@ -89,19 +89,19 @@ def build(broker: Broker, prefix: str, archive: Archive, kbackup: Kbackup) -> Zo
 
 def _take(zoo: Zoo, kbackup: Kbackup, names: list[str], code: int) -> None:
     records = zoo.read(names)
-    for name, partitions in records.items():
-        _place_groups(zoo, name, partitions)
+    _place_groups(zoo, records)
     groups = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
     report = kbackup.backup(zoo.archive, *zoo.selection, code=code)
     zoo.moments.append(Moment(report, records, groups))
 
 
-def _place_groups(zoo: Zoo, name: str, partitions: Records) -> None:
-    ends = log_ends(zoo.broker.bootstrap, zoo.topic(name))
+def _place_groups(zoo: Zoo, records: dict[str, Records]) -> None:
+    ends = {name: log_ends(zoo.broker.bootstrap, zoo.topic(name)) for name in records}
     for place in PLACES:
         wanted = {
-            (zoo.topic(name), p): Position(_offset(place, records, ends[p]), f"{place} of {name}-{p} ü")
-            for p, records in partitions.items()
+            (zoo.topic(name), p): Position(_offset(place, some, ends[name][p]), f"{place} of {name}-{p} ü")
+            for name, partitions in records.items()
+            for p, some in partitions.items()
         }
         commit(zoo.broker.bootstrap, zoo.group(place), wanted)
 
@@ -112,7 +112,7 @@ def _offset(place: str, records: list[Record], end: int) -> int:
         return there[len(there) // 2] if there else 0
     if place == "gap":  # where there is none: just after the first record
         missing = sorted(set(range(there[0], end)) - set(there)) if there else []
-        return missing[len(missing) // 2] if missing else min(1, end)
+        return missing[len(missing) // 5] if missing else min(1, end)
     return {"start": 0, "end": end, "beyond": end + 1000}[place]
 
 

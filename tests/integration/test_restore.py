@@ -1,0 +1,212 @@
+"""Restores on a real cluster: every record and every group's place, from several restore points and forms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from kbackup.archive import layout
+from kbackup.archive.models import dump, load
+from kbackup.jobs.restore_plan import RestorePlan
+from scripts.dev.kafka import Broker
+from tests.integration.conftest import Archive, Kbackup
+from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
+from tests.truth import (
+    Records,
+    archive_records,
+    assert_restored,
+    expected_offset,
+    log_ends,
+    positions,
+    read_topic,
+)
+
+# What would change restored records under the tests' eyes: the broker's own times, and its cleaner
+# (which finds every key a second time once the restore's markers have closed the last log segment).
+AS_THEY_ARE = [
+    "--topic-config=message.timestamp.type=CreateTime",
+    "--topic-config=min.cleanable.dirty.ratio=1.0",
+]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A finished restore of the zoo, its topics under `prefix`."""
+
+    zoo: Zoo
+    moment: int
+    prefix: str
+    report: dict[str, Any]
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}.{self.zoo.topic(name)}"
+
+    def read(self, name: str) -> Records:
+        return read_topic(self.zoo.broker.bootstrap, self.topic(name))
+
+
+def _restore(zoo: Zoo, kbackup: Kbackup, moment: int, prefix: str, *more: str) -> Restored:
+    point = ["--map-regex", rf"^(.*)$={prefix}.\1", *AS_THEY_ARE, "--restore-id", f"{zoo.prefix}-{prefix}"]
+    return Restored(zoo, moment, prefix, kbackup.restore(zoo.archive, *point, *more))
+
+
+@pytest.fixture(scope="module")
+def latest(zoo: Zoo, kbackup: Kbackup) -> Restored:
+    return _restore(zoo, kbackup, 3, "latest")
+
+
+@pytest.fixture(scope="module")
+def oldest(zoo: Zoo, kbackup: Kbackup, latest: Restored) -> Restored:
+    return _restore(zoo, kbackup, 1, "oldest", "--backup", "1")
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_latest_records_are_back(latest: Restored, name: str) -> None:
+    assert_restored(latest.zoo.held(name, 3), latest.read(name))
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_older_restore_point_is_what_it_was(oldest: Restored, name: str) -> None:
+    assert_restored(oldest.zoo.held(name, 1), oldest.read(name))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("fixture", ["latest", "oldest"])
+def test_groups_stand_on_the_same_records(fixture: str, place: str, request: pytest.FixtureRequest) -> None:
+    restored: Restored = request.getfixturevalue(fixture)
+    zoo = restored.zoo
+    stood = zoo.moments[restored.moment - 1].groups[place]
+    stand = positions(zoo.broker.bootstrap, zoo.group(place))
+    compared = 0
+    for name in FIRST if restored.moment == 1 else SECOND:
+        source, target = zoo.held(name, restored.moment), restored.read(name)
+        ends = log_ends(zoo.broker.bootstrap, restored.topic(name))
+        for partition, records in source.items():
+            committed, metadata = stood[zoo.topic(name), partition]
+            wanted = expected_offset(committed, records, target[partition], ends[partition])
+            assert stand[restored.topic(name), partition] == (wanted, metadata), f"{name}-{partition}"
+            compared += 1
+    assert compared > 15
+
+
+def test_how_groups_were_mapped_is_reported(latest: Restored) -> None:
+    groups = {g["source"]: g for g in latest.report["groups"]}
+    assert {g["status"] for g in groups.values()} == {"applied"}
+
+    def how(place: str, name: str, partition: int = 0) -> str:
+        offsets = groups[latest.zoo.group(place)]["offsets"]
+        wanted = (latest.topic(name), partition)
+        return next(str(o["how"]) for o in offsets if (o["topic"], o["partition"]) == wanted)
+
+    assert how("start", "trimmed") == "before start"
+    assert how("middle", "long") == "exact"
+    assert (how("gap", "compacted"), how("gap", "ledger")) == ("gap", "gap")
+    assert (how("end", "long"), how("beyond", "odd", 2)) == ("past end", "past end")
+    assert (how("end", "ledger"), how("end", "odd", 1)) == ("past end", "empty")
+
+
+def test_report_says_what_was_done(latest: Restored) -> None:
+    counted = {t["source"]: t["records"] for t in latest.report["topics"]}
+    held = {latest.zoo.topic(n): sum(map(len, latest.zoo.held(n, 3).values())) for n in SECOND}
+    assert counted == held
+    assert latest.report["records"] == sum(held.values())
+    assert (latest.report["status"], latest.report["missing"]) == ("restored", [])
+    assert [w for w in latest.report["warnings"] if w.startswith("2 record(s) with timestamp 0")]
+
+
+def test_topics_are_made_as_archived_but_for_what_was_asked(latest: Restored) -> None:
+    assert _configs(latest.zoo.broker, latest.topic("stamped"))["message.timestamp.type"] == "CreateTime"
+    assert _configs(latest.zoo.broker, latest.topic("compacted"))["cleanup.policy"] == "compact"
+    assert _configs(latest.zoo.broker, latest.topic("big"))["max.message.bytes"] == str(6 << 20)
+
+
+def _configs(broker: Broker, topic: str) -> dict[str, str]:
+    admin, resource = AdminClient(broker.client()), ConfigResource(ConfigResource.Type.TOPIC, topic)
+    (future,) = admin.describe_configs([resource]).values()
+    return {name: entry.value for name, entry in future.result(30).items()}
+
+
+def test_transactions_leave_no_progress_group(latest: Restored) -> None:
+    admin = AdminClient(latest.zoo.broker.client())
+    listed = admin.list_consumer_groups().result(30).valid
+    assert layout.progress_group(latest.report["restore_id"]) not in {g.group_id for g in listed}
+
+
+def test_same_id_again_says_so_and_changes_nothing(latest: Restored, kbackup: Kbackup) -> None:
+    zoo, objects = latest.zoo, latest.zoo.archive.objects()
+    ends = {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND}
+    before = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    again = _restore(zoo, kbackup, 3, "latest")
+    assert [w for w in again.report["warnings"] if "was finished before" in w]
+    assert again.report["topics"] == latest.report["topics"]
+    assert {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND} == ends
+    assert {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES} == before
+    assert zoo.archive.objects() == objects
+
+
+def test_finished_restore_into_another_cluster_is_not_done_here(oldest: Restored, kbackup: Kbackup) -> None:
+    store, restore_id = oldest.zoo.archive.store, "elsewhere"
+    for name in (layout.PLAN, layout.REPORT):
+        data = store.get(layout.restore_key(oldest.report["restore_id"], name))
+        if name == layout.PLAN:
+            plan = load(RestorePlan, data, name)
+            data = dump(msgspec.structs.replace(plan, restore_id=restore_id, target_cluster_id="other"))
+        store.put(layout.restore_key(restore_id, name), data)
+    refused = kbackup.restore(oldest.zoo.archive, "--restore-id", restore_id, code=1)
+    assert "was begun into cluster other" in refused["error"]["message"]
+
+
+def test_deleted_topic_comes_back_where_it_is_named(
+    latest: Restored, kbackup: Kbackup, topic_name: str
+) -> None:
+    zoo = latest.zoo
+    assert zoo.topic("gone") not in {t["source"] for t in latest.report["topics"]}
+    kbackup.restore(zoo.archive, "-t", zoo.topic("gone"), "--map", f"{zoo.topic('gone')}={topic_name}")
+    target = read_topic(zoo.broker.bootstrap, topic_name)
+    assert_restored(zoo.held("gone", 1), target)
+    committed = zoo.moments[0].groups["middle"][zoo.topic("gone"), 0]
+    stand = positions(zoo.broker.bootstrap, zoo.group("middle"))[topic_name, 0]
+    assert stand.offset == expected_offset(committed.offset, zoo.held("gone", 1)[0], target[0], -1)
+
+
+def test_without_transactions_target_offsets_have_no_gaps(zoo: Zoo, kbackup: Kbackup) -> None:
+    names = ["odd", "ledger", "compacted"]
+    selected = [f"--topic={zoo.topic(name)}" for name in names]
+    kbackup.restore(
+        zoo.archive, *selected, "--map-regex", "^=gapless.", "--no-transactions", "--no-groups", *AS_THEY_ARE
+    )
+    for name in names:
+        target = read_topic(zoo.broker.bootstrap, f"gapless.{zoo.topic(name)}")
+        assert_restored(zoo.held(name, 3), target)
+        for partition, records in target.items():
+            assert [r.offset for r in records] == list(range(len(records)))
+            assert log_ends(zoo.broker.bootstrap, f"gapless.{zoo.topic(name)}")[partition] == len(records)
+
+
+def test_zstd_archive_is_the_same_and_restores(zoo: Zoo, kbackup: Kbackup, archive: Archive) -> None:
+    names = ["odd", "long", "big"]
+    selected = [f"--topic={zoo.topic(name)}" for name in names]
+    kbackup.backup(archive, *selected, "--compression", "zstd")
+    stored = [key for key in archive.objects() if "_records" in key]
+    assert stored
+    assert all(key.endswith("_records.zst") for key in stored)
+    kbackup.restore(archive, "--map-regex", "^=zstd.", "--no-groups")
+    for name in names:
+        assert archive_records(archive.store, zoo.topic(name)) == zoo.held(name, 3)
+        assert_restored(zoo.held(name, 3), read_topic(zoo.broker.bootstrap, f"zstd.{zoo.topic(name)}"))
+
+
+def test_log_append_time_topic_takes_the_time_of_the_restore(
+    zoo: Zoo, kbackup: Kbackup, topic_name: str
+) -> None:
+    source = zoo.topic("stamped")
+    report = kbackup.restore(zoo.archive, "-t", source, "--map", f"{source}={topic_name}", "--no-groups")
+    assert [w for w in report["warnings"] if "LogAppendTime" in w and "CreateTime to keep theirs" in w]
+    held, found = zoo.held("stamped", 3)[0], read_topic(zoo.broker.bootstrap, topic_name)[0]
+    assert [r[3:] for r in found] == [r[3:] for r in held]
+    assert {r.kind for r in found} == {1}
+    assert min(r.timestamp or 0 for r in found) > max(r.timestamp or 0 for r in held)
