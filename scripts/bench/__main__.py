@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import get_args
@@ -104,6 +105,7 @@ def _sizes(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what we started is stopped and removed
     try:
         sys.exit(main(sys.argv[1:]))
     except (KbackupError, MissingToolError) as error:
