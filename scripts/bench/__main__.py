@@ -105,7 +105,7 @@ def _sizes(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that what we started is stopped and removed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the servers
     try:
         sys.exit(main(sys.argv[1:]))
     except (KbackupError, MissingToolError) as error:
