@@ -115,10 +115,10 @@ def _run(args: list[str], state: State) -> int:
 
 def _as_error(raised: BaseException) -> KbackupError:
     """The error to tell of: kbackup's own, also when it comes in an executor's traceback."""
+    if _is_interrupt(raised):
+        return InterruptedByUserError("interrupted", "")
     if isinstance(raised, KbackupError):
         return raised
-    if isinstance(raised, KeyboardInterrupt | click.Abort):
-        return InterruptedByUserError("interrupted", "")
     if isinstance(raised, click.ClickException):
         context = getattr(raised, "ctx", None)
         path = context.command_path if context else "kbackup"
@@ -127,6 +127,15 @@ def _as_error(raised: BaseException) -> KbackupError:
         return known
     last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
     return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+
+
+def _is_interrupt(raised: BaseException | None) -> bool:
+    """Whether an interrupt, or what failed because of one: Spark's cancelled job raises over it."""
+    while raised is not None:
+        if isinstance(raised, KeyboardInterrupt | click.Abort):
+            return True
+        raised = raised.__context__
+    return False
 
 
 def _report(error: KbackupError, state: State) -> int:
@@ -152,9 +161,13 @@ def _stdout_is_gone() -> bool:
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, with what there is to clean up."""
+    """SIGTERM ends a run as Ctrl-C does, with what there is to clean up; that is Spark's to say once it runs:
+    it cancels the jobs that would have to be waited for otherwise."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if callable(on_interrupt):
+            on_interrupt(signal.SIGINT, frame)
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():

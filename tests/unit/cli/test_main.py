@@ -139,6 +139,10 @@ def test_internal_errors_show_their_last_line(
 def test_interruptions(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(failing(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "kbackup: interrupted\n"
+    for follows in (RuntimeError("job cancelled"), KbackupError("a task failed")):
+        follows.__context__ = KeyboardInterrupt()
+        assert run(failing(follows)) == 130
+        assert capsys.readouterr().err == "kbackup: interrupted\n"
 
 
 def test_messages_cannot_steer_the_terminal(
