@@ -1,0 +1,170 @@
+"""kbackup, made to die at a chosen moment: `python -m tests.faults.dying <kbackup's arguments>`.
+
+The product is wrapped from outside and knows nothing of it: the steps of its jobs, what it writes to a store,
+and the commits of its transactions are moments; a `Wish` in the environment says what happens at one of them.
+Spark's Python processes are wrapped as well (`tests.faults.dying_daemon`): a moment may lie in a task.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, Self
+
+from kbackup.cli import main
+from kbackup.jobs.listen import Phases
+from kbackup.kafka.produce import BlockProducer
+from kbackup.store.base import Upload
+from kbackup.store.file import FileStore
+from kbackup.store.s3 import S3Store
+
+_WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
+
+Act = Literal["kill job", "kill worker", "pause", "interrupt", "terminate"]
+When = Literal["before", "after"]
+
+
+class Wish(NamedTuple):
+    """`event` is 'phase <name>', 'write <key>' or 'transaction', with wildcards; the `nth` one counts, over
+    all processes of a run.
+
+    'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in; 'pause' is
+    SIGSTOP to all; 'interrupt' is Ctrl-C in the terminal, 'terminate' SIGTERM to the driver.
+    """
+
+    act: Act
+    when: When
+    event: str
+    nth: int = 1
+
+    @property
+    def name(self) -> str:
+        """For test ids."""
+        return f"{self.when}-{self.event}-{self.nth}".replace(" ", "-").replace("/", "-").replace("*", "x")
+
+    def environment(self, counter: str) -> dict[str, str]:
+        return {_WISH: "\n".join(map(str, self)), _COUNTER: counter}
+
+
+def _wish() -> Wish:
+    act, when, event, nth = os.environ[_WISH].split("\n")
+    return Wish(act, when, event, int(nth))  # type: ignore[arg-type]
+
+
+def reached(when: When, event: str) -> None:
+    wish = _wish()
+    if when == wish.when and fnmatchcase(event, wish.event) and _count() == wish.nth:
+        _ACTS[wish.act]()
+
+
+def _count() -> int:
+    with Path(os.environ[_COUNTER]).open("ab") as counter:
+        fcntl.flock(counter, fcntl.LOCK_EX)
+        counter.write(b".")
+        counter.flush()
+        return counter.tell()
+
+
+def _signal_job(number: int) -> None:
+    """The driver and its JVM, and last ourselves with our siblings, where we are a task."""
+    group = int(os.environ[_GROUP])
+    if group == os.getpgrp():
+        os.killpg(group, number)
+        return
+    os.killpg(group, number)
+    os.killpg(os.getpgrp(), number)
+
+
+_ACTS: dict[str, Callable[[], None]] = {
+    "kill job": lambda: _signal_job(signal.SIGKILL),
+    "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "pause": lambda: _signal_job(signal.SIGSTOP),
+    "interrupt": lambda: os.killpg(int(os.environ[_GROUP]), signal.SIGINT),
+    "terminate": lambda: os.kill(int(os.environ[_GROUP]), signal.SIGTERM),
+}
+
+
+class _WatchedUpload:
+    def __init__(self, upload: Upload, key: str) -> None:
+        self._upload, self._key = upload, key
+        self.write, self.abort = upload.write, upload.abort
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._upload.__exit__(kind, error, trace)
+
+    def commit(self) -> tuple[int, int]:
+        reached("before", f"write {self._key}")
+        done = self._upload.commit()
+        reached("after", f"write {self._key}")
+        return done
+
+
+def arm() -> None:
+    """Wrap the product in this process."""
+    _arm_phases()
+    _arm_transactions()
+    for store in (FileStore, S3Store):
+        _arm_writes(store)
+
+
+def _arm_phases() -> None:
+    plain = Phases.step
+
+    @contextmanager
+    def step(self: Phases, name: str) -> Iterator[None]:
+        reached("before", f"phase {name}")
+        with plain(self, name):
+            yield
+        reached("after", f"phase {name}")
+
+    setattr(Phases, "step", step)  # noqa: B010 (mypy takes an assignment for a mistake)
+
+
+def _arm_transactions() -> None:
+    plain = BlockProducer.commit
+
+    def commit(self: BlockProducer, *arguments: Any) -> None:
+        reached("before", "transaction")
+        plain(self, *arguments)
+        reached("after", "transaction")
+
+    setattr(BlockProducer, "commit", commit)  # noqa: B010
+
+
+def _arm_writes(store: type[FileStore] | type[S3Store]) -> None:
+    for name in ("put", "put_new", "replace"):
+        setattr(store, name, _watched(getattr(store, name)))
+    start = store.upload
+
+    def upload(self: Any, key: str) -> Upload:
+        return _WatchedUpload(start(self, key), key)
+
+    setattr(store, "upload", upload)  # noqa: B010
+
+
+def _watched(plain: Callable[..., str]) -> Callable[..., str]:
+    def write(self: Any, key: str, *arguments: Any) -> str:
+        reached("before", f"write {key}")
+        etag = plain(self, key, *arguments)
+        reached("after", f"write {key}")
+        return etag
+
+    return write
+
+
+if __name__ == "__main__":
+    os.environ[_GROUP] = str(os.getpgrp())
+    arm()
+    sys.exit(main())

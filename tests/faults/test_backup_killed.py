@@ -1,0 +1,166 @@
+"""A backup killed (SIGKILL, as by a power loss) at each of its steps and writes, and run again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.commit import read_intent
+from kbackup.archive.models import Manifest, load
+from kbackup.archive.reader import open_archive
+from kbackup.errors import NoArchiveError
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from tests.faults.conftest import BackUp, backup_arguments, outwait_lease
+from tests.faults.dying import Wish
+from tests.faults.process import run
+from tests.faults.truth import Rows, Shop, check_archive, in_archive
+
+_STEPS = (
+    "connect",
+    "discover",
+    "capture groups",
+    "resolve ranges",
+    "plan",
+    "run",
+    "commit",
+    "refresh derived files",
+)
+UNBORN = [
+    Wish("kill job", "before", "write archive.json"),
+    Wish("kill job", "after", "write archive.json"),
+]
+UNCOMMITTED = [
+    *(Wish("kill job", "before", f"phase {step}") for step in _STEPS[:-1]),
+    Wish("kill job", "after", "phase connect"),  # without the lease yet
+    Wish("kill job", "after", "phase connect", 2),
+    *(Wish("kill job", "after", f"phase {step}") for step in _STEPS[1:-2]),
+    Wish("kill job", "before", "write backups/*/intent.json"),
+    Wish("kill job", "after", "write backups/*/intent.json"),
+    Wish("kill job", "before", "write topics/*_records"),
+    Wish("kill job", "before", "write topics/*_index"),
+    Wish("kill job", "before", "write topics/*_index", 4),
+    Wish("kill job", "after", "write topics/*_index", 9),
+    Wish("kill job", "before", "write backups/*/segments.parquet"),
+    Wish("kill job", "before", "write backups/*/groups.json"),
+    Wish("kill job", "before", "write backups/*/metadata.json"),
+    Wish("kill job", "before", "write backups/*/manifest.json"),
+]
+COMMITTED = [
+    Wish("kill job", "after", "write backups/*/manifest.json"),
+    Wish("kill job", "after", "phase commit"),
+    Wish("kill job", "before", "phase refresh derived files"),
+    Wish("kill job", "before", "write topics/*/index_partition_*"),
+    Wish("kill job", "after", "write topics/*/index_partition_*", 2),
+    Wish("kill job", "before", "write topics/*/consumer_offsets_*", 3),
+    Wish("kill job", "before", "write backups/*/refreshed.json"),
+    Wish("kill job", "after", "phase refresh derived files"),
+]
+
+
+@pytest.fixture(scope="module")
+def dead(
+    request: pytest.FixtureRequest, books: tuple[Shop, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[Wish, Future[Path]]]:
+    """The archives that killed runs left, by how they were killed. They die two at a time, while tests go on."""
+
+    def die(wish: Wish) -> Path:
+        folder = tmp_path_factory.mktemp("dead")
+        archive = folder / "archive"
+        if wish not in UNBORN:
+            shutil.copytree(books[1], archive)
+        ended = run(folder, backup_arguments(books[0], str(archive)), wish)
+        assert ended.code == -9, ended.err
+        return archive
+
+    wishes: list[Wish] = [
+        cast(Wish, item.callspec.params["wish"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        yield {wish: pool.submit(die, wish) for wish in wishes}
+        pool.shutdown(cancel_futures=True)
+
+
+def _strays(store: Store) -> dict[str, str]:
+    """The records objects that no restore point names, with their etags."""
+    archive = open_archive(store)
+    named = {s.key for m in archive.restore_points for s in archive.added(m)}
+    return {
+        e.key: e.etag for e in store.list(layout.TOPICS) if e.key.endswith("_records") and e.key not in named
+    }
+
+
+def _count(rows: Rows) -> int:
+    return sum(map(len, rows.values()))
+
+
+@pytest.mark.parametrize("wish", UNBORN, ids=lambda wish: wish.name)
+def test_killed_while_the_archive_is_made(
+    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
+) -> None:
+    store = FileStore(dead[wish].result())
+    if wish.when == "before":
+        with pytest.raises(NoArchiveError):
+            open_archive(store)
+    outwait_lease(store)
+    report, _ = back_up(store)
+    assert (report.restore_point, report.parent) == (1, None)
+    check_archive(store, shop)
+
+
+@pytest.mark.parametrize("wish", UNCOMMITTED, ids=lambda wish: wish.name)
+def test_killed_before_the_commit(
+    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
+) -> None:
+    store = FileStore(dead[wish].result())
+    archive = open_archive(store)
+    assert [m.seq for m in archive.restore_points] == [1], "an unfinished run must not show"
+    held = in_archive(store)
+    strays = _strays(store)
+    began = [run.seq for run in archive.runs if layout.INTENT in run.files and run.seq > 1]
+    outwait_lease(store)
+
+    report, read = back_up(store)
+
+    archive = check_archive(store, shop)
+    assert report.parent == 1
+    assert [m.seq for m in archive.restore_points] == [1, report.restore_point]
+    assert in_archive(store, archive.restore_point(1)) == held, "the first restore point must not change"
+    for seq in began:
+        key = layout.backup_key(seq, layout.MANIFEST)
+        assert load(Manifest, store.get(key), key).status == "abandoned"
+        assert seq < report.restore_point
+        assert read_intent(archive, seq).parent == 1
+    added = {s.key: s for s in archive.added(archive.restore_point("latest"))}
+    assert {key: store.stat(key).etag for key in strays} == strays, (
+        "whole segments are taken over as they are"
+    )
+    assert strays.keys() <= added.keys()
+    taken_over = sum(added[key].count for key in strays)
+    assert read == _count(in_archive(store)) - _count(held) - taken_over, "and not read again"
+
+
+@pytest.mark.parametrize("wish", COMMITTED, ids=lambda wish: wish.name)
+def test_killed_after_the_commit(
+    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
+) -> None:
+    store = FileStore(dead[wish].result())
+    archive = open_archive(store)
+    assert [m.seq for m in archive.restore_points] == [1, 2]
+    held = in_archive(store)
+    outwait_lease(store)
+
+    report, read = back_up(store)
+
+    archive = check_archive(store, shop)
+    assert (report.restore_point, report.parent, read) == (3, 2, 0)
+    assert in_archive(store, archive.restore_point(2)) == held
+    assert [m.status for m in archive.restore_points] == ["committed"] * 3

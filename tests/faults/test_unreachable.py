@@ -1,0 +1,127 @@
+"""Clusters and stores that are not there, or stop being there."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kbackup.archive.reader import open_archive
+from kbackup.store.file import FileStore
+from scripts.dev.kafka import Broker
+from scripts.dev.process import free_ports
+from tests.faults.conftest import backup_arguments, outwait_lease
+from tests.faults.dying import Wish
+from tests.faults.process import Kbackup, run
+from tests.faults.truth import Shop, check_archive, in_archive, in_cluster, open_shop, sell
+
+if TYPE_CHECKING:
+    from tests.conftest import Bucket
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Iterator[Shop]:
+    """A shop on a broker of its own, to be broken. Tests leave it running."""
+    with Broker() as broker:
+        shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
+        sell(shop, 600)
+        yield shop
+
+
+def test_no_cluster_at_that_address(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    began = time.monotonic()
+    ended = run(tmp_path, ["backup", f"--archive={tmp_path}/archive", f"--bootstrap-server=127.0.0.1:{port}"])
+    assert ended.code == 14, ended.err
+    assert f"source cluster at 127.0.0.1:{port} did not answer" in ended.err
+    assert "hint: " in ended.err
+    assert time.monotonic() - began < 60, "nobody waits that long for an address that refuses"
+    assert not (tmp_path / "archive").exists()
+
+
+def test_no_bucket_of_that_name(bucket: Bucket, shop: Shop, tmp_path: Path) -> None:
+    ended = run(tmp_path, backup_arguments(shop, f"{bucket.url}-not"), None, bucket.env)
+    assert ended.code == 14, ended.err
+    assert f"{bucket.name}-not" in ended.err
+
+
+def test_a_cluster_that_goes_away_never_gives_a_restore_point(fragile: Shop, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    arguments = [
+        *backup_arguments(fragile, str(archive), poll_timeout_seconds=3),
+        "--set=spark.task_attempts=2",
+    ]
+    wish = Wish("pause", "after", "write backups/*/intent.json")
+    with Kbackup(tmp_path / "run", arguments, wish) as process:
+        process.wait_paused()
+        fragile.broker.kill()
+        process.signal(signal.SIGCONT)
+        ended = process.wait()
+    fragile.broker.start()
+    assert ended.code == 14, ended.err
+    assert f"source cluster at {fragile.broker.bootstrap}" in ended.err
+    store = FileStore(archive)
+    assert not open_archive(store).restore_points
+
+    outwait_lease(store)
+    again = run(tmp_path / "again", arguments)
+    assert again.code == 0, again.err
+    check_archive(store, fragile)
+
+
+def test_a_target_that_restarts_in_the_middle_of_a_restore(fragile: Shop, tmp_path: Path) -> None:
+    archive, prefix = tmp_path / "archive", f"again-{secrets.token_hex(3)}"
+    assert run(tmp_path / "backup", backup_arguments(fragile, str(archive))).code == 0
+    arguments = [
+        "restore",
+        str(archive),
+        f"--bootstrap-server={fragile.broker.bootstrap}",
+        f"--map-regex=^={prefix}-",
+        f"--map-group={fragile.group}={prefix}-group",
+        f"--restore-id={prefix}",
+        "--set=restore.transaction_bytes=20000",
+        "--set=spark.master=local[2]",
+    ]
+    with Kbackup(tmp_path / "run", arguments, Wish("pause", "after", "transaction")) as process:
+        process.wait_paused()
+        fragile.broker.kill()
+        fragile.broker.start()
+        process.signal(signal.SIGCONT)
+        ended = process.wait()
+    if ended.code != 0:  # it may give up, but then it can be resumed
+        assert ended.code in (1, 14), ended.err
+        ended = run(tmp_path / "again", arguments)
+    assert ended.code == 0, ended.err
+    held = in_archive(FileStore(archive))
+    found = in_cluster(fragile.broker, [f"{prefix}-{t}" for t in fragile.topics])
+    for tp, rows in held.items():
+        restored = found[tp._replace(topic=f"{prefix}-{tp.topic}")]
+        assert [r.record for r in restored] == [r.record for r in rows]
+
+
+def test_resumed_into_another_cluster(fragile: Shop, shop: Shop, archive: Path, tmp_path: Path) -> None:
+    name = f"strayed-{secrets.token_hex(3)}"
+
+    def arguments(broker: Broker) -> list[str]:
+        server = f"--bootstrap-server={broker.bootstrap}"
+        return [
+            "restore",
+            str(archive),
+            server,
+            f"--map-regex=^={name}-",
+            "--no-groups",
+            f"--restore-id={name}",
+        ]
+
+    wish = Wish("kill job", "after", "write restores/*/plan.json")
+    assert run(tmp_path / "dead", arguments(shop.broker), wish).code == -9
+    ended = run(tmp_path / "again", arguments(fragile.broker))
+    assert ended.code == 1, ended.err
+    assert f"restore {name} was begun into cluster" in ended.err
+    assert not [t for t in AdminClient(fragile.broker.client()).list_topics(timeout=30).topics if name in t]
