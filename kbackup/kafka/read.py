@@ -201,7 +201,7 @@ def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition, lis
 
 @contextmanager
 def _no_collections() -> Iterator[None]:
-    """Without Python's cycle collector, which would walk over every message again and again: measured at 40 % of
+    """Without Python's cycle collector, which would walk over every message again and again: measured at a quarter of
     a backup task's CPU. Messages are in no cycle and go when they are let go."""
     enabled = gc.isenabled()
     gc.disable()
