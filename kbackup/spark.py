@@ -14,6 +14,10 @@ from kbackup.errors import UnreachableError
 
 _GREETINGS = (b"Using incubator modules", b"Setting default log level", b"To adjust logging level")
 
+# No record passes through the JVM: what the optimising compiler and parallel collectors cost never comes back.
+# Starting, running a small job and stopping took 12 s of CPU with these, 21 s without.
+_LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -37,6 +41,7 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('kbackup') / 'log4j2.properties'}",
     }
     if local:
+        settings["spark.driver.extraJavaOptions"] += f" {_LIGHT_JVM}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings |= {
             "spark.driver.host": "127.0.0.1",

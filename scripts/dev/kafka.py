@@ -182,7 +182,14 @@ class Broker:
             lines = [f"{key}={value}\n" for key, value in self._node_properties(node).items()]
             (home / "server.properties").write_text("".join(lines))
             format_storage = ("kafka.tools.StorageTool", "format", "-t", self._cluster)
-            argv = _jvm("-Xmx128m", *format_storage, "-c", str(home / "server.properties"))
+            argv = _jvm(
+                "-Xmx128m",
+                "-XX:TieredStopAtLevel=1",
+                "-XX:+UseSerialGC",
+                *format_storage,
+                "-c",
+                str(home / "server.properties"),
+            )
             cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
 
     def _node_properties(self, node: int) -> dict[str, str]:
