@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -14,9 +13,6 @@ from kbackup.jobs.remap import How, OffsetMap
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan
 from kbackup.kafka.admin import Cluster, Committed
 from kbackup.types import Int64Array, TopicPartition
-
-_MARKERS = 30.0  # s, for a broker to write them; groups are placed right without, only a lag of 1 is shown
-_PAUSE = 0.1  # s
 
 
 class GroupOffsetResult(Part, frozen=True, kw_only=True):
@@ -48,22 +44,9 @@ def offset_maps(plan: RestorePlan, whole: pa.Table, cluster: Cluster) -> dict[To
         own = whole.filter((pc.field("topic") == tp.topic) & (pc.field("partition") == tp.partition))
         source, target, count = (own.column(name).to_numpy() for name in ("source", "target", "count"))
         runs[tp] = source, target, count
+    ends = cluster.log_ends(wanted, "read_committed")
     last = {tp: int(target[-1] + count[-1]) for tp, (_, target, count) in runs.items() if len(target)}
-    ends = _ends(cluster, wanted, last if plan.transactions else {})
     return {tp: OffsetMap(*runs[tp], _next(last.get(tp), ends[tp], plan.transactions)) for tp in wanted}
-
-
-def _ends(
-    cluster: Cluster, partitions: Collection[TopicPartition], marked: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Where each log ends. A broker says that a transaction is committed before it has written the markers:
-    until a marker is there (at the offset `marked`), the log ends for consumers before the transaction."""
-    until = time.monotonic() + _MARKERS
-    while True:
-        ends = cluster.log_ends(partitions, "read_committed")
-        if all(ends[tp] > at for tp, at in marked.items()) or time.monotonic() > until:
-            return ends
-        time.sleep(_PAUSE)
 
 
 def _next(after: int | None, end: int, marked: bool) -> int:

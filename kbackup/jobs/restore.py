@@ -36,10 +36,12 @@ from kbackup.jobs.restore_plan import (
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
 from kbackup.jobs.select import Selection
 from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.visible import wait_visible
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,10 +125,11 @@ def restore(
     with phases.step("offset map"):
         whole = write_map(state, plan.restore_id, [r.runs for r in results])
         _check_complete(plan, int(whole.column("count").to_numpy().sum()))
+        hidden = wait_visible(cluster, whole)
     with phases.step("groups"):
         groups = apply_groups(cluster, plan, offset_maps(plan, whole, cluster))
     with phases.step("report"):
-        warnings = [*findings.warnings, *_moved(sum(r.moved for r in results))]
+        warnings = [*findings.warnings, *_moved(sum(r.moved for r in results)), *_hidden(hidden)]
         report = _report(plan, store, groups, warnings, phases, "restored")
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return _clean_up(cluster, plan, report)
@@ -289,6 +292,10 @@ def _moved(records: int) -> list[str]:
     return [
         f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
     ]
+
+
+def _hidden(partitions: list[TopicPartition]) -> list[str]:
+    return [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in partitions]
 
 
 def _check_complete(plan: RestorePlan, mapped: int) -> None:
