@@ -18,17 +18,12 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import ConfigResource, ConfigSource, NewTopic, OffsetSpec
 
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
 from kbackup.types import TopicPartition
 
 _BATCH = 2000  # names or partitions in one admin request
 _TIMEOUT = 30.0
 _PAUSE = 0.3  # s, before a coordinator that is not ready is asked again
-_LOADING = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-}
 
 Item = TypeVar("Item", str, TopicPartition)
 
@@ -185,7 +180,7 @@ class Cluster:
                     failed[group] = self.connection.error(
                         raised.args[0], f"reading offsets of group {group}"
                     ).message
-                    if raised.args[0].code() in _LOADING and time.monotonic() < until:
+                    if raised.args[0].code() in COORDINATOR_NOT_READY and time.monotonic() < until:
                         again.append(group)
             waiting = again
             if waiting:
@@ -220,7 +215,7 @@ class Cluster:
             try:
                 _offsets_of(future.result(timeout=_TIMEOUT * 2).topic_partitions)
             except KafkaException as raised:
-                if raised.args[0].code() in _LOADING and time.monotonic() < until:
+                if raised.args[0].code() in COORDINATOR_NOT_READY and time.monotonic() < until:
                     time.sleep(_PAUSE)
                     continue
                 return self.connection.error(raised.args[0], f"setting offsets of group {group}").message

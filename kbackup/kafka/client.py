@@ -20,6 +20,13 @@ log = logging.getLogger("kbackup.librdkafka")
 
 Properties = Mapping[str, str]
 
+COORDINATOR_NOT_READY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+"""It was just elected, or its partition just made: what was asked is to be asked again."""
+
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,

@@ -8,6 +8,7 @@ the transaction that carries the records, so that it is true or absent, never ah
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -19,7 +20,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError
 from kbackup.formats.record import decode
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 
 _TUNING = {
@@ -35,7 +36,15 @@ _TUNING = {
 }
 _TRANSACTIONAL = {"transaction.timeout.ms": 300_000, "message.timeout.ms": 300_000}
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+_CAUSED_BY_ANOTHER = {
+    KafkaError._INVALID_DIFFERENT_RECORD,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._PURGE_INFLIGHT,
+}
 _TIMEOUT = 300.0  # s, for one transaction call
+_COORDINATOR = 30.0  # s, for one to become ready
+_PAUSE = 0.3  # s, before it is asked again
+_LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,17 +65,21 @@ class Progress(NamedTuple):
 
 @dataclass
 class _Deliveries:
-    """What one partition sent and got back since the last commit, in order."""
+    """What one partition sent and got back since the last commit, in order; `failed` is the number of the
+    record that `error` is about."""
 
     sources: list[Int64Array] = field(default_factory=list)
     targets: list[int | None] = field(default_factory=list)
     error: KafkaError | None = None
+    failed: int = 0
+    reports: int = 0
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None:
-            self.error = self.error or error
-        else:
+        if error is None:
             self.targets.append(message.offset())
+        elif self.error is None or self.error.code() in _CAUSED_BY_ANOTHER:
+            self.error, self.failed = error, self.reports
+        self.reports += 1
 
 
 class BlockProducer:
@@ -101,13 +114,28 @@ class BlockProducer:
             return {}
         with self._transaction("starting transactions"):
             self._producer.init_transactions(_TIMEOUT)
-            asked = [KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions]
-            found = self._consumer.committed(asked, timeout=60)
+            found = self._committed([KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions])
         return {
             TopicPartition(p.topic, p.partition): Progress(p.offset, p.metadata or "")
             for p in found
             if p.offset >= 0
         }
+
+    def _committed(self, asked: list[KafkaTopicPartition]) -> list[KafkaTopicPartition]:
+        """What the progress group has committed; a coordinator that is not ready yet is asked again."""
+        until = time.monotonic() + _COORDINATOR
+        while True:
+            try:
+                found = self._consumer.committed(asked, timeout=60)
+            except KafkaException as raised:
+                if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE)
+                continue
+            for partition in found:
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
+            return found
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.
@@ -141,18 +169,19 @@ class BlockProducer:
                 except BufferError:
                     poll(0.1)
                 except KafkaException as raised:
+                    poll(_LAST_WORDS)
+                    self._check()
                     raise self._failed(
-                        raised.args[0], f"a record of {tp} at source offset {block.offsets[i]}"
+                        raised.args[0], f"delivering the record of {tp} from source offset {block.offsets[i]}"
                     ) from raised
         poll(0)
-        self._check(deliveries, tp)
+        self._check()
 
     def flush(self) -> dict[TopicPartition, Runs]:
         """Wait until every record is delivered; returns where they went, by partition."""
         with self._transaction("delivering records"):
             left = self._producer.flush(_TIMEOUT)
-        for tp, deliveries in self._deliveries.items():
-            self._check(deliveries, tp)
+        self._check()
         if left:
             raise ClusterError(
                 f"{self._connection.address} did not take {left} records in {_TIMEOUT:.0f} s",
@@ -187,20 +216,29 @@ class BlockProducer:
             if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
                 raise self._connection.error(raised.args[0], "aborting a transaction") from raised
 
-    def _check(self, deliveries: _Deliveries, tp: TopicPartition) -> None:
-        if deliveries.error is not None:
-            at = len(deliveries.targets)
-            source = np.concatenate(deliveries.sources)[min(at, sum(map(len, deliveries.sources)) - 1)]
-            raise self._failed(deliveries.error, f"a record of {tp} near source offset {source}")
+    def _check(self) -> None:
+        """Raises for a record that was not delivered, whichever partition it was of."""
+        for tp, deliveries in self._deliveries.items():
+            if deliveries.error is not None:
+                source = np.concatenate(deliveries.sources)[deliveries.failed]
+                raise self._failed(
+                    deliveries.error, f"delivering the record of {tp} from source offset {source}"
+                )
 
-    def _failed(self, error: KafkaError, what: str) -> Exception:
+    def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
             return FencedError(
                 "another restore with the same id has taken over",
                 "let that one finish; this one wrote nothing more",
             )
-        return self._connection.error(error, f"delivering {what}")
+        if error.code() == KafkaError.INVALID_RECORD:
+            return ClusterError(
+                f"{self._connection.address} failed {doing}: {error.str()}",
+                "is its timestamp out of the topic's bounds (message.timestamp.after.max.ms, "
+                "message.timestamp.before.max.ms), or has it no key where the topic is compacted?",
+            )
+        return self._connection.error(error, doing)
 
     def _transaction(self, doing: str) -> _TransactionErrors:
         return _TransactionErrors(self, doing)
