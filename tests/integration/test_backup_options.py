@@ -1,0 +1,101 @@
+"""Backups of other shapes: many small partitions, uncommitted records, losses that are allowed, a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbackup.store.file import FileStore
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import PACK_RECORDS, Archive, Kbackup
+from tests.truth import archive_records, assert_restored, log_ends, read_topic
+
+PARTITIONS = 200
+
+
+def test_small_partitions_share_tasks(
+    broker: Broker, kbackup: Kbackup, tmp_path: Path, topic_name: str
+) -> None:
+    broker.create_topic(topic_name, PARTITIONS)
+    for partition in range(0, PARTITIONS, 4):
+        topics.produce(broker, topic_name, partition, topics.numbered(partition % 7 + 1))
+    source = read_topic(broker.bootstrap, topic_name)
+    records = sum(map(len, source.values()))
+    archive = Archive(f"file://{tmp_path}/archive", FileStore(tmp_path / "archive"))
+
+    del kbackup.spark.tasks[:]
+    report = kbackup.backup(archive, "-t", topic_name)
+    assert sum(kbackup.spark.tasks) <= 1 + records // (PACK_RECORDS // 2)
+    assert (report["totals"]["partitions"], report["totals"]["segments"]) == (PARTITIONS, PARTITIONS // 4)
+    assert archive_records(archive.store, topic_name) == source
+
+    del kbackup.spark.tasks[:]
+    kbackup.restore(archive, "--map", f"{topic_name}=back-{topic_name}", "--no-groups")
+    assert sum(kbackup.spark.tasks) <= 2
+    assert_restored(source, read_topic(broker.bootstrap, f"back-{topic_name}"))
+
+
+def test_read_uncommitted_takes_open_and_aborted_transactions(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    topics.make_ledger(broker, topic_name)
+    unfinished = topics.begin(broker, topic_name, 1, topics.numbered(8, "open"))
+    try:
+        uncommitted = read_topic(broker.bootstrap, topic_name, "read_uncommitted")
+        kbackup.backup(archive, "-t", topic_name, "--isolation-level", "read_uncommitted")
+        assert [len(records) for records in uncommitted.values()] == [48, 19, 9]
+        assert archive_records(archive.store, topic_name) == uncommitted
+        assert (
+            log_ends(broker.bootstrap, topic_name)[1]
+            < log_ends(broker.bootstrap, topic_name, "read_uncommitted")[1]
+        ), "the transaction is not open any more"
+    finally:
+        unfinished.abort_transaction(60)
+
+
+def test_loss_ends_in_3_unless_it_is_allowed(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    kbackup.backup(archive, "-t", topic_name)
+    for lost, (arguments, code) in enumerate(((["--allow-loss"], 0), ([], 3)), 1):
+        topics.produce(broker, topic_name, 0, topics.numbered(10))
+        topics.delete_records(broker, topic_name, {0: 10 * lost + 5})
+        report = kbackup.backup(archive, "-t", topic_name, *arguments, code=code)
+        (loss,) = report["losses"]
+        assert (loss["kind"], loss["start"], loss["end"]) == ("retention", 10 * lost, 10 * lost + 5)
+    held = archive_records(archive.store, topic_name)[0]
+    assert [r.offset for r in held] == [*range(10), *range(15, 20), *range(25, 30)]
+
+
+def test_all_of_a_partition_lost_is_not_read_but_reported(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    kbackup.backup(archive, "-t", topic_name)
+    topics.produce(broker, topic_name, 0, topics.numbered(10))
+    topics.delete_records(broker, topic_name, {0: 20})
+    report = kbackup.backup(archive, "-t", topic_name, code=3)
+    assert [(loss["start"], loss["end"]) for loss in report["losses"]] == [(10, 20)]
+    topics.produce(broker, topic_name, 0, [b"after"])
+    assert kbackup.backup(archive, "-t", topic_name)["totals"]["records"] == 1
+    assert [r.offset for r in archive_records(archive.store, topic_name)[0]] == [*range(10), 20]
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_compression_may_change_between_runs(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, compression: str
+) -> None:
+    other = "zstd" if compression == "none" else "none"
+    broker.create_topic(topic_name)
+    for chosen in (compression, other):
+        topics.produce(broker, topic_name, 0, topics.numbered(30, chosen))
+        kbackup.backup(archive, "-t", topic_name, "--compression", chosen)
+    source = read_topic(broker.bootstrap, topic_name)
+    assert archive_records(archive.store, topic_name) == source
+    kbackup.restore(archive, "--map", f"{topic_name}=back-{topic_name}", "--no-groups")
+    assert_restored(source, read_topic(broker.bootstrap, f"back-{topic_name}"))

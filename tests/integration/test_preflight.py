@@ -1,0 +1,156 @@
+"""What a restore refuses or warns of before its first record, and what a dry run leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import Kbackup
+from tests.integration.zoo import PLACES, SECOND, Zoo
+from tests.truth import assert_restored, log_ends, positions, read_topic
+
+
+def _all_topics(broker: Broker) -> set[str]:
+    admin = AdminClient(broker.client())
+    return set(admin.list_topics(timeout=30).topics)
+
+
+def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) -> None:
+    objects, there = zoo.archive.objects(), _all_topics(zoo.broker)
+    before = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    tasks = len(kbackup.spark.tasks)
+    outcome = kbackup("restore", zoo.archive.url, "--dry-run", "--map-regex", "^=dry.")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["status"] == "planned"
+    planned = {t["target"]: t["records"] for t in outcome.document["topics"]}
+    assert planned == {f"dry.{zoo.topic(n)}": sum(map(len, zoo.held(n, 3).values())) for n in SECOND}
+    assert _all_topics(zoo.broker) == there
+    assert {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES} == before
+    assert zoo.archive.objects() == objects
+    assert len(kbackup.spark.tasks) == tasks
+
+
+@pytest.fixture(scope="module")
+def unfit(zoo: Zoo) -> dict[str, str]:
+    """Target topics, each unfit for the archived topic that it is for."""
+    unfit = {name: f"unfit-{zoo.topic(name)}" for name in ("odd", "growing", "big", "long")}
+    zoo.broker.create_topic(unfit["odd"], 3, config={"message.timestamp.after.max.ms": "1000"})
+    zoo.broker.create_topic(unfit["growing"], 1)
+    zoo.broker.create_topic(unfit["big"], 1, config={"max.message.bytes": "1000"})
+    zoo.broker.create_topic(unfit["long"], 1)
+    topics.produce(zoo.broker, unfit["long"], 0, [b"mine"])
+    return unfit
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_refusal_lists_every_problem_and_writes_nothing(
+    zoo: Zoo, kbackup: Kbackup, unfit: dict[str, str], dry: bool
+) -> None:
+    objects, there = zoo.archive.objects(), _all_topics(zoo.broker)
+    ends = {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()}
+    arguments = [f"--map={zoo.topic(name)}={target}" for name, target in unfit.items()]
+    arguments += [f"--topic={zoo.topic(name)}" for name in [*unfit, "late"]]
+    outcome = kbackup(
+        "restore", zoo.archive.url, *arguments, "--map", f"{zoo.topic('late')}=new", *["--dry-run"] * dry
+    )
+    assert outcome.code == 1
+    # a dry run has shown its plan by then, and prints no second document
+    message = outcome.document["error"]["message"]
+    for problem, hint in (
+        (f"topic {unfit['odd']} refuses timestamps more than 1000 ms ahead", "after.max.ms="),
+        (f"topic {unfit['growing']} has 1 partitions, the archive 4", "add partitions, or map"),
+        (f"topic {unfit['big']} takes records of up to 1000 bytes", "--topic-config max.message.bytes="),
+        (f"topic {unfit['long']} is not empty", "--into-existing"),
+    ):
+        (line,) = [line for line in message.splitlines() if problem in line]
+        assert hint in line
+    assert "nothing was written" in message
+    assert len(message.splitlines()) == 1 + len(unfit)
+    assert _all_topics(zoo.broker) == there
+    assert {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()} == ends
+    assert zoo.archive.objects() == objects
+
+
+def test_replication_factor_of_more_brokers_than_there_are(zoo: Zoo, kbackup: Kbackup) -> None:
+    arguments = ["-t", zoo.topic("long"), "--map-regex", "^=rf.", "--replication-factor", "3"]
+    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
+    assert "wants replication factor 3, the target has 1 broker(s)" in message
+    assert "give --replication-factor 1 or less" in message
+
+
+def test_record_too_large_for_a_new_topic(zoo: Zoo, kbackup: Kbackup) -> None:
+    arguments = [
+        "-t",
+        zoo.topic("big"),
+        "--map-regex",
+        "^=small.",
+        "--topic-config",
+        "max.message.bytes=1000000",
+    ]
+    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
+    assert "takes records of up to 1000000 bytes, the archive has one of 52" in message
+
+
+def test_config_that_the_broker_does_not_know(zoo: Zoo, kbackup: Kbackup) -> None:
+    arguments = ["-t", zoo.topic("long"), "--map-regex", "^=odd.", "--topic-config", "no.such.config=1"]
+    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
+    assert f"topic odd.{zoo.topic('long')} can't be created" in message
+
+
+def test_retention_that_would_eat_the_records_is_warned_of(zoo: Zoo, kbackup: Kbackup) -> None:
+    short = ["--topic-config", "retention.ms=3600000", "--topic-config", "retention.bytes=1000"]
+    arguments = ["--dry-run", "-t", zoo.topic("long"), "--map-regex", "^=short."]
+    assert kbackup.restore(zoo.archive, *arguments)["warnings"] == []
+    size, age = kbackup.restore(zoo.archive, *arguments, *short)["warnings"]
+    assert "keeps 1000 bytes a partition" in size
+    assert "--topic-config retention.bytes=-1" in size
+    assert "keeps records for 0.0 days" in age
+    assert "--topic-config retention.ms=-1" in age
+
+
+def test_into_existing_appends_and_places_groups_on_the_new_records(
+    zoo: Zoo, kbackup: Kbackup, topic_name: str
+) -> None:
+    source = zoo.topic("trimmed")
+    arguments = ["-t", source, "--map", f"{source}={topic_name}"]
+    kbackup.restore(zoo.archive, *arguments)
+    first = read_topic(zoo.broker.bootstrap, topic_name)
+    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
+    assert f"topic {topic_name} is not empty" in message
+    assert read_topic(zoo.broker.bootstrap, topic_name) == first
+
+    kbackup.restore(zoo.archive, *arguments, "--into-existing")
+    both = read_topic(zoo.broker.bootstrap, topic_name)
+    assert {p: records[: len(first[p])] for p, records in both.items()} == first
+    second = {p: records[len(first[p]) :] for p, records in both.items()}
+    assert_restored(zoo.held("trimmed", 3), second)
+    stand = positions(zoo.broker.bootstrap, zoo.group("start"))
+    assert stand[topic_name, 0].offset == second[0][0].offset
+
+
+def test_two_topics_never_become_one(zoo: Zoo, kbackup: Kbackup) -> None:
+    arguments = ["-t", zoo.topic("long"), "-t", zoo.topic("odd"), "--map-regex", "^.*$=same"]
+    message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
+    assert "would both become same" in message
+
+
+def test_unknown_names_are_usage_errors(zoo: Zoo, kbackup: Kbackup) -> None:
+    for arguments, said in (
+        (["-t", "no-such-topic"], "there is no topic no-such-topic in restore point 3"),
+        (["-t", "/no-such-.*/"], "no topic of the archive matches"),
+        (["--map", "no-such-topic=x"], "--map names topic no-such-topic"),
+        (["--backup", "9"], "there is no restore point 9"),
+    ):
+        assert said in kbackup.restore(zoo.archive, *arguments, code=2)["error"]["message"]
+
+
+def test_topics_are_selected_by_name_regex_and_exclusion(zoo: Zoo, kbackup: Kbackup) -> None:
+    for arguments, names in (
+        (["-t", zoo.topic("odd"), "-t", f"/{zoo.prefix}-l.*/"], ["odd", "ledger", "long", "late"]),
+        (["-t", f"/{zoo.prefix}-o.*/", "--exclude-topic", "/.*-o[dv].*/"], ["open"]),
+        (["--exclude-topic", "/.*-[^l]+/"], ["ledger", "late", "long"]),
+    ):
+        planned = kbackup.restore(zoo.archive, "--dry-run", "--map-regex", "^=dry.", *arguments)["topics"]
+        assert sorted(t["source"] for t in planned) == sorted(map(zoo.topic, names))

@@ -1,0 +1,130 @@
+"""Which topics and groups a backup takes, and which groups a restore sets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Consumer
+
+from kbackup.archive.reader import open_archive
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.truth import Position, commit, positions
+
+
+@pytest.fixture(scope="module")
+def prefix(broker: Broker) -> str:
+    """Topics <prefix>a, <prefix>ab, <prefix>b and __<prefix>own, of one record each."""
+    prefix = f"sel-{secrets.token_hex(4)}-"
+    for topic in (f"{prefix}a", f"{prefix}ab", f"{prefix}b", f"__{prefix}own"):
+        broker.create_topic(topic)
+        topics.produce(broker, topic, 0, [b"v"])
+    return prefix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-t", "{}a", "-t", "{}b"], ["{}a", "{}b"]),
+        (["-t", "/{}a/"], ["{}a"]),
+        (["-t", "/.*{}.*/"], ["{}a", "{}ab", "{}b"]),
+        (["-t", "/{}.*/", "--exclude-topic", "/.*b/"], ["{}a"]),
+        (["-t", "/.*{}.*/", "-t", "__{}own"], ["__{}own", "{}a", "{}ab", "{}b"]),
+        (["--exclude-topic", "/(?!{}).*/", "--exclude-topic", "{}b"], ["{}a", "{}ab"]),
+    ],
+    ids=["names", "whole-regex", "never-internal", "exclude", "internal-by-name", "all-but"],
+)
+def test_topics(
+    kbackup: Kbackup, archive: Archive, prefix: str, arguments: list[str], expected: list[str]
+) -> None:
+    report = kbackup.backup(archive, *(a.replace("{}", prefix) for a in arguments))
+    assert [t["name"] for t in report["topics"]] == [name.replace("{}", prefix) for name in expected]
+    assert report["totals"]["records"] == len(expected)
+
+
+def test_unknown_name_is_a_usage_error(kbackup: Kbackup, archive: Archive, prefix: str) -> None:
+    error = kbackup.backup(archive, "-t", f"{prefix}a", "-t", f"{prefix}x", code=2)["error"]
+    assert error["message"] == f"there is no topic {prefix}x in the source cluster"
+    assert "regular expressions go between slashes" in error["hint"]
+    assert open_archive(archive.store).restore_points == []
+
+
+@pytest.fixture(scope="module")
+def grouped(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], prefix: str) -> Archive:
+    """An archive of topic <prefix>a and groups <prefix>g0 to g3 at its end."""
+    for n in range(4):
+        commit(broker.bootstrap, f"{prefix}g{n}", {(f"{prefix}a", 0): Position(1, f"meta {n}")})
+    archive = new_archive()
+    kbackup.backup(archive, "-t", f"{prefix}a", "-g", f"/{prefix}g.*/")
+    return archive
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(["-g", "{}g1"], ["g1"]), (["-g", "/{}g.*/", "--exclude-group", "/.*[12]/"], ["g0", "g3"])],
+)
+def test_groups_of_a_backup(
+    kbackup: Kbackup,
+    archive: Archive,
+    grouped: Archive,
+    prefix: str,
+    arguments: list[str],
+    expected: list[str],
+) -> None:
+    kbackup.backup(archive, "-t", f"{prefix}a", *(a.replace("{}", prefix) for a in arguments))
+    opened = open_archive(archive.store)
+    captured = opened.groups(opened.restore_point("latest")).groups
+    assert [g.group.removeprefix(prefix) for g in captured] == expected
+
+
+def _stand(broker: Broker, prefix: str, topic: str) -> dict[str, str]:
+    """Groups that stand in `topic`, with their metadata."""
+    names = [f"{prefix}{name}" for name in ("g0", "g1", "g2", "g3", "renamed")]
+    found = {name.removeprefix(prefix): positions(broker.bootstrap, name).get((topic, 0)) for name in names}
+    return {name: position.metadata for name, position in found.items() if position}
+
+
+def test_groups_renamed_and_left_out(
+    broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
+) -> None:
+    arguments = ["--map-group", f"{prefix}g0={prefix}renamed", "--exclude-group", f"{prefix}g2"]
+    report = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", *arguments)
+    assert _stand(broker, prefix, topic_name) == {"g1": "meta 1", "g3": "meta 3", "renamed": "meta 0"}
+    assert {g["source"]: g["group"] for g in report["groups"]}[f"{prefix}g0"] == f"{prefix}renamed"
+
+
+def test_only_some_groups(
+    broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
+) -> None:
+    kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "-g", f"/{prefix}g[23]/")
+    assert _stand(broker, prefix, topic_name) == {"g2": "meta 2", "g3": "meta 3"}
+
+
+def test_no_groups(broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str) -> None:
+    kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "--no-groups")
+    assert _stand(broker, prefix, topic_name) == {}
+
+
+def test_two_groups_never_become_one(
+    kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
+) -> None:
+    arguments = ["--map", f"{prefix}a={topic_name}", "--map-group", f"{prefix}g0={prefix}g1"]
+    assert "would both become" in kbackup.restore(grouped, *arguments, code=1)["error"]["message"]
+
+
+def test_group_with_a_live_member_is_left_alone_and_listed(
+    broker: Broker, kbackup: Kbackup, grouped: Archive, prefix: str, topic_name: str
+) -> None:
+    member = Consumer(broker.client(**{"group.id": f"{prefix}g3", "enable.auto.commit": False}))
+    try:
+        member.subscribe([f"{prefix}b"])
+        while not member.assignment():
+            member.poll(0.2)
+        report = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", code=3)
+    finally:
+        member.close()
+    assert report["missing"] == [f"group {prefix}g3 was left alone: it has 1 live member(s)"]
+    assert _stand(broker, prefix, topic_name) == {f"g{n}": f"meta {n}" for n in range(3)}
