@@ -163,6 +163,13 @@ def test_a_key_is_as_long_as_s3_takes() -> None:
         (
             S3Options(endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s"),
             "http://host:9000",
+            False,  # the signed CRC-64/NVME covers the body
+        ),
+        (
+            S3Options(
+                endpoint_url="http://host:9000", access_key_id="i", secret_access_key="s", checksum="none"
+            ),
+            "http://host:9000",
             True,
         ),
         (
