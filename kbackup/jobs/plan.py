@@ -68,7 +68,7 @@ def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: It
     there = set(existing)
     topics: list[TopicPlan] = []
     losses: list[Loss] = []
-    warnings: list[str] = []
+    warnings = [] if names else ["no topic of the source is selected: this restore point captures none"]
     for topic in selected:
         before = known.get(topic.name)
         plan, lost, warned = _plan_topic(topic, before)

@@ -103,11 +103,7 @@ class RangeReader:
         heard = time.monotonic()
         while waiting:
             count, parts = self._take(size, waiting)
-            if not count:
-                self._check_silence(heard, waiting)
-                continue
-            heard = time.monotonic()
-            received = 0
+            received, left = 0, len(waiting)
             for tp, block, ended, reports in parts:
                 if tp not in waiting:
                     continue
@@ -117,6 +113,10 @@ class RangeReader:
                     yield tp, block
                 if ended or self._handle(reports, waiting[tp], positions):
                     del waiting[tp]
+            if received or len(waiting) < left:
+                heard = time.monotonic()
+            else:
+                self._check_silence(heard, waiting)  # reports alone are no progress
             if received:
                 size = int(min(max(_BATCH_BYTES * count // received, 10), _BATCH_RECORDS))
 
