@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kbackup.store.options import S3Options
 
@@ -25,6 +26,10 @@ LAYERS = ("unit", "contract", "golden", "integration", "faults", "interop")
 _WITHOUT_SERVERS = {"unit", "golden"}
 _SERVERS = {"broker", "minio_server", "moto_server", "spark", "bucket"}
 _HERE = Path(__file__).parent
+
+
+settings.register_profile("kbackup", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kbackup")  # on a busy machine an example takes as long as it takes
 
 
 def pytest_configure(config: pytest.Config) -> None:

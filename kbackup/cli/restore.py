@@ -20,8 +20,9 @@ from kbackup.cli.options import (
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.restore import RestoreReport, restore
+from kbackup.jobs.restore import restore
 from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.restore_report import RestoreReport
 from kbackup.store import open_store
 
 

@@ -2,78 +2,38 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
-from kbackup.archive.content import Content, content_of
-from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Document, Manifest, Part, TopicState, dump, load, now
+from kbackup.archive.models import dump, load
 from kbackup.archive.offset_map import write_map
-from kbackup.archive.reader import open_archive
 from kbackup.config.models import Restore
-from kbackup.errors import (
-    AlreadyExistsError,
-    KbackupError,
-    NoArchiveError,
-    NotFoundError,
-    RefusedError,
-    UsageError,
-)
-from kbackup.jobs.apply_groups import GroupResult, apply_groups, not_applied, offset_maps
+from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
+from kbackup.jobs.apply_groups import apply_groups, offset_maps
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.preflight import Findings, check_segments, check_target
-from kbackup.jobs.restore_plan import (
-    PlannedTopic,
-    RestorePlan,
-    check_names,
-    make_units,
-    plan_groups,
-    plan_topic,
-    target_name,
+from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
+from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.restore_report import (
+    RestoreReport,
+    hidden_records,
+    make_report,
+    moved_timestamps,
+    with_warning,
 )
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
-from kbackup.jobs.select import Selection
 from kbackup.jobs.tasks import run_tasks
 from kbackup.jobs.visible import wait_visible
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Spark = Callable[[], "SparkSession"]
-
-
-class RestoredTopic(Part, frozen=True, kw_only=True):
-    source: str
-    target: str
-    partitions: int
-    records: int
-
-
-class RestoreReport(Document, frozen=True, kw_only=True):
-    """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry
-    run's)."""
-
-    format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
-    status: Literal["planned", "restored"]
-    restore_id: str
-    archive: str
-    restore_point: int
-    target_cluster_id: str
-    topics: tuple[RestoredTopic, ...]
-    records: int
-    bytes: int
-    groups: tuple[GroupResult, ...]
-    warnings: tuple[str, ...]
-    missing: tuple[str, ...]
-    """What was asked for and could not be done."""
-    seconds: dict[str, float]
 
 
 def restore(
@@ -94,13 +54,13 @@ def restore(
         cluster_id, brokers = cluster.connect()
         earlier = _earlier(state, options.restore_id)
         if earlier is not None:
-            _check_same_target(earlier, cluster_id)
+            check_same_target(earlier, cluster_id)
             if (report := _finished(state, earlier)) is not None:
                 return report
     with phases.step("plan"):
-        content = _content(options, store, earlier)
-        plan = earlier or _plan(options, content, cluster_id)
-        _check_same_archive(plan, content)
+        content = choose_content(options, store, earlier)
+        plan = earlier or choose_plan(options, content, cluster_id)
+        check_same_archive(plan, content)
     with phases.step("preflight"):
         check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
         findings = Findings(create=_missing(cluster, plan))
@@ -110,7 +70,7 @@ def restore(
             show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
         if dry_run:
-            return _report(plan, store, (), findings.warnings, phases, "planned")
+            return make_report(plan, store.url, (), findings.warnings, phases.seconds, "planned")
         if show_plan is not None:
             show_plan(plan, findings.warnings)
         _try_transactions(plan, target)
@@ -129,8 +89,12 @@ def restore(
     with phases.step("groups"):
         groups = apply_groups(cluster, plan, offset_maps(plan, whole, cluster))
     with phases.step("report"):
-        warnings = [*findings.warnings, *_moved(sum(r.moved for r in results)), *_hidden(hidden)]
-        report = _report(plan, store, groups, warnings, phases, "restored")
+        warnings = [
+            *findings.warnings,
+            *moved_timestamps(sum(r.moved for r in results)),
+            *hidden_records(hidden),
+        ]
+        report = make_report(plan, store.url, groups, warnings, phases.seconds, "restored")
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return _clean_up(cluster, plan, report)
 
@@ -159,84 +123,7 @@ def _finished(state: Store, plan: RestorePlan) -> RestoreReport | None:
         report = load(RestoreReport, state.get(key), key)
     except NotFoundError:
         return None
-    return _with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
-
-
-def _with_warning(report: RestoreReport, warning: str) -> RestoreReport:
-    fields = {name: getattr(report, name) for name in report.__struct_fields__}
-    return RestoreReport(**fields | {"warnings": (*report.warnings, warning)})
-
-
-def _content(options: Restore, store: Store, earlier: RestorePlan | None) -> Content:
-    selection = Selection.of(options.topics, options.exclude_topics)
-    try:
-        archive = open_archive(store)
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
-        names = selection.topics(java_topics(store))
-        return java_content(store, [t.source for t in earlier.topics] if earlier else names)
-    point = archive.restore_point(earlier.restore_point if earlier else options.backup)
-    if earlier is not None:
-        wanted = {t.source for t in earlier.topics}
-        return content_of(archive, point, [t for t in point.topics if t.name in wanted])
-    return content_of(archive, point, _chosen(point, selection))
-
-
-def _chosen(point: Manifest, selection: Selection) -> list[TopicState]:
-    """Topics of a restore point; one that was deleted at the source by then only where it is asked for by
-    name."""
-    known = {t.name for t in point.topics}
-    for name in sorted(selection.names - known):
-        raise UsageError(f"there is no topic {name} in restore point {point.seq}", "see 'kbackup info'")
-    there = [t.name for t in point.topics if t.state != "deleted" or t.name in selection.names]
-    names = set(selection.topics(there))
-    return [t for t in point.topics if t.name in names]
-
-
-def _plan(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
-    names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
-    if not names:
-        raise UsageError("no topic of the archive matches", "see 'kbackup info' for what it holds")
-    for unknown in sorted(set(options.map) - set(names)):
-        raise UsageError(
-            f"--map names topic {unknown}, which is not restored", "see 'kbackup info' for what there is"
-        )
-    check_names(names)
-    selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
-    return RestorePlan(
-        restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
-        archive_id=content.archive_id,
-        restore_point=content.restore_point,
-        target_cluster_id=cluster_id,
-        created_at=now(),
-        transactions=options.transactions,
-        transaction_bytes=options.transaction_bytes,
-        into_existing=options.into_existing,
-        topics=tuple(
-            plan_topic(t, names[t.name], options.topic_config, options.replication_factor)
-            for t in content.topics
-        ),
-        units=make_units(content, names),
-        groups=plan_groups(content, names, selection, options.map_group),
-    )
-
-
-def _check_same_archive(plan: RestorePlan, content: Content) -> None:
-    """A restore goes on from where it began."""
-    if plan.archive_id != content.archive_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
-        )
-
-
-def _check_same_target(plan: RestorePlan, cluster_id: str) -> None:
-    """It goes on, and is finished, only where it was begun into."""
-    if plan.target_cluster_id != cluster_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
-            "use another --restore-id",
-        )
+    return with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
 
 
 def _missing(cluster: Cluster, plan: RestorePlan) -> list[str]:
@@ -286,18 +173,6 @@ def _produce(
     )
 
 
-def _moved(records: int) -> list[str]:
-    if not records:
-        return []
-    return [
-        f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
-    ]
-
-
-def _hidden(partitions: list[TopicPartition]) -> list[str]:
-    return [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in partitions]
-
-
 def _check_complete(plan: RestorePlan, mapped: int) -> None:
     """Every record of the plan has its place in the map, by the broker's word."""
     if mapped != plan.records:
@@ -305,36 +180,6 @@ def _check_complete(plan: RestorePlan, mapped: int) -> None:
             f"restore {plan.restore_id} has {mapped} records in its offset map, the plan {plan.records}",
             "the target holds what the map says; report this",
         )
-
-
-def _report(
-    plan: RestorePlan,
-    store: Store,
-    groups: tuple[GroupResult, ...],
-    warnings: list[str],
-    phases: Phases,
-    status: Literal["planned", "restored"],
-) -> RestoreReport:
-    return RestoreReport(
-        status=status,
-        restore_id=plan.restore_id,
-        archive=store.url,
-        restore_point=plan.restore_point,
-        target_cluster_id=plan.target_cluster_id,
-        topics=tuple(_restored(t) for t in plan.topics),
-        records=plan.records,
-        bytes=plan.bytes,
-        groups=groups,
-        warnings=tuple(warnings),
-        missing=tuple(not_applied(groups)),
-        seconds=dict(phases.seconds),
-    )
-
-
-def _restored(topic: PlannedTopic) -> RestoredTopic:
-    return RestoredTopic(
-        source=topic.source, target=topic.target, partitions=topic.partitions, records=topic.records
-    )
 
 
 def _clean_up(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> RestoreReport:
@@ -345,5 +190,5 @@ def _clean_up(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> Res
         cluster.delete_groups([layout.progress_group(plan.restore_id)])
     except KbackupError as error:
         group = layout.progress_group(plan.restore_id)
-        return _with_warning(report, f"progress group {group} is left on the target: {error.message}")
+        return with_warning(report, f"progress group {group} is left on the target: {error.message}")
     return report

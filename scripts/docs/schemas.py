@@ -9,8 +9,8 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.models import Document
-from kbackup.jobs.restore import RestoreReport
 from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.restore_report import RestoreReport
 
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,

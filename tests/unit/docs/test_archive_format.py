@@ -23,8 +23,8 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.errors import CorruptError
-from kbackup.jobs.restore import RestoredTopic, RestoreReport
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
+from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
 from kbackup.store import open_store
 from kbackup.store.base import Store
