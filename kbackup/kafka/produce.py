@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError
@@ -91,9 +91,7 @@ class BlockProducer:
         extra: dict[str, Any] = dict(_TUNING)
         if self._transactional:
             extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
-            self._consumer = self._connection.consumer(
-                {"group.id": progress_group, "enable.auto.commit": False}
-            )
+        self._group = progress_group
         self._producer = self._connection.producer(extra)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self._open = False
@@ -103,9 +101,7 @@ class BlockProducer:
         """Gives up what was not committed."""
         if self._open:
             self.abort()
-        if self._transactional:
-            self._consumer.close()
-        else:
+        if not self._transactional:
             self._producer.purge()
 
     def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
@@ -114,28 +110,19 @@ class BlockProducer:
             return {}
         with self._transaction("starting transactions"):
             self._producer.init_transactions(_TIMEOUT)
-            found = self._committed([KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions])
+            consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
+            try:
+                asked = [KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions]
+                found = _committed(consumer, asked)
+                # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
+                self._membership = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
         return {
             TopicPartition(p.topic, p.partition): Progress(p.offset, p.metadata or "")
             for p in found
             if p.offset >= 0
         }
-
-    def _committed(self, asked: list[KafkaTopicPartition]) -> list[KafkaTopicPartition]:
-        """What the progress group has committed; a coordinator that is not ready yet is asked again."""
-        until = time.monotonic() + _COORDINATOR
-        while True:
-            try:
-                found = self._consumer.committed(asked, timeout=60)
-            except KafkaException as raised:
-                if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
-                    raise
-                time.sleep(_PAUSE)
-                continue
-            for partition in found:
-                if partition.error is not None:
-                    raise KafkaException(partition.error)
-            return found
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.
@@ -201,9 +188,7 @@ class BlockProducer:
             for tp, at in progress.items()
         ]
         with self._transaction("committing a transaction"):
-            self._producer.send_offsets_to_transaction(
-                offsets, self._consumer.consumer_group_metadata(), _TIMEOUT
-            )
+            self._producer.send_offsets_to_transaction(offsets, self._membership, _TIMEOUT)
             self._producer.commit_transaction(_TIMEOUT)
         self._open = False
 
@@ -242,6 +227,23 @@ class BlockProducer:
 
     def _transaction(self, doing: str) -> _TransactionErrors:
         return _TransactionErrors(self, doing)
+
+
+def _committed(consumer: Consumer, asked: list[KafkaTopicPartition]) -> list[KafkaTopicPartition]:
+    """What the progress group has committed; a coordinator that is not ready yet is asked again."""
+    until = time.monotonic() + _COORDINATOR
+    while True:
+        try:
+            found = consumer.committed(asked, timeout=60)
+        except KafkaException as raised:
+            if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
+                raise
+            time.sleep(_PAUSE)
+            continue
+        for partition in found:
+            if partition.error is not None:
+                raise KafkaException(partition.error)
+        return found
 
 
 class _TransactionErrors:

@@ -12,6 +12,8 @@ Semantics, stated once; `tests/contract` runs them on every implementation.
   `UnreachableError`: the store could not be asked at all or answered nothing useful after the retries.
   `OutcomeUnknownError`: a write was sent, no answer came and reading back did not tell: it may have taken
   effect, or may yet do so.
+- A key is written by `put`, or by `put_new` and `replace`: a `put` or a `delete` at the very moment of a
+  `replace` may be lost.
 - An `etag` is an opaque version of an object: equal etags of a key mean equal bytes.
 - Implementations are thread-safe and can be pickled (clients are made lazily in the process that uses them).
 """

@@ -63,7 +63,7 @@ class FileStore:
 
     def put(self, key: str, data: Buffer) -> str:
         path = self._path(key)
-        with self._written(key, data) as temp, self._publisher.lock():
+        with self._written(key, data) as temp:
             return self._publisher.replace(temp, path)
 
     def put_new(self, key: str, data: Buffer) -> str:
@@ -73,12 +73,15 @@ class FileStore:
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
         path = self._path(key)
-        with self._written(key, data) as temp, self._publisher.lock():
+
+        def check() -> None:
             if self.stat(key).etag != etag:
                 raise PreconditionError(
                     f"{self._name(key)} is another version by now", "another writer replaced it"
                 )
-            return self._publisher.replace(temp, path)
+
+        with self._written(key, data) as temp:
+            return self._publisher.replace(temp, path, check)
 
     def upload(self, key: str) -> FileUpload:
         path = self._path(key)
@@ -118,8 +121,7 @@ class FileStore:
                 path = self._path(key)
                 with disk.mapped(self._name(key)):
                     path.lstat()
-                    with self._publisher.lock():
-                        path.unlink()
+                    path.unlink()
                 touched.add(path.parent)
             except NotFoundError:
                 continue

@@ -1,7 +1,8 @@
 """How a directory's files get their names: written aside, synced, then named in one step.
 
-Creates use `link`, which fails where the name is taken. Replaces, deletes and, where the file system knows no
-links, creates take one lock file, which orders them among all processes of this tool. A file's time is set to
+Creates use `link`, which fails where the name is taken. Conditional replaces and, where the file system knows no
+links, creates take one lock file, which orders them among all processes of this tool. It is held for a comparison
+and a rename only, and waited for only so long: a process may be stopped while it holds it. A file's time is set to
 a fresh nanosecond when it is named, so (size, time, inode) is a version: no etag needs reading.
 """
 
@@ -18,12 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from kbackup.errors import StoreError
+from kbackup.errors import StoreError, UnreachableError
 from kbackup.store import disk
 
 HIDDEN = ".tmp"
 _STALE_SECONDS = 24 * 3600
 _PRUNED_MEANWHILE = 16
+_LOCK_SECONDS = 30.0
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -56,25 +58,50 @@ class Publisher:
         self._with_parents(path, lambda: self._link(temp, path))
         return etag_of(stat)
 
-    def replace(self, temp: Path, path: Path) -> str:
-        """Move the synced file `temp` to `path`, under `lock`. The new etag."""
+    def replace(self, temp: Path, path: Path, check: Callable[[], None] | None = None) -> str:
+        """Move the synced file `temp` to `path`; `check`, where given, is called right before it, under the
+        lock. The new etag."""
         try:
             before = path.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
             before = 0
         stat = _touch(temp, before)
-        self._with_parents(path, lambda: temp.replace(path))
+
+        def move() -> None:
+            if check is None:
+                temp.replace(path)
+                return
+            with self._lock():
+                check()
+                temp.replace(path)
+
+        self._with_parents(path, move)
         return etag_of(stat)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         disk.make_dirs(self._hidden)
         fd = os.open(self._hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            self._take(fd)
             yield
         finally:
             os.close(fd)
+
+    def _take(self, fd: int) -> None:
+        end = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise UnreachableError(
+                        f"directory {self._root}: another process holds its lock file and does not go on",
+                        "is one stopped? end it, or let it go on",
+                    ) from None
+                time.sleep(0.005)
+            else:
+                return
 
     def _link(self, temp: Path, path: Path) -> None:
         try:
@@ -82,7 +109,7 @@ class Publisher:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            with self.lock():
+            with self._lock():
                 if os.path.lexists(path):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
                 temp.rename(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import threading
 import time
@@ -253,3 +254,21 @@ def test_listing_is_filtering_and_sorting(
         assert list(store.list_dirs(prefix)) == list(
             dict.fromkeys(b.split("/")[0] for b in below if "/" in b)
         )
+
+
+def test_a_stopped_process_that_holds_the_lock_hinders_nobody_forever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only compared replaces wait for it, and only so long; all else goes on."""
+    store = FileStore(tmp_path)
+    etag = store.put_new("lock.json", b"1")
+    monkeypatch.setattr("kbackup.store.publish._LOCK_SECONDS", 0.1)
+    with (tmp_path / ".tmp" / "lock").open("wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        store.put("other", b"2")
+        store.put_new("another", b"3")
+        assert store.delete(["other"]) == []
+        with pytest.raises(UnreachableError, match="another process holds its lock file"):
+            store.replace("lock.json", b"4", etag)
+    assert store.get("lock.json") == b"1"
+    store.replace("lock.json", b"4", etag)
