@@ -142,11 +142,13 @@ def _begin(
 ) -> _Run:
     head = archive.head
     last = max((run.seq for run in archive.runs), default=0)
-    since = head.seq if head is not None else 0
+    # also those that the newest restore point took over from: one that only slept may have written since
+    since = (head.parent or 0) if head is not None else 0
+    abandoned = {seal.seq for seal in archive.abandoned if seal.seq > since}
     unfinished = [
         read_intent(archive, run.seq)
         for run in archive.runs
-        if run.seq > since and layout.INTENT in run.files
+        if run.seq in abandoned and layout.INTENT in run.files
     ]
     return _Run(
         options, source, archive, cluster, cluster_id, brokers, lease, last + 1, head, started_at, unfinished

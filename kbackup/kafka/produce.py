@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from kbackup.errors import ClusterError, FencedError
 from kbackup.formats.record import decode
 from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
+from kbackup.kafka.waiting import in_time
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 
 _TUNING = {
@@ -34,7 +36,12 @@ _TUNING = {
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
-_TRANSACTIONAL = {"transaction.timeout.ms": 300_000, "message.timeout.ms": 300_000}
+_TRANSACTIONAL = {
+    "transaction.timeout.ms": 300_000,
+    "message.timeout.ms": 300_000,
+    # a producer that starts over from its bootstrap servers never finds its group's coordinator again
+    "metadata.recovery.strategy": "none",
+}
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _CAUSED_BY_ANOTHER = {
     KafkaError._INVALID_DIFFERENT_RECORD,
@@ -42,6 +49,7 @@ _CAUSED_BY_ANOTHER = {
     KafkaError._PURGE_INFLIGHT,
 }
 _TIMEOUT = 300.0  # s, for one transaction call
+_OFFSETS = 60.0  # s, for progress to be added to a transaction
 _COORDINATOR = 30.0  # s, for one to become ready
 _PAUSE = 0.3  # s, before it is asked again
 _LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
@@ -188,9 +196,20 @@ class BlockProducer:
             for tp, at in progress.items()
         ]
         with self._transaction("committing a transaction"):
-            self._producer.send_offsets_to_transaction(offsets, self._membership, _TIMEOUT)
+            self._add_progress(offsets)
             self._producer.commit_transaction(_TIMEOUT)
         self._open = False
+
+    def _add_progress(self, offsets: list[KafkaTopicPartition]) -> None:
+        """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
+        (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
+        send = partial(self._producer.send_offsets_to_transaction, offsets, self._membership, _OFFSETS)
+        if not in_time(send, _OFFSETS + 10):
+            self._open = False
+            raise ClusterError(
+                f"{self._connection.address} did not take the progress in {_OFFSETS:.0f} s",
+                "nothing of it is committed; the task begins this part anew",
+            )
 
     def abort(self) -> None:
         self._open = False

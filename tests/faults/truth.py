@@ -183,7 +183,8 @@ def check_archive(store: Store, shop: Shop) -> Archive:
     assert held == source
     segments = [s for m in archive.restore_points for s in archive.added(m)]
     promised = {s.key for s in segments} | {layout.index_key_of(s.key) for s in segments}
-    assert {e.key for e in store.list(layout.TOPICS) if _is_segment(e.key)} == promised, "leftovers"
+    there = {e.key for e in store.list(layout.TOPICS) if _is_segment(e.key)}
+    assert there == promised, f"leftovers {sorted(there - promised)}, missing {sorted(promised - there)}"
     for tp, rows in held.items():
         state = next(
             p for t in head.topics if t.name == tp.topic for p in t.partitions if p.partition == tp.partition
