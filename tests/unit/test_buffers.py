@@ -32,8 +32,14 @@ def test_memory_returns_with_the_last_reference_and_not_before() -> None:
     lease = pool.take()
     where = address(lease)
     lease[:] = 7
-    holders: list[Any] = [lease[10:20][2:], memoryview(lease[5:])[3:], pa.py_buffer(lease), lease.view(">i8")[1:]]
-    del lease
+    whole: Any = lease
+    holders: list[Any] = [
+        lease[8:20][2:],
+        memoryview(whole[5:])[3:],
+        pa.py_buffer(whole),
+        lease.view(">i8")[1:],
+    ]
+    del lease, whole
     while holders:
         other = pool.take()
         assert address(other) != where, f"reused beside {holders}"
