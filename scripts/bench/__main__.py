@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -16,9 +17,22 @@ from scripts.bench.servers import Servers
 from scripts.dev.tools import MissingToolError
 
 _GROWTH = 10
+_EPILOG = "Also: --simulate, --small (each with --help of its own), python -m scripts.bench.grid"
+
+
+_MODES = {"--simulate": "scripts.bench.simulation", "--small": "scripts.bench.small"}
+"""Other things to measure, each with options of its own."""
 
 
 def main(arguments: list[str]) -> int:
+    for flag, module in _MODES.items():
+        if flag in arguments:
+            mode = import_module(module)
+            return int(mode.main([argument for argument in arguments if argument != flag]))
+    return _pairs(arguments)
+
+
+def _pairs(arguments: list[str]) -> int:
     options = _options(arguments)
     results: list[Result] = []
     grown: list[Result] = []
@@ -76,7 +90,7 @@ def _say(line: str) -> None:
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__, epilog=_EPILOG)
     add = parser.add_argument
     add("--records", type=int, help="records of a topic (2,000,000)")
     add("--sizes", type=_sizes, default=[140, 540, 1024], help="value sizes in bytes (140,540,1024)")

@@ -29,10 +29,15 @@ def cpu_of(pid: int) -> float:
     return found.cpu if found else 0.0
 
 
-def peak_of(pid: int) -> int:
-    """Bytes of memory that the process has held at most (VmHWM); 0 where it is gone."""
+def reset_peak() -> None:
+    """Forget what this process has held at most."""
+    (_PROC / "self" / "clear_refs").write_text("5")
+
+
+def peak_of(pid: int | None = None) -> int:
+    """Bytes of memory that the process (by default this one) has held at most (VmHWM); 0 where it is gone."""
     try:
-        text = (_PROC / str(pid) / "status").read_text()
+        text = (_PROC / str(pid or "self") / "status").read_text()
     except OSError:
         return 0
     marks = (line.split()[1] for line in text.splitlines() if line.startswith("VmHWM:"))

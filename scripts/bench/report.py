@@ -12,6 +12,7 @@ import confluent_kafka
 
 from kbackup import __version__
 from scripts.bench.measure import Result, What
+from scripts.bench.text import grid
 
 _MIB = 1 << 20
 _NOTE = """\
@@ -23,13 +24,13 @@ round. CPU in µs a record, of all processes of a kind; memory: the high-water m
 
 def table(results: Sequence[Result], grown: Sequence[Result]) -> str:
     found = ratios(results)
-    lines = [_NOTE, *_grid(_SPEED, [_speed(rows, found) for rows in _groups(results)])]
+    lines = [_NOTE, *grid(_SPEED, [_speed(rows, found) for rows in _groups(results)])]
     ours = [r for r in results if r.loop == "kbackup"]
     if ours:
         session, workers = (median(r.start[name] for r in ours) for name in ("session", "workers"))
         lines += ["", f"before the data: Spark's session {session:.1f} s, its Python workers {workers:.1f} s"]
     if grown:
-        lines += ["", "Memory when the topic grows:", *_grid(_MEMORY, [_memory(r) for r in grown])]
+        lines += ["", "Memory when the topic grows:", *grid(_MEMORY, [_memory(r) for r in grown])]
     return "\n".join(lines)
 
 
@@ -122,10 +123,3 @@ def _micros(rows: Sequence[Result], role: str) -> str:
 
 def _mib(rows: Sequence[Result], role: str) -> str:
     return f"{max(r.peak[role] for r in rows) / _MIB:.0f}" if role in rows[0].peak else ""
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
-    ]

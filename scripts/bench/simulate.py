@@ -1,0 +1,146 @@
+"""Planning and commit at sizes that no disk here has: kbackup's own planner, tables, manifests and commit over a
+synthetic cluster and a store in memory. No broker, no Spark; the segments are described, not written."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+from kbackup.archive import layout
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import dump, now
+from kbackup.archive.segments import Segment
+from kbackup.config.models import Backup, Restore
+from kbackup.jobs import backup as job
+from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
+from kbackup.jobs.recover import Recovered
+from kbackup.jobs.restore_choose import choose_content, choose_plan
+from kbackup.types import OffsetRange
+from scripts.bench import synthetic
+from scripts.bench.memory_store import MemoryStore
+from scripts.bench.model import Data
+from scripts.bench.processes import peak_of, reset_peak
+
+_SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
+
+
+@dataclass(frozen=True)
+class Step:
+    """`peak` is the process's most bytes of memory within the step; the synthetic cluster is among them."""
+
+    name: str
+    seconds: float
+    peak: int
+    note: str = ""
+
+
+@dataclass
+class Simulated:
+    """One run. `requests` are the driver's; `data` what the executors have to take."""
+
+    name: str
+    partitions: int
+    data: Data
+    steps: list[Step] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    tasks: list[int] = field(default_factory=list)
+
+    @contextmanager
+    def step(self, name: str, note: str = "") -> Iterator[None]:
+        gc.collect()
+        reset_peak()
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self.steps.append(Step(name, round(seconds, 3), peak_of(), note))
+        print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
+
+    def seconds(self, *names: str) -> float:
+        return sum(step.seconds for step in self.steps if step.name in names)
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "tasks": len(self.tasks), "segments": self.data.segments}
+
+
+def simulate(partitions: int, size: float, record: int, grown: float) -> list[Simulated]:
+    """A first run over `size` bytes in `partitions`, a nightly one after every partition grew by the share `grown`,
+    and the plan of a restore of all of it."""
+    store = MemoryStore()
+    records = max(1, int(size / partitions / record))
+    more = max(1, int(records * grown))
+    first = Simulated("first", partitions, Data(partitions, records * partitions * record, record))
+    _backup(first, store, synthetic.live_topics(partitions, records))
+    night = Simulated("nightly", partitions, Data(partitions, more * partitions * record, record))
+    _backup(night, store, synthetic.live_topics(partitions, records + more))
+    back = Simulated("restore", partitions, Data(partitions, (records + more) * partitions * record, record))
+    _restore(back, store)
+    return [first, night, back]
+
+
+def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> None:
+    options = Backup()
+    groups, metadata = synthetic.groups(live), synthetic.metadata(live)
+    asked = store.requests.copy()
+    with HeldLease(store, "simulation", 3600) as lease:
+        with run.step("open", "archive.json, the manifests of all restore points"):
+            archive = open_or_create(store)
+            seq = (archive.head.seq if archive.head else 0) + 1
+        state = job._Run(
+            *(options, {}, archive, cast(Any, None), "simulated", 100),
+            *(lease, seq, archive.head, now(), []),
+        )
+        with run.step("plan", "make_plan, without, make_tasks"):
+            plan = make_plan(archive.head, live, [t.name for t in live])
+            tasks = make_tasks(without(plan.ranges, {}), options.split_records, options.pack_records)
+        with run.step("intent", "intent.json"):
+            job._write_intent(state, plan)
+        run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
+        found = _ship(run, tasks)
+        with run.step("commit", "segments.parquet, groups.json, metadata.json, manifest.json"):
+            manifest = job._commit(state, plan, found, [], groups, metadata, Recovered([], []))
+        with run.step("refresh", "partition indexes, group offset files"):
+            job._refresh(state, manifest, found)
+    run.requests = dict(store.requests - asked)
+    for name in (layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA, layout.INTENT):
+        run.sizes[name] = store.stat(layout.backup_key(seq, name)).size
+
+
+def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segment]:
+    """What tasks and results cost on their way to Spark's executors and back; the segments of all tasks."""
+    with run.step("ship tasks", "pickled once in the driver, and what one task does to find its own"):
+        sent = pickle.dumps(tasks)
+        began = time.perf_counter()
+        pickle.loads(sent)
+        run.sizes["tasks, pickled"] = len(sent)
+        run.sizes["µs to unpickle all tasks"] = int((time.perf_counter() - began) * 1e6)
+        del sent
+    ranges = (wanted for task in tasks for wanted in task)
+    found = list(synthetic.segments(ranges, run.data.record))
+    some = found[:_SAMPLE]
+    with run.step("results", f"pickled and unpickled, {len(some):,} of {len(found):,}"):
+        rows = [pickle.dumps(segment) for segment in some]
+        run.sizes["a result, pickled"] = sum(map(len, rows)) // max(1, len(rows))
+        list(map(pickle.loads, rows))
+    return found
+
+
+def _restore(run: Simulated, store: MemoryStore) -> None:
+    options = Restore(restore_id="simulated")
+    asked = store.requests.copy()
+    with run.step("content", "manifests, every run's segments.parquet"):
+        content = choose_content(options, store, None)
+    with run.step("plan", "units and groups"):
+        plan = choose_plan(options, content, "target")
+    with run.step("plan.json"):
+        data = dump(plan)
+    run.sizes["plan.json"] = len(data)
+    run.tasks = [sum(s.bytes for part in unit for s in part.segments) for unit in plan.units]
+    run.requests = dict(store.requests - asked)

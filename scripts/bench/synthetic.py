@@ -1,0 +1,107 @@
+"""A cluster that nobody has: its topics, groups and metadata, and the segments that a backup of it would write."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from kbackup.archive import layout
+from kbackup.archive.models import Group, GroupOffset, Groups, Metadata, TopicMetadata, now
+from kbackup.archive.segments import Segment
+from kbackup.jobs.plan import Live, LiveTopic
+from kbackup.types import OffsetRange
+from scripts.bench.model import segments_of
+
+PARTITIONS_A_TOPIC = 50
+GROUPS_A_TOPIC = 2
+_FIRST = 1_700_000_000_000  # ms since the epoch
+_CONFIGS = {"cleanup.policy": "delete", "retention.ms": "604800000", "min.insync.replicas": "2"}
+
+
+def topic_names(partitions: int) -> list[str]:
+    return [f"team-{n % 97:02d}.service-{n:05d}.events" for n in range(-(-partitions // PARTITIONS_A_TOPIC))]
+
+
+def live_topics(partitions: int, records: int) -> list[LiveTopic]:
+    """`records` in each of `partitions`."""
+    found: list[LiveTopic] = []
+    for number, name in enumerate(topic_names(partitions)):
+        here = min(PARTITIONS_A_TOPIC, partitions - number * PARTITIONS_A_TOPIC)
+        found.append(LiveTopic(name, _topic_id(name), {p: Live(0, records, records) for p in range(here)}))
+    return found
+
+
+def groups(topics: Iterable[LiveTopic]) -> Groups:
+    """`GROUPS_A_TOPIC` consumer groups of every topic, with a commit in each partition."""
+    return Groups(
+        captured_at=now(),
+        groups=tuple(
+            Group(
+                group=f"{topic.name}.consumer-{n}",
+                type="classic",
+                state="stable",
+                offsets=tuple(
+                    GroupOffset(topic=topic.name, partition=p, offset=live.end, leader_epoch=3)
+                    for p, live in topic.partitions.items()
+                ),
+            )
+            for topic in topics
+            for n in range(GROUPS_A_TOPIC)
+        ),
+    )
+
+
+def metadata(topics: Iterable[LiveTopic]) -> Metadata:
+    return Metadata(
+        captured_at=now(),
+        cluster_id="simulated",
+        brokers=100,
+        topics=tuple(
+            TopicMetadata(
+                name=t.name,
+                id=t.id,
+                partitions=len(t.partitions),
+                replication_factor=3,
+                internal=False,
+                configs=dict(_CONFIGS),
+            )
+            for t in topics
+        ),
+    )
+
+
+def segments(ranges: Iterable[OffsetRange], record: int) -> Iterator[Segment]:
+    """What reading `ranges` of records of `record` bytes leaves, at the default segment size."""
+    for wanted in ranges:
+        records = wanted.end - wanted.start
+        pieces = segments_of(records * record)
+        marks = [wanted.start + records * n // pieces for n in range(pieces + 1)] if pieces else []
+        for first, end in pairwise(marks):
+            yield _segment(wanted, first, end, record)
+
+
+def _segment(wanted: OffsetRange, first: int, end: int, record: int) -> Segment:
+    size = (end - first) * record + 1
+    crc = hashlib.blake2b(f"{wanted}:{first}".encode(), digest_size=16).hexdigest()
+    return Segment(
+        topic=wanted.topic,
+        incarnation=1,
+        partition=wanted.partition,
+        first=first,
+        last=end - 1,
+        count=end - first,
+        bytes=size,
+        stored=size,
+        min_timestamp=_FIRST + first,
+        max_timestamp=_FIRST + end - 1,
+        largest=record,
+        crc=crc[:16],
+        index_crc=crc[16:],
+        key=layout.records_key(layout.topic_dir(wanted.topic), wanted.partition, first, "none"),
+    )
+
+
+def _topic_id(name: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.md5(name.encode()).digest()).decode().rstrip("=")
