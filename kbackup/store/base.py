@@ -103,8 +103,9 @@ class Upload(Protocol):
     ) -> None: ...
 
     def write(self, data: Buffer) -> None:
-        """Take `data`; the caller may reuse the buffer when this returns. Bounded memory: blocks while parts
-        are in flight."""
+        """Take `data` over, uncopied where it is large: it must not change until the upload has ended or has
+        dropped its references to it, which it does as soon as the store has acknowledged that part (so memory
+        that its last reference frees is a safe buffer). Bounded memory: waits while parts are in flight."""
         ...
 
     def commit(self) -> tuple[int, int]:

@@ -38,7 +38,7 @@ class S3Options:
     sse_kms_key_id: str = ""
     storage_class: str = ""
     checksum: Checksum = "crc64nvme"
-    part_size: int = 8 * MIB
+    part_size: int = 16 * MIB
     parts_in_flight: int = 2
     max_attempts: int = 8
     connect_timeout: float = 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import threading
@@ -9,11 +10,13 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from awscrt.checksums import crc64nvme
 
+from kbackup.buffers import BufferPool
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import Store
 from kbackup.store.base import CHUNK, Buffer, Upload, view_of
@@ -146,9 +149,7 @@ def test_upload_of_unknown_size(place: Place, store: Store, size: int) -> None:
     data = data_of(size)
     with store.upload("deep/down/key") as upload:
         for at in range(0, size, 1_000_003):
-            piece = bytearray(data[at : at + 1_000_003])
-            upload.write(piece)
-            piece[:] = bytes(len(piece))  # the buffer is the caller's again
+            upload.write(bytearray(data[at : at + 1_000_003]))
         assert list(store.list()) == []
         assert upload.commit() == (size, crc64nvme(data))
     assert store.get("deep/down/key") == data
@@ -226,6 +227,42 @@ def test_upload_memory_is_bounded(store: Store) -> None:
         tracemalloc.stop()
     assert peak < 3.2 * PART  # two parts on their way, one being filled, and the SDK
     assert store.stat("key").size == 12 * PART
+
+
+def test_an_upload_takes_data_over_and_lets_it_go(store: Store) -> None:
+    pool = BufferPool(PART + 12_345)
+    crc = 0
+    gc.disable()  # reference counting is enough
+    try:
+        with store.upload("key") as upload:
+            for n in range(9):
+                lease = pool.take()
+                lease[:] = n
+                crc = crc64nvme(memoryview(cast(Any, lease)), crc)
+                upload.write(lease[: n * 1000])  # small ones are copied, large ones are not
+                upload.write(lease[n * 1000 :])
+                del lease
+            assert upload.commit() == (9 * pool.size, crc)
+        assert pool.allocated <= 4  # two on their way, one being filled, one that has just been given up
+    finally:
+        gc.enable()
+    assert store.get("key") == b"".join(bytes([n]) * pool.size for n in range(9))
+
+
+@pytest.mark.parametrize(
+    "sizes", [[100] * 3000, [70_000] * 200, [PART - 1, 1, 3 * PART, 5, PART // 2, 2 * PART]]
+)
+def test_pieces_of_any_size_make_an_upload(place: Place, store: Store, sizes: list[int]) -> None:
+    data = data_of(sum(sizes))
+    at = 0
+    with store.upload("key") as upload:
+        for size in sizes:
+            upload.write(memoryview(data)[at : at + size])
+            at += size
+        assert upload.commit() == (len(data), crc64nvme(data))
+    assert store.get("key") == data
+    assert store.checksum("key") in {None, crc64nvme(data)}
+    assert place.unfinished() == []
 
 
 def test_ranges(store: Store) -> None:
