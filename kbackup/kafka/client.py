@@ -71,10 +71,20 @@ class Connection:
             "client.id": "kbackup",
             **extra,
             **self.properties,
-            "error_cb": self._remember,
+            "error_cb": self.heard,
         }
 
-    def _remember(self, error: KafkaError) -> None:
+    def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
+        """The same as librdkafka itself takes it: text alone, and no callback."""
+        every = self.config(extra)
+        del every["error_cb"]
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in every.items()
+        }
+
+    def heard(self, error: KafkaError) -> None:
+        """Remember what the client said last."""
         self.last = error
 
     def error(self, error: KafkaError, doing: str) -> KbackupError:

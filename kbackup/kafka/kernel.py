@@ -1,0 +1,55 @@
+"""Which way records take between librdkafka and their encoded form: the native kernel, where it loads, or
+confluent-kafka's message objects."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from kbackup.errors import UsageError
+from kbackup.kafka.client import Connection
+from kbackup.kafka.pieces import Source
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "KBACKUP_KERNEL"
+_HINT = "unset it, or install kbackup[native] on a platform that it has wheels for"
+
+
+class Kernel(NamedTuple):
+    name: Literal["native", "python"]
+    why: str
+
+
+@cache
+def chosen() -> Kernel:
+    """By `KBACKUP_KERNEL` (native or python), else native where it loads. Logged once a process."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked not in {"", "native", "python"}:
+        raise UsageError(f"{VARIABLE} is {asked!r}", "native or python, or nothing")
+    kernel = Kernel("python", f"{VARIABLE} says so") if asked == "python" else _native()
+    if asked == "native" and kernel.name != "native":
+        raise UsageError(f"{VARIABLE} asks for the native kernel: {kernel.why}", _HINT)
+    log.info("records pass through the %s kernel: %s", *kernel)
+    return kernel
+
+
+def _native() -> Kernel:
+    try:
+        from kbackup.kafka.native import version
+    except ImportError as error:
+        return Kernel("python", f"the native one does not load ({error})")
+    return Kernel("native", f"librdkafka {version}")
+
+
+def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
+    if chosen().name == "native":
+        from kbackup.kafka.native.source import KernelSource
+
+        return KernelSource(connection, tuning)
+    from kbackup.kafka.messages import MessageSource
+
+    return MessageSource(connection, tuning)

@@ -1,0 +1,23 @@
+"""Records between librdkafka and their encoded form without a Python object a record, by compiled kernels.
+
+`ImportError` where they can't be loaded: no numba, or a librdkafka that is not one of those known. They are compiled
+once and kept beside the code, or where that can't be written in the user's cache, or for this process alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from numba.core import config
+
+from kbackup.kafka.native.librdkafka import version
+
+__all__ = ["version"]
+
+try:
+    from kbackup.kafka.native import fill
+except RuntimeError:  # numba finds no place to keep compiled code
+    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="kbackup-kernels-")
+    config.reload_config()  # type: ignore[no-untyped-call]
+    from kbackup.kafka.native import fill  # noqa: F401

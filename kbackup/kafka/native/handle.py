@@ -1,0 +1,83 @@
+"""One librdkafka client, and what it says beside records: errors, which are remembered, and log lines."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+from kbackup.kafka.client import Connection, log
+from kbackup.kafka.native.librdkafka import (
+    EVENT_ERROR,
+    EVENT_LOG,
+    ErrorCallback,
+    error_of,
+    lib,
+    new_client,
+    text,
+)
+
+_SYSLOG_TO_PYTHON = (50, 50, 50, 40, 30, 20, 20, 10)
+
+
+class Handle:
+    """`client` is the `rd_kafka_t *`, `main` its queue of events. Close it after use; whoever asks it for topics or
+    queues destroys them before."""
+
+    def __init__(self, connection: Connection, kind: int, extra: Mapping[str, Any], events: int = 0) -> None:
+        self.connection = connection
+        settings = connection.settings(extra) | {"log.queue": "true"}
+        self._on_error = ErrorCallback(self._told)
+        every = EVENT_ERROR | EVENT_LOG | events
+        self.client = new_client(kind, settings, every, self._on_error, connection.role)
+        lib.rd_kafka_set_log_queue(self.client, None)
+        self.main: int = lib.rd_kafka_queue_get_main(self.client)
+        if settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper() == "OAUTHBEARER":
+            lib.rd_kafka_sasl_background_callbacks_enable(
+                self.client
+            )  # tokens are fetched by librdkafka itself
+
+    def topic(self, name: str) -> int:
+        """A `rd_kafka_topic_t *`, to be destroyed."""
+        made: int | None = lib.rd_kafka_topic_new(self.client, name.encode(), None)
+        if not made:
+            raise self.connection.error(error_of(lib.rd_kafka_last_error()), f"opening topic {name}")
+        return made
+
+    def listen(self, wait: int = 0) -> None:
+        """Take the events that are there, or come within `wait` ms. Not for clients with delivery events: those
+        come on the same queue, and are read by the kernel, which hands the others to `heard`."""
+        while event := lib.rd_kafka_queue_poll(self.main, wait):
+            self.heard(event)
+            wait = 0
+
+    def _told(self, client: int, code: int, reason: bytes, opaque: int) -> None:
+        self.connection.heard(error_of(code, text(reason)))
+
+    def heard(self, event: int) -> None:
+        """Remember or log what an event says, and free it."""
+        kind = lib.rd_kafka_event_type(event)
+        if kind == EVENT_ERROR:
+            self.connection.heard(
+                error_of(
+                    lib.rd_kafka_event_error(event),
+                    text(lib.rd_kafka_event_error_string(event)),
+                    bool(lib.rd_kafka_event_error_is_fatal(event)),
+                )
+            )
+        elif kind == EVENT_LOG:
+            facility, words, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
+            found = (ctypes.byref(facility), ctypes.byref(words), ctypes.byref(level))
+            if lib.rd_kafka_event_log(event, *found) == 0:
+                log.log(
+                    _SYSLOG_TO_PYTHON[min(level.value, 7)], "%s %s", text(facility.value), text(words.value)
+                )
+        lib.rd_kafka_event_destroy(event)
+
+    def close(self) -> None:
+        if not self.client:
+            return
+        self.listen()
+        lib.rd_kafka_queue_destroy(self.main)
+        lib.rd_kafka_destroy(self.client)
+        self.client = 0

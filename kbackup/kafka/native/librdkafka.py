@@ -1,0 +1,204 @@
+"""The binding: librdkafka's C functions, from the library that confluent-kafka brings.
+
+What is here is called a few times a block; what is called for every record is in `machine`. Types are those of
+`rdkafka.h`: `rd_kafka_message_t`, `rd_kafka_vu_t` and every function named below are its public, stable interface.
+One thing is not: the length of a header's name stands before the name (`HEADER_NAME_LENGTH`); that
+is tried out when this module is imported.
+
+Rules of life-time:
+
+- A client is made in the process and thread pool that use it, never before a fork.
+- A message that a queue gave is destroyed before its client is, or destroying the client never ends.
+- A topic handle and a queue are destroyed before their client, after all partitions were stopped.
+- The memory of a record that is being produced stays as it is until its delivery report is in.
+- The error callback is called from within whatever polls the client, the kernels among them; it takes the GIL.
+- Header lists pass to librdkafka with a successful produce; otherwise they are ours to destroy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, cimpl
+
+from kbackup.errors import UsageError
+
+PRODUCER, CONSUMER = 0, 1
+
+ErrorCallback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
+"""Client, code, reason, opaque. Some errors of topics are told in no other way to a simple consumer."""
+
+EVENT_DELIVERY, EVENT_LOG, EVENT_ERROR = 0x1, 0x4, 0x8
+
+_OLDEST, _NEWEST = 0x02050000, 0x03000000
+"""Versions whose interface is the one below: [oldest, newest)."""
+
+HEADER_NAME_LENGTH = 16
+"""How many bytes before a header's name its length stands: `rd_kafka_header_s`, which is not in `rdkafka.h`."""
+
+_TEXT = 512
+
+_SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
+    "rd_kafka_version": (c_int, ()),
+    "rd_kafka_version_str": (c_char_p, ()),
+    "rd_kafka_conf_new": (c_void_p, ()),
+    "rd_kafka_conf_destroy": (None, (c_void_p,)),
+    "rd_kafka_conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
+    "rd_kafka_conf_set_events": (None, (c_void_p, c_int)),
+    "rd_kafka_conf_set_error_cb": (None, (c_void_p, c_void_p)),
+    "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
+    "rd_kafka_destroy": (None, (c_void_p,)),
+    "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
+    "rd_kafka_sasl_background_callbacks_enable": (c_void_p, (c_void_p,)),
+    "rd_kafka_err2str": (c_char_p, (c_int,)),
+    "rd_kafka_last_error": (c_int, ()),
+    "rd_kafka_error_code": (c_int, (c_void_p,)),
+    "rd_kafka_error_string": (c_char_p, (c_void_p,)),
+    "rd_kafka_error_is_fatal": (c_int, (c_void_p,)),
+    "rd_kafka_error_is_retriable": (c_int, (c_void_p,)),
+    "rd_kafka_error_txn_requires_abort": (c_int, (c_void_p,)),
+    "rd_kafka_error_destroy": (None, (c_void_p,)),
+    "rd_kafka_topic_new": (c_void_p, (c_void_p, c_char_p, c_void_p)),
+    "rd_kafka_topic_destroy": (None, (c_void_p,)),
+    "rd_kafka_queue_new": (c_void_p, (c_void_p,)),
+    "rd_kafka_queue_get_main": (c_void_p, (c_void_p,)),
+    "rd_kafka_queue_destroy": (None, (c_void_p,)),
+    "rd_kafka_queue_poll": (c_void_p, (c_void_p, c_int)),
+    "rd_kafka_event_type": (c_int, (c_void_p,)),
+    "rd_kafka_event_error": (c_int, (c_void_p,)),
+    "rd_kafka_event_error_string": (c_char_p, (c_void_p,)),
+    "rd_kafka_event_error_is_fatal": (c_int, (c_void_p,)),
+    "rd_kafka_event_log": (c_int, (c_void_p, c_void_p, c_void_p, c_void_p)),
+    "rd_kafka_event_destroy": (None, (c_void_p,)),
+    "rd_kafka_event_message_array": (c_size_t, (c_void_p, c_void_p, c_size_t)),
+    "rd_kafka_consume_start_queue": (c_int, (c_void_p, c_int32, c_int64, c_void_p)),
+    "rd_kafka_consume_stop": (c_int, (c_void_p, c_int32)),
+    "rd_kafka_consume_batch_queue": (c_ssize_t, (c_void_p, c_int, c_void_p, c_size_t)),
+    "rd_kafka_query_watermark_offsets": (
+        c_int,
+        (c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_int),
+    ),
+    "rd_kafka_message_destroy": (None, (c_void_p,)),
+    "rd_kafka_message_timestamp": (c_int64, (c_void_p, c_void_p)),
+    "rd_kafka_message_headers": (c_int, (c_void_p, c_void_p)),
+    "rd_kafka_headers_new": (c_void_p, (c_size_t,)),
+    "rd_kafka_headers_destroy": (None, (c_void_p,)),
+    "rd_kafka_header_add": (c_int, (c_void_p, c_char_p, c_ssize_t, c_void_p, c_ssize_t)),
+    "rd_kafka_header_get_all": (c_int, (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)),
+    "rd_kafka_produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
+    "rd_kafka_outq_len": (c_int, (c_void_p,)),
+    "rd_kafka_flush": (c_int, (c_void_p, c_int)),
+    "rd_kafka_purge": (c_int, (c_void_p, c_int)),
+    "rd_kafka_fatal_error": (c_int, (c_void_p, c_char_p, c_size_t)),
+    "rd_kafka_init_transactions": (c_void_p, (c_void_p, c_int)),
+    "rd_kafka_begin_transaction": (c_void_p, (c_void_p,)),
+    "rd_kafka_send_offsets_to_transaction": (c_void_p, (c_void_p, c_void_p, c_void_p, c_int)),
+    "rd_kafka_commit_transaction": (c_void_p, (c_void_p, c_int)),
+    "rd_kafka_abort_transaction": (c_void_p, (c_void_p, c_int)),
+    "rd_kafka_consumer_group_metadata_new": (c_void_p, (c_char_p,)),
+    "rd_kafka_consumer_group_metadata_destroy": (None, (c_void_p,)),
+    "rd_kafka_topic_partition_list_new": (c_void_p, (c_int,)),
+    "rd_kafka_topic_partition_list_add": (c_void_p, (c_void_p, c_char_p, c_int32)),
+    "rd_kafka_topic_partition_list_destroy": (None, (c_void_p,)),
+}
+
+
+def _load() -> Any:
+    """`ImportError` where the library is another one than the one that is described here."""
+    library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
+    for name, (result, arguments) in _SIGNATURES.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(f"this librdkafka has no {name}") from None
+        function.restype, function.argtypes = result, arguments
+    version = library.rd_kafka_version()
+    if not _OLDEST <= version < _NEWEST:
+        raise ImportError(f"librdkafka {library.rd_kafka_version_str().decode()} is not one of those known")
+    _check_header_names(library)
+    return library
+
+
+def _check_header_names(library: Any) -> None:
+    """Whether the length of a header's name stands where `HEADER_NAME_LENGTH` says."""
+    name, value = b"a\0bc", b"v"
+    headers = library.rd_kafka_headers_new(1)
+    try:
+        library.rd_kafka_header_add(headers, name, len(name), value, len(value))
+        found = (c_void_p(), c_void_p(), c_size_t())
+        library.rd_kafka_header_get_all(headers, 0, *map(ctypes.byref, found))
+        at = found[0].value
+        if (
+            at is None
+            or c_size_t.from_address(at - HEADER_NAME_LENGTH).value != len(name)
+            or ctypes.string_at(at, len(name)) != name
+        ):
+            raise ImportError("this librdkafka keeps header names in another way")
+    finally:
+        library.rd_kafka_headers_destroy(headers)
+
+
+lib = _load()
+version = lib.rd_kafka_version_str().decode()
+
+
+def address(name: str) -> int:
+    """Where a function is, for compiled code to call it."""
+    found = ctypes.cast(getattr(lib, name), c_void_p).value
+    assert found  # noqa: S101 (it was loaded)
+    return found
+
+
+def text(words: bytes | None) -> str:
+    return (words or b"").decode(errors="replace")
+
+
+def error_of(code: int, reason: str = "", fatal: bool = False) -> KafkaError:
+    """The object that confluent-kafka would raise for `code`."""
+    return confluent_kafka.KafkaError(code, reason or text(lib.rd_kafka_err2str(code)), fatal)
+
+
+def taken(error: int | None) -> KafkaError | None:
+    """A `rd_kafka_error_t *` as an object, freed; None for success."""
+    if not error:
+        return None
+    found = confluent_kafka.KafkaError(
+        lib.rd_kafka_error_code(error),
+        text(lib.rd_kafka_error_string(error)),
+        bool(lib.rd_kafka_error_is_fatal(error)),
+        bool(lib.rd_kafka_error_is_retriable(error)),
+        bool(lib.rd_kafka_error_txn_requires_abort(error)),
+    )
+    lib.rd_kafka_error_destroy(error)
+    return found
+
+
+def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: Any, role: str) -> int:
+    """`rd_kafka_t *`; `UsageError` for a property that can't be used. Its value is never shown. The caller keeps
+    `on_error` (an `ErrorCallback`) as long as the client."""
+    reason = ctypes.create_string_buffer(_TEXT)
+    conf = lib.rd_kafka_conf_new()
+    for name, value in settings.items():
+        if lib.rd_kafka_conf_set(conf, name.encode(), value.encode(), reason, _TEXT) != 0:
+            lib.rd_kafka_conf_destroy(conf)
+            raise _unusable(
+                role, f"{name}: {text(reason.value)}" if value not in text(reason.value) else name
+            )
+    lib.rd_kafka_conf_set_events(conf, events)
+    lib.rd_kafka_conf_set_error_cb(conf, on_error)
+    client: int | None = lib.rd_kafka_new(kind, conf, reason, _TEXT)
+    if not client:
+        lib.rd_kafka_conf_destroy(conf)
+        raise _unusable(role, text(reason.value))
+    return client
+
+
+def _unusable(role: str, reason: str) -> UsageError:
+    return UsageError(
+        f"[{role}] has a property librdkafka can't use: {reason}",
+        "see librdkafka's CONFIGURATION.md for names and values",
+    )

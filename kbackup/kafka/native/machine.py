@@ -1,0 +1,80 @@
+"""What compiled code is made of: loads and stores at addresses, and librdkafka's functions as numba calls them.
+
+Addresses are intp. Whoever calls these answers for every address: nothing is checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from kbackup.kafka.native.librdkafka import HEADER_NAME_LENGTH, address
+
+_POINTER, _SIZE, _INT, _INT64, _VOID = types.intp, types.intp, types.int32, types.int64, types.void
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    llvm.add_symbol(name, address(name))
+    return types.ExternalFunction(name, result(*arguments))
+
+
+consume_batch = _function("rd_kafka_consume_batch_queue", _SIZE, _POINTER, _INT, _POINTER, _SIZE)
+message_destroy = _function("rd_kafka_message_destroy", _VOID, _POINTER)
+message_timestamp = _function("rd_kafka_message_timestamp", _INT64, _POINTER, _POINTER)
+message_headers = _function("rd_kafka_message_headers", _INT, _POINTER, _POINTER)
+header_get = _function("rd_kafka_header_get_all", _INT, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER)
+headers_new = _function("rd_kafka_headers_new", _POINTER, _SIZE)
+headers_destroy = _function("rd_kafka_headers_destroy", _VOID, _POINTER)
+header_add = _function("rd_kafka_header_add", _INT, _POINTER, _POINTER, _SIZE, _POINTER, _SIZE)
+produce = _function("rd_kafka_produceva", _POINTER, _POINTER, _POINTER, _SIZE)
+error_code = _function("rd_kafka_error_code", _INT, _POINTER)
+error_destroy = _function("rd_kafka_error_destroy", _VOID, _POINTER)
+queue_poll = _function("rd_kafka_queue_poll", _POINTER, _POINTER, _INT)
+event_type = _function("rd_kafka_event_type", _INT, _POINTER)
+event_messages = _function("rd_kafka_event_message_array", _SIZE, _POINTER, _POINTER, _SIZE)
+event_destroy = _function("rd_kafka_event_destroy", _VOID, _POINTER)
+copy: Any = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, _SIZE))
+
+
+def _load(kind: Any, bits: int, big: bool) -> Any:
+    @intrinsic
+    def load(typing: Any, where: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            value = builder.load(pointer, align=1)
+            return builder.bswap(value) if big else value
+
+        return kind(_POINTER), generate
+
+    return load
+
+
+def _store(kind: Any, bits: int) -> Any:
+    @intrinsic
+    def store(typing: Any, where: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            builder.store(builder.bswap(args[1]), pointer, align=1)
+            return context.get_dummy_value()
+
+        return _VOID(_POINTER, kind), generate
+
+    return store
+
+
+load64 = _load(_INT64, 64, big=False)
+load32 = _load(_INT, 32, big=False)
+load64_big = _load(_INT64, 64, big=True)
+load32_big = _load(_INT, 32, big=True)
+store64_big = _store(_INT64, 64)
+store32_big = _store(_INT, 32)
+
+
+@njit(inline="always")
+def header_name_length(name: int) -> Any:
+    """Bytes of the header name at an address; it may hold NUL bytes, which is why it is not measured."""
+    return load64(name - HEADER_NAME_LENGTH)

@@ -1,0 +1,164 @@
+"""The reader kernel as a source of records for `RangeReader`: partitions are started and stopped one by one on one
+client of librdkafka's simple consumer, which needs no group and asks no coordinator."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from kbackup.buffers import BufferPool
+from kbackup.kafka.client import Connection
+from kbackup.kafka.native import fill as kernel
+from kbackup.kafka.native.handle import Handle
+from kbackup.kafka.native.librdkafka import CONSUMER, error_of, lib
+from kbackup.kafka.pieces import Piece, Report
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+
+_BUFFER = (16 << 20) - 1  # with the magic byte before it, one part of an upload
+_RECORDS = 1 << 18  # of a buffer: 63 bytes each
+_BATCH = 1000
+_BATCHES = 100  # between two looks at the clock
+_WAIT = 100  # ms
+_SHOW = 0.5  # s; a block goes out after so long, full or not
+
+
+class KernelSource:
+    """See `pieces.Source`. Blocks are views of pooled buffers, free again when the last view of them is gone."""
+
+    def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
+        self._connection = connection
+        self._handle = Handle(connection, CONSUMER, tuning)
+        self._queue = lib.rd_kafka_queue_new(self._handle.client)
+        self._topics: dict[str, int] = {}
+        self._slots: dict[TopicPartition, int] = {}
+        self._names: list[TopicPartition] = []
+        self._running: set[TopicPartition] = set()
+        self._table = np.empty((0, 4), np.int64)
+        self._held = np.zeros(_BATCH, np.int64)
+        self._state = np.zeros(kernel.STATE, np.int64)
+        self._state[kernel.WAIT], self._state[kernel.BATCHES] = _WAIT, _BATCHES
+        self._buffers, self._indexes = BufferPool(_BUFFER), BufferPool(3 * 8 * _RECORDS)
+        self._cut_at = time.monotonic()
+        self._renew(0)
+
+    def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
+        for tp in list(self._running):
+            self.stop(tp)
+        kernel.drop(self._held, self._state)
+        self._names = list(ranges)
+        self._slots = {tp: slot for slot, tp in enumerate(self._names)}
+        self._table = np.array(
+            [(self._topic(r.topic), r.partition, r.end, r.start) for r in ranges.values()], np.int64
+        ).reshape(-1, 4)
+        self._state[kernel.CURRENT] = -1
+        self._renew(0)
+        for tp, wanted in ranges.items():
+            self._begin(tp, wanted.start)
+
+    def restart(self, tp: TopicPartition, offset: int) -> None:
+        self.stop(tp)
+        self._table[self._slots[tp], kernel.AT] = offset
+        self._begin(tp, offset)
+
+    def stop(self, tp: TopicPartition) -> None:
+        if tp in self._running:
+            self._running.discard(tp)
+            lib.rd_kafka_consume_stop(self._topics[tp.topic], tp.partition)
+
+    def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        code = lib.rd_kafka_query_watermark_offsets(
+            self._handle.client,
+            tp.topic.encode(),
+            tp.partition,
+            ctypes.byref(low),
+            ctypes.byref(high),
+            int(timeout * 1000),
+        )
+        if code != 0:
+            raise self._connection.error(error_of(code), f"asking where {tp} starts")
+        return low.value, high.value
+
+    def take(self) -> Iterator[Piece]:
+        state = self._state
+        reason = kernel.fill(self._queue, self._held, state, self._table, self._index)
+        if reason == kernel.IDLE:
+            self._handle.listen()
+        # a block that waits for its partition's next records is cut only to be seen now and then
+        if reason != kernel.PAUSE or time.monotonic() - self._cut_at > _SHOW:
+            yield from self._cut()
+        about = self._names[int(state[kernel.CURRENT])] if state[kernel.CURRENT] >= 0 else None
+        if reason == kernel.FULL:
+            self._renew(int(state[kernel.NEED]))
+        elif reason == kernel.END and about is not None:
+            yield Piece(about, None, True, None)
+        elif reason == kernel.REPORT:
+            yield Piece(about if state[kernel.ABOUT] >= 0 else None, None, False, self._report())
+        elif reason == kernel.BROKEN:
+            raise self._connection.error(
+                error_of(int(state[kernel.CODE])),
+                f"reading the headers of the record of {about} at offset {int(state[kernel.OFFSET])}",
+            )
+
+    def close(self) -> None:
+        kernel.drop(self._held, self._state)
+        for tp in list(self._running):
+            self.stop(tp)
+        lib.rd_kafka_queue_destroy(self._queue)
+        for topic in self._topics.values():
+            lib.rd_kafka_topic_destroy(topic)
+        self._handle.close()
+
+    def _report(self) -> Report:
+        self._handle.listen()
+        return Report(error_of(int(self._state[kernel.CODE])), int(self._state[kernel.OFFSET]))
+
+    def _topic(self, name: str) -> int:
+        if name not in self._topics:
+            self._topics[name] = self._handle.topic(name)
+        return self._topics[name]
+
+    def _begin(self, tp: TopicPartition, offset: int) -> None:
+        if lib.rd_kafka_consume_start_queue(self._topic(tp.topic), tp.partition, offset, self._queue) != 0:
+            raise self._connection.error(error_of(lib.rd_kafka_last_error()), f"starting to read {tp}")
+        self._running.add(tp)
+
+    def _renew(self, need: int) -> None:
+        """Another buffer and index; one of `need` bytes for a record that is larger than a buffer."""
+        state = self._state
+        self._buffer = self._buffers.take() if need <= _BUFFER else np.empty(need, np.uint8)
+        self._index = self._indexes.take().view(np.int64).reshape(3, _RECORDS)
+        state[kernel.ADDRESS], state[kernel.CAPACITY] = self._buffer.ctypes.data, len(self._buffer)
+        state[kernel.POSITION] = state[kernel.COUNT] = 0
+        self._begin_block()
+
+    def _begin_block(self) -> None:
+        state = self._state
+        state[kernel.START], state[kernel.FIRST] = state[kernel.POSITION], state[kernel.COUNT]
+        state[kernel.TIMED] = state[kernel.LARGEST] = 0
+        self._cut_at = time.monotonic()
+
+    def _cut(self) -> Iterator[Piece]:
+        """The block that was written since the last one, if there is one."""
+        state = self._state
+        first, count = int(state[kernel.FIRST]), int(state[kernel.COUNT])
+        if first == count:
+            return
+        start, timed = int(state[kernel.START]), bool(state[kernel.TIMED])
+        offsets, positions, lengths = self._index[:, first:count]
+        positions -= start
+        block = RecordBlock(
+            self._buffer[start : int(state[kernel.POSITION])],
+            offsets,
+            positions,
+            lengths,
+            int(state[kernel.EARLIEST]) if timed else None,
+            int(state[kernel.LATEST]) if timed else None,
+            int(state[kernel.LARGEST]),
+        )
+        self._begin_block()
+        yield Piece(self._names[int(state[kernel.CURRENT])], block, False, None)

@@ -1,0 +1,248 @@
+"""Both ways of reading give the same bytes, whatever is in the topic."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kbackup.errors import ClusterError, UnreachableError, UsageError
+from kbackup.kafka import kernel
+from kbackup.kafka.read import RangeReader
+from kbackup.types import OffsetRange, TopicPartition
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.kafka_raw import NO_TIMESTAMP, Record, raw_produce
+from tests.truth import log_ends
+
+KERNELS = ("native", "python")
+Choose = Callable[[str], None]
+
+
+class Held(NamedTuple):
+    """All that was read of one partition."""
+
+    data: bytes
+    offsets: list[int]
+    lengths: list[int]
+    low: int | None
+    high: int | None
+    largest: int
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
+    def to(name: str) -> None:
+        monkeypatch.setenv(kernel.VARIABLE, name)
+        kernel.chosen.cache_clear()
+        assert kernel.chosen().name == name
+
+    yield to
+    kernel.chosen.cache_clear()
+
+
+def read(
+    broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed"
+) -> dict[TopicPartition, Held]:
+    reader = RangeReader(broker.client(), isolation, "kernels", 20.0, len(ranges))
+    found: dict[TopicPartition, list[Held]] = {}
+    try:
+        for tp, block in reader.read(ranges):
+            assert block.positions.tolist() == np.concatenate([[0], np.cumsum(block.lengths)])[:-1].tolist()
+            found.setdefault(tp, []).append(
+                Held(
+                    block.data.tobytes(),
+                    block.offsets.tolist(),
+                    block.lengths.tolist(),
+                    block.min_timestamp,
+                    block.max_timestamp,
+                    block.largest,
+                )
+            )
+    finally:
+        reader.close()
+    assert reader.vanished == []
+    return {tp: joined(parts) for tp, parts in found.items()}
+
+
+def joined(parts: list[Held]) -> Held:
+    lows = [p.low for p in parts if p.low is not None]
+    highs = [p.high for p in parts if p.high is not None]
+    return Held(
+        b"".join(p.data for p in parts),
+        [o for p in parts for o in p.offsets],
+        [n for p in parts for n in p.lengths],
+        min(lows, default=None),
+        max(highs, default=None),
+        max(p.largest for p in parts),
+    )
+
+
+def whole(broker: Broker, *names: str) -> list[OffsetRange]:
+    return [
+        OffsetRange(name, partition, 0, end)
+        for name in names
+        for partition, end in log_ends(broker.bootstrap, name).items()
+    ]
+
+
+def both(
+    broker: Broker, choose: Choose, ranges: list[OffsetRange], isolation: str = "read_committed"
+) -> dict[TopicPartition, Held]:
+    choose("python")
+    expected = read(broker, ranges, isolation)
+    choose("native")
+    found = read(broker, ranges, isolation)
+    assert found == expected
+    return found
+
+
+def test_every_odd_topic_in_one_task(broker: Broker, topic_name: str, choose: Choose) -> None:
+    makers = [topics.make_odd, topics.make_stamped, topics.make_ledger, topics.make_big, topics.make_long]
+    names = [f"{topic_name}-{number}" for number in range(len(makers))]
+    for make, name in zip(makers, names, strict=True):
+        make(broker, name)
+    found = both(broker, choose, whole(broker, *names))
+    assert {tp.topic for tp in found} == set(names)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_transactions(broker: Broker, topic_name: str, choose: Choose, isolation: str) -> None:
+    topics.make_ledger(broker, topic_name)
+    assert both(broker, choose, whole(broker, topic_name), isolation)
+
+
+def test_ranges_within_a_partition(broker: Broker, topic_name: str, choose: Choose) -> None:
+    broker.create_topic(topic_name, 1)
+    topics.produce(broker, topic_name, 0, topics.numbered(5_000))
+    for start, end in [(0, 1), (4_999, 5_000), (17, 18), (1_000, 4_001), (3, 3)]:
+        found = both(broker, choose, [OffsetRange(topic_name, 0, start, end)])
+        assert [o for held in found.values() for o in held.offsets] == list(range(start, end))
+
+
+def test_records_larger_than_a_buffer(broker: Broker, topic_name: str, choose: Choose) -> None:
+    size = 20_000_000
+    broker.create_topic(topic_name, 1, config={"max.message.bytes": str(24 << 20)})
+    topics.produce(
+        broker,
+        topic_name,
+        0,
+        [b"small", os.urandom(size), os.urandom(size), b"small", os.urandom(1_000_000), os.urandom(size)],
+    )
+    held = both(broker, choose, whole(broker, topic_name))[TopicPartition(topic_name, 0)]
+    assert held.largest > size
+    assert len(held.offsets) == 6
+
+
+def test_many_small_records_fill_the_index_first(broker: Broker, topic_name: str, choose: Choose) -> None:
+    broker.create_topic(topic_name, 2)
+    for partition in range(2):
+        topics.produce(broker, topic_name, partition, [b""] * 300_000)
+    assert sum(len(h.offsets) for h in both(broker, choose, whole(broker, topic_name)).values()) == 600_000
+
+
+def test_header_names_with_nul_bytes_or_no_utf8_stay_whole(
+    broker: Broker, topic_name: str, choose: Choose
+) -> None:
+    broker.create_topic(topic_name, 1)
+    names = [b"a\0b", b"\0", b"a\0", b"\xff\xfe", b"plain", b""]
+    raw_produce(broker.bootstrap, topic_name, 0, [(b"k", b"v", 5, [(n, None), (n, b"\0x")]) for n in names])
+    choose("native")
+    held = read(broker, whole(broker, topic_name))[TopicPartition(topic_name, 0)]
+    at = 0
+    for name, length in zip(names, held.lengths, strict=True):
+        record = held.data[at : at + length]
+        at += length
+        prefix = len(name).to_bytes(4, "big") + name
+        assert record.endswith(
+            (2).to_bytes(4, "big") + prefix + b"\xff\xff\xff\xff" + prefix + (2).to_bytes(4, "big") + b"\0x"
+        )
+
+
+names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9)
+records: st.SearchStrategy[Record] = st.tuples(
+    st.none() | st.binary(max_size=40),
+    st.none() | st.binary(max_size=400),
+    st.sampled_from([NO_TIMESTAMP, 0, 1]) | st.integers(0, 10**12),
+    st.lists(st.tuples(names.map(str.encode), st.none() | st.binary(max_size=20)), max_size=5),
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_size=4))
+def test_any_records(
+    broker: Broker, property_topic: str, choose: Choose, batches: list[list[Record]]
+) -> None:
+    start = log_ends(broker.bootstrap, property_topic)[0]
+    for batch in batches:
+        raw_produce(broker.bootstrap, property_topic, 0, batch)
+    end = log_ends(broker.bootstrap, property_topic)[0]
+    found = both(broker, choose, [OffsetRange(property_topic, 0, start, end)])
+    assert found[TopicPartition(property_topic, 0)].offsets == list(range(start, end))
+
+
+@pytest.fixture
+def property_topic(broker: Broker, topic_name: str) -> str:
+    broker.create_topic(topic_name, 1, config=topics.ANY_FUTURE)
+    return topic_name
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_topic_that_is_not_there(broker: Broker, topic_name: str, choose: Choose, name: str) -> None:
+    choose(name)
+    with pytest.raises(ClusterError, match=topic_name):
+        read(broker, [OffsetRange(topic_name, 0, 0, 10)])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_records_that_retention_took(broker: Broker, topic_name: str, choose: Choose, name: str) -> None:
+    broker.create_topic(topic_name, 1)
+    topics.produce(broker, topic_name, 0, topics.numbered(100))
+    topics.delete_records(broker, topic_name, {0: 60})
+    choose(name)
+    reader = RangeReader(broker.client(), "read_committed", "kernels", 20.0)
+    blocks = [block for _, block in reader.read([OffsetRange(topic_name, 0, 10, 90)])]
+    reader.close()
+    assert [o for b in blocks for o in b.offsets.tolist()] == list(range(60, 90))
+    assert reader.vanished == [(TopicPartition(topic_name, 0), 10, 60)]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_broker_that_is_not_there(topic_name: str, choose: Choose, name: str) -> None:
+    choose(name)
+    reader = RangeReader({"bootstrap.servers": "127.0.0.1:1"}, "read_committed", "kernels", 1.0)
+    with pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        list(reader.read([OffsetRange(topic_name, 0, 0, 10)]))
+    reader.close()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_property_that_does_not_exist(choose: Choose, name: str) -> None:
+    choose(name)
+    properties = {"bootstrap.servers": "127.0.0.1:1", "no.such.property": "secret"}
+    with pytest.raises(UsageError, match=r"no\.such\.property") as raised:
+        RangeReader(properties, "read_committed", "kernels", 1.0)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_choice_is_logged_once(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "kbackup.kafka.kernel"):
+        choose("python")
+        kernel.chosen()
+    assert [r.message for r in caplog.records] == [
+        "records pass through the python kernel: KBACKUP_KERNEL says so"
+    ]
+
+
+def test_an_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernel.VARIABLE, "rust")
+    kernel.chosen.cache_clear()
+    with pytest.raises(UsageError, match="rust"):
+        kernel.chosen()
+    kernel.chosen.cache_clear()
