@@ -1,6 +1,7 @@
 """Writing one partition's blocks as segments: records object first, then its index, both write-once.
 
-Memory is bounded by the upload's parts, whatever the size of a segment: the index streams beside the records.
+Memory is bounded by the uploads' parts, whatever the size of a segment: the index streams beside the records.
+Blocks are not copied: their data is the uploads' (or the compressor's) until it is stored, their arrays are not.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from kbackup.archive.segments import Segment
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.formats.frames import FrameCompressor
-from kbackup.formats.index import SegmentIndex, encode_index
+from kbackup.formats.index import encode_entries
 from kbackup.store.base import Store, Upload
 from kbackup.types import RecordBlock
 
@@ -109,9 +110,9 @@ class _OpenSegment:
         if self._frames is None:
             self._records.write(block.data)
         else:
-            self._records.write(self._frames.feed(block))
-        entries = SegmentIndex(block.offsets, block.positions + self.size, block.lengths)
-        self._index.write(memoryview(encode_index(entries))[1:])
+            for frame in self._frames.feed(block):
+                self._records.write(frame)
+        self._index.write(encode_entries(block.offsets, block.positions, block.lengths, self.size))
         self.size += block.nbytes
         self._last = int(block.offsets[-1])
         self._count += len(block)
@@ -121,7 +122,8 @@ class _OpenSegment:
 
     def close(self) -> Segment:
         if self._frames is not None:
-            self._records.write(self._frames.finish())
+            for frame in self._frames.finish():
+                self._records.write(frame)
         try:
             stored, crc = self._records.commit()
         except AlreadyExistsError as error:
@@ -155,6 +157,8 @@ class _OpenSegment:
             ) from error
 
     def abort(self) -> None:
+        if self._frames is not None:
+            self._frames.close()
         self._records.abort()
         self._index.abort()
 

@@ -5,7 +5,11 @@ Every frame carries zstd's content checksum. `zstd -d` gives the plain file, mag
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import zstandard
@@ -35,25 +39,37 @@ __all__ = [
 
 FRAME_SIZE = 1 << 20
 
+LEVEL = 1
+"""Measured on JSON: 240 MB a CPU second to 19-25 % of the bytes; level 3 took a third more for 1-3 % fewer."""
+_THREADS = min(os.cpu_count() or 1, 4)
+_WAITING = 2 * (16 << 20)
+
 _FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
 _PIECE = 1 << 16
 
 
 class FrameCompressor:
-    """Records in, compressed bytes out, to be written one after the other; `finish` gives the last of them.
+    """Records in, compressed frames out, in order, to be written one after the other; `finish` gives the last.
 
     A frame is closed by the record with which it has `frame_size` plain bytes or more, so a record is never
-    split over frames. The first frame starts with the magic byte.
+    split over frames. The first frame starts with the magic byte. Frames are compressed by a few threads (zstd
+    holds no lock of Python's): `feed` waits only while more than `_WAITING` plain bytes are with them, and until
+    then refers to the blocks' memory. A thread's error comes out of `feed` or `finish`; after it, or to give up,
+    `close`.
     """
 
-    def __init__(self, level: int = 3, frame_size: int = FRAME_SIZE) -> None:
-        self._zstd = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+    def __init__(self, level: int = LEVEL, frame_size: int = FRAME_SIZE) -> None:
+        self._level = level
         self._frame_size = frame_size
         self._held = bytearray(MAGIC_BYTE)
         self._sizes: list[tuple[int, int]] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._own = threading.local()
+        self._waiting: deque[tuple[Future[bytes], int]] = deque()
+        self._waiting_bytes = 0
 
-    def feed(self, block: RecordBlock) -> bytes:
-        """Take the block's records; the frames that they complete (often none)."""
+    def feed(self, block: RecordBlock) -> list[bytes]:
+        """Take the block's records; the frames that are ready by now (often none)."""
         ends = block.positions + block.lengths
         frames: list[bytes] = []
         start = 0
@@ -61,22 +77,51 @@ class FrameCompressor:
             full = int(np.searchsorted(ends, start + self._frame_size - len(self._held)))
             if full == len(ends):
                 break
-            frames.append(self._close(block.data[start : ends[full]]))
+            self._submit(block.data[start : ends[full]])
+            frames += self._ready(_WAITING)
             start = int(ends[full])
         self._held += block.data[start:].data
-        return b"".join(frames)
+        return frames
 
-    def finish(self) -> bytes:
-        """The last frame and the seek table; nothing can be fed afterwards."""
-        last = self._close(np.empty(0, np.uint8)) if self._held else b""
-        return last + encode_seek_table(self._sizes)
+    def finish(self) -> list[bytes]:
+        """The last frames and the seek table; nothing can be fed afterwards."""
+        frames = self._ready(0)
+        if self._held:
+            frames.append(self._compress(self._held))
+            self._sizes.append((len(frames[-1]), len(self._held)))
+        self.close()
+        return [*frames, encode_seek_table(self._sizes)]
 
-    def _close(self, rest: Bytes) -> bytes:
+    def close(self) -> None:
+        """Give up what is being compressed; idempotent."""
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        self._waiting.clear()
+
+    def _submit(self, rest: Bytes) -> None:
         plain = self._held + rest.data if self._held else rest.data
-        frame = self._zstd.compress(plain)
-        self._sizes.append((len(frame), len(plain)))
         self._held = bytearray()
-        return frame
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, "zstd")
+        self._waiting.append((self._threads.submit(self._compress, plain), len(plain)))
+        self._waiting_bytes += len(plain)
+
+    def _ready(self, most: int) -> list[bytes]:
+        """What is compressed, waiting for more until at most `most` plain bytes are not."""
+        frames: list[bytes] = []
+        while self._waiting and (self._waiting_bytes > most or self._waiting[0][0].done()):
+            future, size = self._waiting.popleft()
+            frames.append(future.result())
+            self._sizes.append((len(frames[-1]), size))
+            self._waiting_bytes -= size
+        return frames
+
+    def _compress(self, plain: bytearray | memoryview) -> bytes:
+        zstd: zstandard.ZstdCompressor | None = getattr(self._own, "zstd", None)
+        if zstd is None:  # one a thread
+            zstd = zstandard.ZstdCompressor(level=self._level, write_checksum=True, write_content_size=True)
+            self._own.zstd = zstd
+        return zstd.compress(plain)
 
 
 def extract(frames: bytes, skip: int, length: int, name: str) -> bytes:

@@ -3,13 +3,16 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+import threading
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kbackup.buffers import BufferPool
 from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
 from kbackup.formats.index import SegmentIndex, index_of
@@ -20,7 +23,7 @@ from tests.unit.formats.strategies import records
 
 def compress(blocks: Iterable[RecordBlock], frame_size: int) -> bytes:
     compressor = frames.FrameCompressor(frame_size=frame_size)
-    return b"".join(compressor.feed(block) for block in blocks) + compressor.finish()
+    return b"".join([frame for block in blocks for frame in compressor.feed(block)] + compressor.finish())
 
 
 def some(count: int = 400, size: int = 100) -> list[Record]:
@@ -95,12 +98,45 @@ def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
     made = [*some(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
     block = record.encode(to_batch(made))
     packed = frames.FrameCompressor()
-    out = packed.feed(block) + packed.finish()
+    out = b"".join(packed.feed(block) + packed.finish())
     table = frames.decode_seek_table(out, len(out), "x")
     sizes = np.diff(table.plain).tolist()
     assert len(sizes) == 3
     assert (1 << 20) <= sizes[0] < (1 << 20) + 200
     assert b"".join(frames.decompress(pieces(out, 1 << 20), "x")) == plain(block)
+
+
+def test_blocks_are_let_go_when_their_frames_are_made() -> None:
+    pool = BufferPool(8 << 20)
+    made = record.encode(to_batch(some(2000, 4000)))
+    compressor = frames.FrameCompressor()
+    out: list[bytes] = []
+    for _ in range(20):
+        lease = pool.take()[: made.nbytes]
+        lease[:] = made.data
+        out += compressor.feed(replace(made, data=lease))
+        del lease
+    out += compressor.finish()
+    assert pool.allocated <= 6, "32 MiB wait, and one block is being filled"
+    assert b"".join(frames.decompress(out, "x")) == b"\x01" + 20 * made.data.tobytes()
+
+
+def test_an_error_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def fail(self: frames.FrameCompressor, plain: bytes) -> bytes:
+        release.wait()
+        raise MemoryError("no room to compress")
+
+    monkeypatch.setattr(frames.FrameCompressor, "_compress", fail)
+    block = record.encode(to_batch(some()))
+    compressor = frames.FrameCompressor(frame_size=block.nbytes)
+    assert compressor.feed(block) == []  # one frame, which is not waited for
+    release.set()
+    with pytest.raises(MemoryError, match="no room"):
+        compressor.finish()
+    compressor.close()
+    compressor.close()
 
 
 def test_only_the_end_of_the_file_is_needed_for_the_table() -> None:
