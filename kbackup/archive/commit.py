@@ -102,6 +102,7 @@ def refresh_derived(
     archive: Archive,
     manifest: Manifest,
     touched: Iterable[tuple[str, int, int]] | None = None,
+    parent: Manifest | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write the partition indexes and group offset files that follow from a restore point.
@@ -109,12 +110,13 @@ def refresh_derived(
     `check` is called before each: it raises when a newer restore point may have refreshed them meanwhile.
 
     `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash.
-    Group files are written for every topic that this restore point captured.
+    Group files are written for every topic that this restore point captured, but for those that are as `parent`
+    left them.
     """
     wanted = None if touched is None else set(touched)
-    captured = [t for t in manifest.topics if t.captured == manifest.seq]
     files = partition_indexes(manifest.topics, archive.segments(manifest), wanted)
-    files |= group_files(captured, archive.groups(manifest))
+    before = {} if parent is None else _groups_of(archive, parent)
+    files |= {key: data for key, data in _groups_of(archive, manifest).items() if before.get(key) != data}
 
     def put(entry: tuple[str, bytes]) -> None:
         check()
@@ -123,3 +125,8 @@ def refresh_derived(
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(put, files.items()))
     put((layout.backup_key(manifest.seq, layout.REFRESHED), dump(Refreshed(seq=manifest.seq, at=now()))))
+
+
+def _groups_of(archive: Archive, manifest: Manifest) -> dict[str, bytes]:
+    captured = [t for t in manifest.topics if t.captured == manifest.seq]
+    return group_files(captured, archive.groups(manifest))

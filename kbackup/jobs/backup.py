@@ -251,7 +251,8 @@ def _commit(
 
 def _refresh(run: _Run, manifest: Manifest, segments: Sequence[Segment]) -> None:
     try:
-        refresh_derived(run.archive, manifest, _touched(run.parent, manifest, segments), run.lease.check)
+        touched = _touched(run.parent, manifest, segments)
+        refresh_derived(run.archive, manifest, touched, run.parent, run.lease.check)
     except KbackupError as error:
         raise type(error)(
             f"restore point {manifest.seq} is committed, but not all derived files are refreshed: {error.message}",

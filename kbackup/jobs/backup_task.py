@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kbackup.archive import layout
@@ -19,6 +20,8 @@ from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 _HELD_BYTES = (
     64 << 20
 )  # blocks of small partitions that are read together, before they are written one by one
+
+_WRITERS = 8
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,8 @@ class BackupWork:
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
     ) -> Iterator[Segment]:
-        """Small ranges at once into memory; where they turn out not to be small, the rest of each one after
-        the other."""
+        """Small ranges at once into memory, then written by a few threads, since that is all waiting for the store;
+        where they turn out not to be small, each one after the other."""
         held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in reader.read(task):
@@ -67,9 +70,18 @@ class BackupWork:
             if size > _HELD_BYTES:
                 whole = False
                 break
-        for wanted in task:
-            blocks = held.pop(wanted.tp)
-            yield from self._write(reader, wanted, blocks, whole, progress)
+        if not whole:
+            for wanted in task:
+                yield from self._write(reader, wanted, held.pop(wanted.tp), False, progress)
+            return
+        with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
+            tries = pool.map(lambda wanted: self._try(reader, wanted, held.pop(wanted.tp)), task)
+            for wanted, (segments, taken) in zip(task, tries, strict=True):
+                yield from segments
+                if taken is not None:
+                    found, rest = self._take_over(wanted, taken)
+                    yield from found
+                    yield from self._write(reader, rest, [], False, progress)
 
     def _write(
         self,
@@ -82,23 +94,40 @@ class BackupWork:
         """`blocks` are what is read already of the range; `whole` says that this is all of it."""
         while True:
             try:
-                with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
-                    at = wanted.start - 1
-                    for block in self._blocks(reader, wanted, blocks, whole, progress):
-                        if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
-                            # whoever takes the segment over after a crash must come upon the loss as well
-                            yield from writer.finish()
-                        yield from writer.append(block)
-                        at = int(block.offsets[-1])
-                    yield from writer.finish()
+                yield from self._segments(
+                    reader, wanted, self._blocks(reader, wanted, blocks, whole, progress)
+                )
             except SegmentTakenError as taken:
-                found = self._take_over(wanted, taken)
+                found, wanted = self._take_over(wanted, taken)
             else:
                 return
-            if found is not None:
-                yield found
-                wanted = wanted._replace(start=found.last + 1)
+            yield from found
             blocks, whole = [], False
+
+    def _try(
+        self, reader: RangeReader, wanted: OffsetRange, blocks: list[RecordBlock]
+    ) -> tuple[list[Segment], SegmentTakenError | None]:
+        """The segments of a range that is read whole, and the one on the way that is there already."""
+        segments: list[Segment] = []
+        try:
+            for segment in self._segments(reader, wanted, blocks):
+                segments.append(segment)
+        except SegmentTakenError as taken:
+            return segments, taken
+        return segments, None
+
+    def _segments(
+        self, reader: RangeReader, wanted: OffsetRange, blocks: Iterable[RecordBlock]
+    ) -> Iterator[Segment]:
+        with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
+            at = wanted.start - 1
+            for block in blocks:
+                if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
+                    # whoever takes the segment over after a crash must come upon the loss as well
+                    yield from writer.finish()
+                yield from writer.append(block)
+                at = int(block.offsets[-1])
+            yield from writer.finish()
 
     def _blocks(
         self,
@@ -116,8 +145,8 @@ class BackupWork:
             progress.add(len(block), block.nbytes)
             yield block
 
-    def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> Segment | None:
-        """The segment that another attempt of this run wrote; we go on after its last record.
+    def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> tuple[list[Segment], OffsetRange]:
+        """The segment that another attempt of this run wrote, and what of the range comes after its last record.
 
         What is older than this run belongs to no restore point (those end where our range starts) and was not taken
         over when the run began: it goes, and we write it again.
@@ -126,14 +155,14 @@ class BackupWork:
             failed = self.store.delete([taken.key, layout.index_key_of(taken.key)])
             if failed:
                 raise failed[0].error
-            return None
+            return [], wanted._replace(start=taken.first)
         found = adopt(self.store, self.target(wanted.tp), taken.key)
         if found.last >= wanted.end:
             raise CorruptError(
                 f"object {found.key} reaches to offset {found.last}, past the end of {wanted}",
                 "another run is writing here at this moment; run again when it has ended",
             )
-        return found
+        return [found], wanted._replace(start=found.last + 1)
 
 
 def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, first: int) -> bool:

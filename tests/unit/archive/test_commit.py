@@ -108,6 +108,18 @@ def test_only_what_was_touched_is_written_again(store: FaultyStore) -> None:
     assert written[-1] == layout.backup_key(2, layout.REFRESHED), "said last, when all is done"
 
 
+def test_group_files_that_did_not_change_are_left_alone(store: FaultyStore) -> None:
+    first = write(store, target(), range(10))
+    archive, parent = committed(store, 1, None, first, [state((0, 0, 10), (1, 0, 0), seq=1)], {"g": 7})
+    refresh_derived(archive, parent)
+    archive, point = committed(store, 2, 1, [], [state((0, 0, 10), (1, 0, 0), seq=2)], {"g": 9})
+    store.calls.clear()
+    refresh_derived(archive, point, set(), parent)
+    written = [key for operation, key in store.calls if operation == "put" and "/consumer_offsets_" in key]
+    assert written == [f"topics/{TOPIC}/consumer_offsets_partition_000"]
+    assert json.loads(store.get(written[0])) == {"g": 9}
+
+
 def test_without_the_lease_no_derived_file_is_written(store: FaultyStore) -> None:
     def lost() -> None:
         raise LeaseLostError("it is lost", "")

@@ -85,3 +85,10 @@ def test_ranges_that_are_read_together(store: Store) -> None:
 
 def test_without_a_loss_nothing_is_cut(store: Store) -> None:
     assert run(store, OffsetRange(TOPIC, 0, 30, 80)) == ([(30, 79)], [])
+
+
+def test_ranges_read_together_take_over_what_an_earlier_attempt_wrote(store: Store) -> None:
+    task = [OffsetRange(TOPIC, partition, 30, 60) for partition in range(20)]
+    first = run(store, *task[3:9])
+    assert first == ([(30, 59)] * 6, [])
+    assert run(store, *task) == ([(30, 59)] * 20, [])
