@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from awscrt import checksums
 
 from kbackup.archive import layout
+from kbackup.archive.fetch import SPAN, Span, even, fetched
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target, greatest, least
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.formats.frames import decompress
 from kbackup.formats.index import SegmentIndex, decode_index, encode_index
-from kbackup.formats.stream import blocks
+from kbackup.formats.magic import Buffer
+from kbackup.formats.stream import block_of, blocks, record_cuts
 from kbackup.store.base import Store
-from kbackup.types import RecordBlock
+from kbackup.types import Bytes, RecordBlock
 
 _HINT = "the archive is damaged here; 'kbackup verify' lists every finding"
 
@@ -51,23 +53,41 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
 
 def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
     """The same by an index that is read already; with None the records are walked one by one."""
-    chunks = _checked(store, segment)
-    if layout.compression_of(segment.key) == "zstd":
-        chunks = decompress(chunks, segment.key)
-    yield from blocks(chunks, index, name=segment.key)
-
-
-def _checked(store: Store, segment: Segment) -> Iterator[bytes]:
-    """The stored bytes, with their checksum verified at the end."""
-    crc = 0
+    stored = _Stored(store, segment.key, segment.stored)
     try:
-        for chunk in store.open_range(segment.key, 0, segment.stored):
-            crc = checksums.crc64nvme(chunk, crc)
-            yield chunk
+        yield from stored.blocks(index)
     except NotFoundError as error:
         raise CorruptError(f"file {segment.key} is missing", _HINT) from error
-    if segment.crc and f"{crc:016x}" != segment.crc:
+    if segment.crc and f"{stored.crc:016x}" != segment.crc:
         raise CorruptError(f"file {segment.key} is not what its manifest says (checksum)", _HINT)
+
+
+class _Stored:
+    """A records object of `size` bytes; `crc` is the CRC-64/NVME of what was read of it, in order, by now."""
+
+    def __init__(self, store: Store, key: str, size: int) -> None:
+        self._store, self._key, self._size = store, key, size
+        self.crc = 0
+
+    def blocks(self, index: SegmentIndex | None) -> Iterator[RecordBlock]:
+        """All of its records, checked."""
+        packed = layout.compression_of(self._key) == "zstd"
+        if index is not None and index.file_size == self._size and not packed:
+            # ranges that end where records end: their buffers are the blocks
+            cuts = record_cuts(index, SPAN)
+            spans = [(start, end) for start, end, _ in cuts]
+            for data, (start, _, records) in zip(self._read(spans), cuts, strict=True):
+                yield from block_of(data, start, index, records, self._key)
+            return
+        chunks: Iterable[Buffer] = self._read(even(self._size))
+        if packed:
+            chunks = decompress(chunks, self._key)
+        yield from blocks(chunks, index, name=self._key, least=SPAN)
+
+    def _read(self, spans: Sequence[Span]) -> Iterator[Bytes]:
+        for data in fetched(self._store, self._key, spans):
+            self.crc = checksums.crc64nvme(data.data, self.crc)
+            yield data
 
 
 def adopt(store: Store, target: Target, key: str) -> Segment:
@@ -77,22 +97,12 @@ def adopt(store: Store, target: Target, key: str) -> Segment:
     `CorruptError` where the object or its index is not a whole segment.
     """
     info = store.stat(key)
-    crc = 0
-
-    def watched() -> Iterator[bytes]:
-        nonlocal crc
-        for chunk in store.open_range(key, 0, info.size):
-            crc = checksums.crc64nvme(chunk, crc)
-            yield chunk
-
-    chunks: Iterable[bytes] = watched()
-    if layout.compression_of(key) == "zstd":
-        chunks = decompress(chunks, key)
+    stored = _Stored(store, key, info.size)
     parts: list[SegmentIndex] = []
     low: int | None = None
     high: int | None = None
     largest, size = 0, 1
-    for block in blocks(chunks, _index_if_there(store, key), name=key):
+    for block in stored.blocks(_index_if_there(store, key)):
         parts.append(SegmentIndex(block.offsets, block.positions + size, block.lengths))
         size += block.nbytes
         low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
@@ -112,7 +122,7 @@ def adopt(store: Store, target: Target, key: str) -> Segment:
         min_timestamp=low,
         max_timestamp=high,
         largest=largest,
-        crc=f"{crc:016x}",
+        crc=f"{stored.crc:016x}",
         index_crc=_publish_index(store, layout.index_key_of(key), index),
         key=key,
     )

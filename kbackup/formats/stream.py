@@ -58,16 +58,48 @@ class _ByScan:
         return block, 2 * len(data)
 
 
-def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str) -> Iterator[RecordBlock]:
+def record_cuts(index: SegmentIndex, size: int) -> list[tuple[int, int, slice]]:
+    """A records file in ranges of at most `size` bytes, or of one record, that end where records end: the start
+    and end in the file of each, and its records in the index. The first has the magic byte as well."""
+    ends = index.positions + index.lengths
+    cuts = []
+    start = done = 0
+    while start < index.file_size:
+        stop = max(int(np.searchsorted(ends, start + size, side="right")), min(done + 1, len(ends)))
+        end = int(ends[stop - 1]) if stop else 1
+        cuts.append((start, end, slice(done, stop)))
+        start, done = end, stop
+    return cuts
+
+
+def block_of(
+    data: Bytes, start: int, index: SegmentIndex, records: slice, name: str
+) -> Iterator[RecordBlock]:
+    """The checked block of `records` over `data`, the bytes of the file `name` from `start` on that
+    `record_cuts` named; none for an empty file's magic byte."""
+    if not start:
+        check_magic(int(data[0]), name)
+        data, start = data[1:], 1
+    if len(data):
+        positions = index.positions[records] - start
+        block = make_block(data, index.offsets[records], positions, index.lengths[records])
+        check(block, name, start)
+        yield block
+
+
+def blocks(
+    chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str, least: int = 1
+) -> Iterator[RecordBlock]:
     """The records file `name`, given as chunks of any size (magic byte first), as checked blocks.
 
     Holds a few chunks, or the largest record (twice that without an index). With an index the records must
     agree with it to the last byte; without, they are walked one by one. `CorruptError` for a cut file,
     trailing bytes, offsets that don't increase. Blocks share the chunks' memory: don't alter chunks later.
+    Chunks are gathered until they have `least` bytes, so that small ones don't make small blocks.
     """
     cutter: _Cutter = _ByScan(name) if index is None else _ByIndex(index, name)
     held: list[Bytes] = []
-    size, need, base = 0, 1, 1
+    size, need, base = 0, least, 1
     for chunk in _body(chunks, name):
         held.append(chunk)
         size += len(chunk)
@@ -76,6 +108,7 @@ def blocks(chunks: Iterable[Buffer], index: SegmentIndex | None, *, name: str) -
         data = _joined(held)
         block, need = cutter.take(data, base, False)
         held, size, base = [data[block.nbytes :]], size - block.nbytes, base + block.nbytes
+        need = max(need, least)
         if len(block):
             yield block
     block, _ = cutter.take(_joined(held), base, True)

@@ -18,35 +18,31 @@ class _End:
 
 
 def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
-    """The same items in the same order, at most `depth` of them waiting. An error comes out where it belongs."""
-    waiting: queue.Queue[T | _End] = queue.Queue(depth)
+    """The same items in the same order, at most `depth` of them made, or being made, before they are asked for.
+    An error comes out where it belongs."""
+    waiting: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
+    room = threading.Semaphore(depth)
     stopped = threading.Event()
-
-    def put(item: T | _End) -> None:
-        while not stopped.is_set():
-            try:
-                waiting.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return
 
     def fill() -> None:
         try:
-            for item in items:
-                put(item)
-                if stopped.is_set():
-                    return
-            put(_End(None))
+            made = iter(items)
+            while room.acquire() and not stopped.is_set():
+                waiting.put(next(made))  # no name refers to it here while the next one is made
+        except StopIteration:
+            waiting.put(_End(None))
         except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            put(_End(error))
+            waiting.put(_End(error))
 
     thread = threading.Thread(target=fill, name="kbackup-ahead", daemon=True)
     thread.start()
     try:
         while not isinstance(item := waiting.get(), _End):
+            room.release()
             yield item
         if item.error is not None:
             raise item.error
     finally:
         stopped.set()
+        room.release()
         thread.join()

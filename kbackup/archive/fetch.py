@@ -1,0 +1,61 @@
+"""Ranges of an object read ahead by a few threads, into buffers that are used again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from kbackup.buffers import BufferPool
+from kbackup.store.base import Store
+from kbackup.types import Bytes
+
+SPAN = 8 << 20
+"""Bytes of a usual range: what is done once a range then costs nothing, and six of them are not much memory."""
+_AHEAD = 2
+_SMALL = 1 << 20
+_POOL = BufferPool(SPAN, keep=6)
+
+Span = tuple[int, int]
+"""Where a range starts and ends, in bytes."""
+
+
+def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Bytes]:
+    """The bytes of each of `spans`, in order, at most `_AHEAD` of them before they are asked for.
+
+    Each is memory of its own as long as anything refers to it. Spans of an object that is written once, so that
+    they are of one version.
+    """
+    if len(spans) < 2:
+        for span in spans:
+            yield _fetch(store, key, span)
+        return
+    left = iter(spans)
+    waiting: deque[Future[Bytes]] = deque()
+    with ThreadPoolExecutor(_AHEAD, "fetch") as threads:
+        try:
+            while True:
+                while len(waiting) < _AHEAD and (span := next(left, None)):
+                    waiting.append(threads.submit(_fetch, store, key, span))
+                if not waiting:
+                    return
+                yield waiting.popleft().result()
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def even(size: int) -> list[Span]:
+    """An object of `size` bytes in spans of `SPAN`."""
+    return [(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
+
+
+def _fetch(store: Store, key: str, span: Span) -> Bytes:
+    start, length = span[0], span[1] - span[0]
+    data = _POOL.take()[:length] if _SMALL < length <= SPAN else np.empty(length, np.uint8)
+    at = 0
+    for chunk in store.open_range(key, start, length):
+        data[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        at += len(chunk)
+    return data

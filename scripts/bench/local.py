@@ -1,0 +1,124 @@
+"""What one core does without any server: python -m scripts.bench.local [--records N] [--json FILE]
+
+Verify reads an archive's segments from a directory as `kbackup verify` does; decode and encode go to Arrow and
+back. The share of the checksum is its time over the time in which verify reads the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from awscrt.checksums import crc64nvme
+
+from kbackup.archive.segments import Segment
+from kbackup.archive.verify.findings import ToRead
+from kbackup.archive.verify.segment import check_segment
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.formats.index import encode_entries
+from kbackup.formats.record import decode, encode
+from kbackup.store.file import FileStore
+from kbackup.types import RECORDS, RecordBlock
+from scripts.bench.data import encoded_bytes, records
+
+_SIZES = (140, 1024)
+_ROUNDS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000, help="of 140 bytes; fewer of larger ones")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    rows = list(chain.from_iterable(measure(size, arguments.records * 140 // size) for size in _SIZES))
+    for row in rows:
+        print(f"{row['value_bytes']:>6} B  {row['what']:<28} {row['median']:>14,.1f} {row['unit']}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(size: int, count: int) -> list[dict[str, object]]:
+    """The medians of `_ROUNDS` rounds over `count` records with values of `size` bytes."""
+    blocks = list(_blocks(size, count))
+    batches = [decode(block) for block in blocks]
+    total = sum(block.nbytes for block in blocks)
+    found: dict[tuple[str, str], list[float]] = {}
+    for compression in ("none", "zstd"):
+        with tempfile.TemporaryDirectory() as folder:
+            store = FileStore(folder)
+            segments = _write(store, compression, blocks)
+            for _ in range(_ROUNDS):
+                name = "verify" if compression == "none" else "verify (zstd)"
+                found.setdefault((name, "MB/s"), []).append(
+                    total / 1e6 / _time(lambda: _verify(store, segments))
+                )
+    verify = statistics.median(found["verify", "MB/s"])
+    for _ in range(_ROUNDS):
+        rates: dict[str, Callable[[], object]] = {
+            "decode to Arrow": lambda: [decode(block).num_rows for block in blocks],
+            "encode from Arrow": lambda: [len(encode(batch)) for batch in batches],
+            "encode index": lambda: [
+                len(encode_entries(b.offsets, b.positions, b.lengths, 1)) for b in blocks
+            ],
+        }
+        for what, work in rates.items():
+            found.setdefault((what, "records/s"), []).append(count / _time(work))
+        crc = _time(lambda: [crc64nvme(block.data.data) for block in blocks])
+        found.setdefault(("checksum of verify", "%"), []).append(100 * crc / (total / 1e6 / verify))
+    return [
+        {"value_bytes": size, "what": what, "unit": unit, "median": statistics.median(all_), "all": all_}
+        for (what, unit), all_ in found.items()
+    ]
+
+
+def _time(work: Callable[[], object]) -> float:
+    """CPU seconds, all threads together: the figures are for one core, whatever else the machine does."""
+    before = time.process_time()
+    work()
+    return time.process_time() - before
+
+
+def _blocks(size: int, count: int, memory: int = 8 << 20) -> list[RecordBlock]:
+    each = max(memory // encoded_bytes(size), 1)
+    return [_block(size, first, min(each, count - first)) for first in range(0, count, each)]
+
+
+def _block(size: int, first: int, count: int) -> RecordBlock:
+    made = list(records(size, first, count))
+    starts = np.zeros(count + 1, np.int32)
+    names = pa.array([], pa.string()), pa.array([], pa.large_binary())
+    headers = pa.StructArray.from_arrays(list(names), fields=list(RECORDS.field("headers").type.value_type))
+    columns = [
+        pa.array(np.arange(first, first + count)),
+        pa.array(np.zeros(count, np.int8)),
+        pa.array([r.timestamp for r in made], pa.int64()),
+        pa.array([r.key for r in made], pa.large_binary()),
+        pa.array([r.value for r in made], pa.large_binary()),
+        pa.ListArray.from_arrays(pa.array(starts), headers, type=RECORDS.field("headers").type),
+    ]
+    return encode(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
+
+
+def _write(store: FileStore, compression: str, blocks: list[RecordBlock]) -> list[Segment]:
+    with PartitionWriter(store, Target("topic", 1, 0, 128 << 20, compression)) as writer:
+        ended = [segment for block in blocks for segment in writer.append(block)]
+        return ended + writer.finish()
+
+
+def _verify(store: FileStore, segments: list[Segment]) -> None:
+    for segment in segments:
+        result = check_segment(store, ToRead(segment, index=True, records=True))
+        if result.findings or result.records != segment.count:
+            raise AssertionError(result.findings)
+
+
+if __name__ == "__main__":
+    main()
