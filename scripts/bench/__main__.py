@@ -1,4 +1,4 @@
-"""python -m scripts.bench: kbackup beside bare confluent-kafka loops on this machine, as a table and as JSON."""
+"""python -m scripts.bench: kbackup beside bare loops on this machine, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -8,20 +8,26 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import get_args
 
 from kbackup.errors import KbackupError
-from scripts.bench.measure import Bench, Result, What
-from scripts.bench.report import document, table
+from scripts.bench.measure import LOOPS, Bench, Result
+from scripts.bench.report import Measured, document, table
 from scripts.bench.servers import Servers
 from scripts.dev.tools import MissingToolError
 
 _GROWTH = 10
-_EPILOG = "Also: --simulate, --small (each with --help of its own), python -m scripts.bench.grid"
-
-
+_GROWTH_SIZE = 540
 _MODES = {"--simulate": "scripts.bench.simulation", "--small": "scripts.bench.small"}
 """Other things to measure, each with options of its own."""
+_EPILOG = "Also: --simulate, --small (each with --help of its own), python -m scripts.bench.grid"
+_JOBS = ("backup", "restore")
+
+Cases = dict[int, int]
+"""Records by value size in bytes."""
+
+_FULL: Cases = {140: 8_000_000, 540: 1_000_000, 1024: 4_000_000}
+_QUICK: Cases = {140: 400_000}
+_LARGE: Cases = {1_000_000: 400, 20_000_000: 24}
 
 
 def main(arguments: list[str]) -> int:
@@ -29,59 +35,60 @@ def main(arguments: list[str]) -> int:
         if flag in arguments:
             mode = import_module(module)
             return int(mode.main([argument for argument in arguments if argument != flag]))
-    return _pairs(arguments)
+    return _pairs(_options(arguments))
 
 
-def _pairs(arguments: list[str]) -> int:
-    options = _options(arguments)
-    results: list[Result] = []
-    grown: list[Result] = []
-    for size in options.sizes:
-        results += _speed(options, size)
-        _write(options, results, grown)  # what is measured stays when the rest is cut off
-    if not options.no_growth:
-        grown += _growth(options)
-        _write(options, results, grown)
-    print(table(results, grown))
+def _pairs(options: argparse.Namespace) -> int:
+    found = Measured()
+    for size, records in options.cases.items():
+        _speed(options, size, records, found)
+    if options.grown:
+        _growth(options, found)
+    for size, records in options.large.items():
+        _large(options, size, records, found)
+    print(table(found))
     return 0
 
 
-def _write(options: argparse.Namespace, results: list[Result], grown: list[Result]) -> None:
+def _write(options: argparse.Namespace, found: Measured) -> None:
+    """After each loop: what is measured stays when the rest is cut off."""
     if options.json is not None:
-        options.json.write_text(json.dumps(document(vars(options), results, grown), indent=1) + "\n")
+        options.json.write_text(json.dumps(document(vars(options), found), indent=1) + "\n")
 
 
-def _speed(options: argparse.Namespace, size: int) -> list[Result]:
+def _speed(options: argparse.Namespace, size: int, records: int, found: Measured) -> None:
     """Every loop `repeat` times in turns, so that what else the machine does meets all of them."""
-    results: list[Result] = []
     with Servers(options.store) as servers:
-        _say(f"{size} B: writing {options.records:,} records")
-        bench = Bench(servers, size, options.records, options.tasks)
+        _say(f"{size} B: writing {records:,} records")
+        bench = Bench(servers, size, records, options.tasks)
         for number in range(options.repeat):
-            for what in options.what:
-                for processes in (options.tasks, 1):
-                    results.append(_said(bench.bare(what, processes), number))
-                results.append(_said(bench.kbackup(what), number))
-    return results
+            for name in options.loops:
+                found.speed.append(_said(bench.run(name), number))
+                _write(options, found)
 
 
-def _growth(options: argparse.Namespace) -> list[Result]:
-    """The same topic small and ten times as large, for its memory alone."""
-    results: list[Result] = []
-    large = options.grown
-    for records in (large // _GROWTH, large):
+def _growth(options: argparse.Namespace, found: Measured) -> None:
+    """The same topic small and ten times as large."""
+    for records in (options.grown // _GROWTH, options.grown):
         with Servers(options.store) as servers:
-            _say(f"memory: writing {records:,} records of {options.growth_size} B")
-            bench = Bench(servers, options.growth_size, records, options.tasks)
-            results += [_said(bench.kbackup(what), 0) for what in options.what]
-    return results
+            _say(f"growth: writing {records:,} records of {_GROWTH_SIZE} B")
+            bench = Bench(servers, _GROWTH_SIZE, records, options.tasks)
+            for number in range(min(3, options.repeat)):
+                found.grown += [_said(bench.run(name), number) for name in _JOBS if name in options.loops]
+                _write(options, found)
+
+
+def _large(options: argparse.Namespace, size: int, records: int, found: Measured) -> None:
+    """For memory alone."""
+    with Servers(options.store) as servers:
+        _say(f"large: writing {records:,} records of {size:,} B")
+        bench = Bench(servers, size, records, options.tasks, options.tasks)
+        found.large += [_said(bench.run(name), 0) for name in _JOBS if name in options.loops]
+        _write(options, found)
 
 
 def _said(result: Result, number: int) -> Result:
-    _say(
-        f"  {number + 1}. {result.what} {result.loop} x{result.processes}: "
-        f"{result.rate:,.0f} records/s, {result.seconds:.1f} s"
-    )
+    _say(f"  {number + 1}. {result.loop}: {result.rate:,.0f} records/s, {result.seconds:.1f} s")
     return result
 
 
@@ -92,30 +99,46 @@ def _say(line: str) -> None:
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__, epilog=_EPILOG)
     add = parser.add_argument
-    add("--records", type=int, help="records of a topic (2,000,000)")
-    add("--sizes", type=_sizes, default=[140, 540, 1024], help="value sizes in bytes (140,540,1024)")
-    add("--repeat", type=int, help="how often each loop runs; medians count (3)")
-    add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loop (2)")
-    add("--only", choices=get_args(What), help="backup or restore alone")
+    add("--cases", type=_cases, help="value sizes and records (140:8000000,540:1000000,1024:4000000)")
+    add("--repeat", type=int, help="how often each loop runs; medians count (5)")
+    add("--tasks", type=int, default=2, help="tasks at a time, and processes of the bare loops (2)")
+    add(
+        "--only",
+        type=_loops,
+        dest="loops",
+        metavar="LOOPS",
+        help=f"some of these, joined by +: {'; '.join(LOOPS)}",
+    )
     add("--store", choices=("minio", "file"), default="minio", help="where archives go (minio)")
-    add("--grown", type=int, help="records of the grown topic, for memory (10,000,000)")
-    add("--growth-size", type=int, default=540, help="its value size in bytes (540)")
-    add("--no-growth", action="store_true", help="leave the memory part out")
-    add("--quick", action="store_true", help="200,000 records, once each, grown to 2,000,000")
+    add("--grown", type=int, help="records of the grown topic, 0 for none (10,000,000)")
+    add("--large", type=_cases, help="large records, '' for none (1000000:400,20000000:24)")
+    add("--quick", action="store_true", help="400,000 records of 140 B once, large records: a look")
     add("--json", type=Path, metavar="FILE", help="write everything that was measured to FILE")
     options = parser.parse_args(arguments)
-    records, repeat, grown = (200_000, 1, 2_000_000) if options.quick else (2_000_000, 3, 10_000_000)
-    options.records, options.repeat = options.records or records, options.repeat or repeat
-    options.grown = options.grown or grown
-    options.what = [options.only] if options.only else list(get_args(What))
+    cases, repeat, grown, large = (
+        (_QUICK, 1, 0, {1_000_000: 100}) if options.quick else (_FULL, 5, 10_000_000, _LARGE)
+    )
+    options.cases = cases if options.cases is None else options.cases
+    options.repeat = options.repeat or repeat
+    options.grown = grown if options.grown is None else options.grown
+    options.large = large if options.large is None else options.large
+    options.loops = options.loops or list(LOOPS)
     return options
 
 
-def _sizes(text: str) -> list[int]:
-    sizes = [int(each) for each in text.split(",")]
-    if min(sizes) < 128:
-        raise argparse.ArgumentTypeError("128 bytes or more")
-    return sizes
+def _cases(text: str) -> Cases:
+    found = {int(size): int(records) for size, _, records in (e.partition(":") for e in text.split(",") if e)}
+    if found and min(found) < 128:
+        raise argparse.ArgumentTypeError("values of 128 bytes or more")
+    return found
+
+
+def _loops(text: str) -> list[str]:
+    """By name, in the order of a round."""
+    named = {each.strip() for each in text.split("+")}
+    if unknown := named - set(LOOPS):
+        raise argparse.ArgumentTypeError(f"no loop {', '.join(sorted(unknown))}")
+    return [name for name in LOOPS if name in named]
 
 
 if __name__ == "__main__":

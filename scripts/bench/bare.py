@@ -1,7 +1,8 @@
-"""The bare loops that kbackup is measured beside: what a script over confluent-kafka does at the very least.
+"""The bare loops that kbackup is measured beside: one part of the work alone, at the very least that it takes.
 
-A process a loop. The settings are kbackup's, written out here so that the yardstick stays as it is when kbackup's
-own change.
+A process a loop. `consume` and `produce` are what a script over confluent-kafka does: their settings are kbackup's,
+written out here so that the yardstick stays as it is when kbackup's own change. `kernel` is kbackup's own reader
+whose blocks are thrown away; `upload` its store, fed with the same number of bytes from memory.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import itertools
 import sys
 from collections.abc import Sequence
 
+import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from kbackup.kafka.read import RangeReader
+from kbackup.store import S3Options, Store, open_store
+from kbackup.types import OffsetRange
 from scripts.bench import data
 from scripts.bench.children import Spec, receive, serve
 
 _POOL = 50_000  # records that are made before the clock starts, and sent in turns
 _TIMEOUT = 60.0  # s
+_WARM = 1000  # records that the reader takes before the clock starts
+_BLOCK = (16 << 20) - 1  # bytes that a task hands to an upload at once
 _CONSUMER = {
     "log_level": 3,
     "group.id": "bench",
@@ -60,6 +67,43 @@ def _consume(consumer: Consumer, here: Sequence[TopicPartition], left: int) -> i
     return total
 
 
+def kernel(spec: Spec) -> None:
+    """Reads and encodes `count` records of each of `partitions`, and drops them."""
+    here = [OffsetRange(spec["topic"], p, 0, spec["count"]) for p in spec["partitions"]]
+    source = {"bootstrap.servers": spec["bootstrap"], **spec.get("source", {})}
+    reader = RangeReader(source, "read_committed", "bench", _TIMEOUT, len(here))
+    _drain(reader, [here[0]._replace(end=min(_WARM, spec["count"]))])
+    serve(lambda: _drain(reader, here))
+    reader.close()
+
+
+def _drain(reader: RangeReader, ranges: Sequence[OffsetRange]) -> int:
+    total = 0
+    for _, block in reader.read(ranges):
+        total += len(block)
+    return total
+
+
+def upload(spec: Spec) -> None:
+    """Uploads `segments` objects of `segment_bytes`, each with an index of `index_bytes`; says `records`."""
+    options = S3Options(**{**spec["s3"], **spec.get("s3_options", {})})
+    store = open_store(spec["store"], options)
+    noise = np.random.default_rng(1).integers(0, 256, _BLOCK, np.uint8)
+    store.put(f"{spec['prefix']}/warm", b"")
+    serve(lambda: _upload(store, spec, noise))
+
+
+def _upload(store: Store, spec: Spec, noise: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> int:
+    for number in range(spec["segments"]):
+        for name, size in (("records", spec["segment_bytes"]), ("index", spec["index_bytes"])):
+            with store.upload(f"{spec['prefix']}/{number}_{name}") as sending:
+                sending.write(b"\1")
+                for at in range(0, size, _BLOCK):
+                    sending.write(noise[: min(_BLOCK, size - at)])
+                sending.commit()
+    return int(spec["records"])
+
+
 def produce(spec: Spec) -> None:
     """Sends `count` records to each of `partitions` of `topic`, with a delivery callback that checks for errors."""
     producer = Producer({**_PRODUCER, "bootstrap.servers": spec["bootstrap"]})
@@ -96,4 +140,5 @@ def _produce(
 
 
 if __name__ == "__main__":
-    {"consume": consume, "produce": produce}[sys.argv[1]](receive())
+    loops = {"consume": consume, "kernel": kernel, "upload": upload, "produce": produce}
+    loops[sys.argv[1]](receive())

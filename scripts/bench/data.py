@@ -35,3 +35,8 @@ def records(size: int, first: int, count: int) -> Iterator[Record]:
         at, length = int(draw() * (len(_TEXT) - size)), size - len(head) - 2
         value = f'{head}{_TEXT[at : at + length]}"}}'.encode()
         yield Record(f"order-{number % 50_021:06d}".encode(), value, _FIRST + 7 * number)
+
+
+def encoded_bytes(size: int) -> int:
+    """Bytes of one of these records in a segment: seven fields of fixed width, key and value."""
+    return 36 + len(b"order-000000") + size

@@ -13,11 +13,14 @@ from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup import backup
 from kbackup.jobs.restore import restore
 from kbackup.spark import build_session
-from kbackup.store import S3Options, open_store
+from kbackup.store import S3Options, Store, open_store
 from scripts.bench.children import Spec, receive, say, wait_for_go
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Done = tuple[dict[str, float], dict[str, int]]
+"""Seconds by step; records and bytes."""
 
 
 class _Told:
@@ -37,8 +40,8 @@ def main(what: str, spec: Spec) -> None:
     warm = time.monotonic()
     wait_for_go()
     work = {"backup": _backup, "restore": _restore}[what]
-    seconds = work(spec, session)
-    say(phase="", seconds=seconds, session=started - began, warm=warm - started)
+    seconds, sizes = work(spec, session)
+    say(phase="", seconds=seconds, sizes=sizes, session=started - began, warm=warm - started)
     session.stop()
 
 
@@ -47,28 +50,37 @@ def _warm(session: SparkSession, tasks: int) -> None:
 
     def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         from kbackup.jobs import backup_task, restore_task  # noqa: F401
+        from kbackup.kafka import kernel
         from kbackup.store import s3  # noqa: F401
 
+        kernel.chosen()
         time.sleep(0.5)  # so that each core takes one
         yield from batches
 
     session.range(tasks, numPartitions=tasks).mapInArrow(prepare, "id long").collect()
 
 
-def _backup(spec: Spec, session: SparkSession) -> dict[str, float]:
-    options = Backup(topics=(spec["topic"],))
-    store = open_store(spec["store"], S3Options(**spec["s3"]))
-    return backup(options, _cluster(spec), store, lambda: session, _Told()).seconds
+def _backup(spec: Spec, session: SparkSession) -> Done:
+    options = Backup(topics=(spec["topic"],), **spec.get("options", {}))
+    report = backup(options, _cluster(spec), _store(spec), lambda: session, _Told())
+    totals = report.totals
+    return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
 
 
-def _restore(spec: Spec, session: SparkSession) -> dict[str, float]:
-    options = Restore(topics=(spec["topic"],), map={spec["topic"]: spec["target"]})
-    store = open_store(spec["store"], S3Options(**spec["s3"]))
-    return restore(options, _cluster(spec), store, store, lambda: session, _Told()).seconds
+def _restore(spec: Spec, session: SparkSession) -> Done:
+    renamed = {spec["topic"]: spec["target"]}
+    options = Restore(topics=(spec["topic"],), map=renamed, **spec.get("options", {}))
+    store = _store(spec)
+    report = restore(options, _cluster(spec), store, store, lambda: session, _Told())
+    return report.seconds, {"records": report.records}
+
+
+def _store(spec: Spec) -> Store:
+    return open_store(spec["store"], S3Options(**{**spec["s3"], **spec.get("s3_options", {})}))
 
 
 def _cluster(spec: Spec) -> dict[str, str]:
-    return {"bootstrap.servers": spec["bootstrap"]}
+    return {"bootstrap.servers": spec["bootstrap"], **spec.get("cluster", {})}
 
 
 if __name__ == "__main__":

@@ -1,26 +1,50 @@
-"""One measured loop at a time: kbackup's, and the bare one beside it."""
+"""One measured loop at a time: kbackup's, and the bare ones beside it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from scripts.bench import data
 from scripts.bench.children import Child, Spec, children
+from scripts.bench.model import segments_of
 from scripts.bench.processes import Tree
 from scripts.bench.servers import Servers
 
-What = Literal["backup", "restore"]
 Seconds = dict[str, float]
+
+
+class Loop(NamedTuple):
+    """`work` is a job of kbackup (with `options`), or a bare loop."""
+
+    work: str
+    options: Mapping[str, Any] = {}
+
+    @property
+    def is_job(self) -> bool:
+        return self.work in {"backup", "restore"}
+
+
+LOOPS = {
+    "bare consume": Loop("consume"),
+    "bare kernel": Loop("kernel"),
+    "bare upload": Loop("upload"),
+    "backup": Loop("backup"),
+    "backup zstd": Loop("backup", {"compression": "zstd"}),
+    "bare produce": Loop("produce"),
+    "restore": Loop("restore"),
+    "restore, no transactions": Loop("restore", {"transactions": False}),
+}
+"""In the order of a round: a restore takes the archive of the last plain backup."""
 
 
 @dataclass(frozen=True)
 class Result:
     """`seconds` is the wall time of the data phase; `cpu` its CPU seconds and `peak` the most bytes of one process
-    in its whole life, by role; `start` what came before, `steps` kbackup's own times by step."""
+    in its whole life, by role; `start` what came before, `steps` kbackup's own times by step, `sizes` its bytes."""
 
-    what: What
-    loop: Literal["kbackup", "bare"]
+    loop: str
     processes: int
     size: int
     records: int
@@ -29,51 +53,63 @@ class Result:
     peak: dict[str, int]
     start: Seconds = field(default_factory=dict)
     steps: Seconds = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
         """Records a second."""
         return self.records / self.seconds
 
+    @property
+    def stored_share(self) -> float:
+        """Stored bytes to those of the documented files."""
+        return self.sizes["stored"] / self.sizes["bytes"]
+
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "rate": round(self.rate)}
 
 
 class Bench:
-    """What one size of records needs: servers and a topic of `records` records."""
+    """What one size of records needs: servers and a topic of `records` records, written once. `extra` is added to
+    what every measured process is told ('s3_options', 'cluster' or 'source')."""
 
-    def __init__(self, servers: Servers, size: int, records: int, tasks: int) -> None:
-        self._servers, self._size, self._tasks = servers, size, tasks
-        self._count = records // data.PARTITIONS
-        self._records = self._count * data.PARTITIONS
-        self._topic = servers.fill(size, self._count)
+    def __init__(
+        self,
+        servers: Servers,
+        size: int,
+        records: int,
+        tasks: int,
+        partitions: int = data.PARTITIONS,
+        extra: Spec | None = None,
+    ) -> None:
+        self._servers, self._size, self._tasks, self._partitions = servers, size, tasks, partitions
+        self._extra = extra or {}
+        self._count = max(1, records // partitions)
+        self._records = self._count * partitions
+        self._topic = servers.fill(size, self._count, partitions)
         self._archive: dict[str, Any] = {}
 
-    def bare(self, what: What, processes: int) -> Result:
-        topic = self._topic if what == "backup" else self._servers.new_topic()
-        specs = [
-            {
-                "bootstrap": self._servers.broker.bootstrap,
-                "topic": topic,
-                "partitions": list(range(number, data.PARTITIONS, processes)),
-                "size": self._size,
-                "count": self._count,
-            }
-            for number in range(processes)
-        ]
-        loop = "consume" if what == "backup" else "produce"
-        with children(specs, "scripts.bench.bare", loop) as running:
+    def run(self, name: str) -> Result:
+        loop = LOOPS[name]
+        return self._job(name, loop) if loop.is_job else self._bare(name, loop)
+
+    def _bare(self, name: str, loop: Loop) -> Result:
+        makes_topic = loop.work == "produce"
+        topic = self._servers.new_topic(self._partitions, self._size) if makes_topic else self._topic
+        where = self._servers.new_archive()
+        specs = [self._spec(number, topic) | where for number in range(self._tasks)]
+        with children(specs, "scripts.bench.bare", loop.work) as running:
             before = self._servers.cpu()
             for child in running:
                 child.tell({"go": True})
             said = [child.hear() for child in running]
             servers = _difference(self._servers.cpu(), before)
-        if what == "restore":
+        if makes_topic:
             self._servers.delete_topic(topic)
+        self._servers.delete_archive(where)
         return Result(
-            what,
-            "bare",
-            processes,
+            name,
+            self._tasks,
             self._size,
             sum(words["records"] for words in said),
             max(words["ended"] for words in said) - min(words["began"] for words in said),
@@ -81,26 +117,44 @@ class Bench:
             {"loop": max(words["peak"] for words in said)},
         )
 
-    def kbackup(self, what: What) -> Result:
-        """A restore takes the archive of the last backup, and makes one first where there is none."""
+    def _spec(self, number: int, topic: str) -> Spec:
+        """Of process `number`: its partitions, and what its uploads amount to."""
+        here = list(range(number, self._partitions, self._tasks))
+        size = self._count * data.encoded_bytes(self._size)
+        pieces = segments_of(size)
+        return {
+            "bootstrap": self._servers.broker.bootstrap,
+            "topic": topic,
+            "partitions": here,
+            "size": self._size,
+            "count": self._count,
+            "records": self._count * len(here),
+            "prefix": f"process-{number}",
+            "segments": pieces * len(here),
+            "segment_bytes": size // pieces,
+            "index_bytes": 24 * self._count // pieces,
+            **self._extra,
+        }
+
+    def _job(self, name: str, loop: Loop) -> Result:
         spec: Spec = {
             "bootstrap": self._servers.broker.bootstrap,
             "topic": self._topic,
             "target": self._servers.unused_name(),
             "tasks": self._tasks,
+            "options": dict(loop.options),
+            **self._extra,
         }
-        if what == "backup":
-            self._archive = self._servers.new_archive()
-        elif not self._archive:
-            self.kbackup("backup")
-        with children([spec | self._archive], "scripts.bench.job", what) as (child,), Tree(child.pid) as tree:
+        where = self._archive_for(name)
+        with children([spec | where], "scripts.bench.job", loop.work) as (child,), Tree(child.pid) as tree:
             child.tell({"go": True})
             cpu, words = self._follow(child, tree)
-        if what == "restore":
+        if loop.work == "restore":
             self._servers.delete_topic(spec["target"])
+        elif where is not self._archive:
+            self._servers.delete_archive(where)
         return Result(
-            what,
-            "kbackup",
+            name,
             self._tasks,
             self._size,
             self._records,
@@ -109,7 +163,22 @@ class Bench:
             tree.peaks(),
             {"session": words["session"], "workers": words["warm"]},
             words["seconds"],
+            words["sizes"],
         )
+
+    def _archive_for(self, name: str) -> dict[str, Any]:
+        """A new one for a backup; of plain ones the last is kept. A restore takes that, and makes it where there is
+        none."""
+        if name == "backup":
+            if self._archive:
+                self._servers.delete_archive(self._archive)
+            self._archive = self._servers.new_archive()
+            return self._archive
+        if LOOPS[name].work == "backup":
+            return self._servers.new_archive()
+        if not self._archive:
+            self.run("backup")
+        return self._archive
 
     def _follow(self, child: Child, tree: Tree) -> tuple[Seconds, dict[str, Any]]:
         """The CPU that tree and servers used in step 'run', and the child's last words."""

@@ -1,117 +1,114 @@
-"""What was measured, as a table for people and a document for machines."""
+"""What was measured, as tables for people and a document for machines."""
 
 from __future__ import annotations
 
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import confluent_kafka
 
 from kbackup import __version__
-from scripts.bench.measure import Result, What
+from scripts.bench.data import encoded_bytes
+from scripts.bench.measure import LOOPS, Result
+from scripts.bench.targets import MIB, share, verdicts
 from scripts.bench.text import grid
 
-_MIB = 1 << 20
 _NOTE = """\
 Medians. Data phase: kbackup's step 'run' with Spark and its Python workers started before; the bare loops from their
-first call to their last record. ratio: kbackup's rate to that of the bare loop with as many processes, of the same
+first call to their last record. /consume, /kernel, /upload, /produce: the rate to that of the bare loop of the same
 round. CPU in µs a record, of all processes of a kind; memory: the high-water mark of the largest one, in MiB.
 """
+_BARE = ("consume", "kernel", "upload", "produce")
+_HEAD = (
+    *("value", "loop", "s", "records/s", "MB/s", *(f"/{name}" for name in _BARE), "stored"),
+    *("CPU", "jvm", "driver", "broker", "minio", "memory", "jvm", "driver"),
+)
+_MEMORY = ("value", "records", "loop", "s", "worker", "jvm", "driver")
 
 
-def table(results: Sequence[Result], grown: Sequence[Result]) -> str:
-    found = ratios(results)
-    lines = [_NOTE, *grid(_SPEED, [_speed(rows, found) for rows in _groups(results)])]
-    ours = [r for r in results if r.loop == "kbackup"]
+@dataclass
+class Measured:
+    """`speed` are rounds over the sizes; `grown` the same topic small and ten times as large; `large` records of
+    megabytes."""
+
+    speed: list[Result] = field(default_factory=list)
+    grown: list[Result] = field(default_factory=list)
+    large: list[Result] = field(default_factory=list)
+
+
+def table(found: Measured) -> str:
+    lines = [_NOTE, *grid(_HEAD, [_speed(rows, found.speed) for rows in _groups(found.speed)])]
+    ours = [r for r in found.speed if LOOPS[r.loop].is_job]
     if ours:
         session, workers = (median(r.start[name] for r in ours) for name in ("session", "workers"))
         lines += ["", f"before the data: Spark's session {session:.1f} s, its Python workers {workers:.1f} s"]
-    if grown:
-        lines += ["", "Memory when the topic grows:", *grid(_MEMORY, [_memory(r) for r in grown])]
-    return "\n".join(lines)
+    more = [*found.grown, *found.large]
+    if more:
+        lines += ["", "Large topics and large records:", *grid(_MEMORY, [_memory(r) for r in more])]
+    judged = verdicts(found.speed, found.grown, found.large)
+    rows = [(v.what, v.measured, v.target, "met" if v.met else "NOT MET") for v in judged]
+    return "\n".join([*lines, "", *grid(("what", "measured", "target", ""), rows)])
 
 
-def document(
-    options: Mapping[str, Any], results: Sequence[Result], grown: Sequence[Result]
-) -> dict[str, Any]:
+def document(options: Mapping[str, Any], found: Measured) -> dict[str, Any]:
     return {
         "format": "kbackup-bench",
-        "version": 1,
+        "version": 2,
         "machine": {
             "cores": os.cpu_count(),
             "system": platform.platform(),
             "python": platform.python_version(),
             "librdkafka": confluent_kafka.libversion()[0],
+            "kernel": os.environ.get("KBACKUP_KERNEL", ""),
             "kbackup": __version__,
         },
         "options": {name: str(value) for name, value in options.items()},
         "what": _NOTE,
-        "ratios": ratios(results),
-        "results": [r.document() for r in results],
-        "memory": [r.document() for r in grown],
+        "targets": [v._asdict() for v in verdicts(found.speed, found.grown, found.large)],
+        "results": [r.document() for r in found.speed],
+        "growth": [r.document() for r in found.grown],
+        "large records": [r.document() for r in found.large],
     }
 
 
-def ratios(results: Sequence[Result]) -> dict[str, float]:
-    """kbackup's rate to the bare loop's by '<what> <size>': the median of the rounds' ratios."""
-    return {
-        f"{rows[0].what} {rows[0].size}": round(_ratio(rows, results), 3)
-        for rows in _groups(results)
-        if rows[0].loop == "kbackup"
-    }
-
-
-_SPEED = (
-    *("value", "loop", "procs", "s", "records/s", "MB/s", "ratio"),
-    *("CPU", "jvm", "driver", "broker", "minio", "memory", "jvm", "driver"),
-)
-_MEMORY = ("records", "what", "worker", "jvm", "driver", "records/s")
-
-
-def _speed(rows: Sequence[Result], found: Mapping[str, float]) -> list[str]:
+def _speed(rows: Sequence[Result], results: Sequence[Result]) -> list[str]:
     first = rows[0]
-    ratio = found[f"{first.what} {first.size}"] if first.loop == "kbackup" else None
     rate = median(r.rate for r in rows)
-    work = "worker" if first.loop == "kbackup" else "loop"
-    cpu = [_micros(rows, name) for name in (work, "jvm", "driver", "broker", "minio")]
-    peak = [_mib(rows, name) for name in (work, "jvm", "driver")]
+    loop = LOOPS[first.loop]
+    shares = [share(first.loop, f"bare {name}", first.size, results) for name in _BARE]
+    ours = {"backup": (0, 1, 2), "restore": (3,)}.get(loop.work, ())
+    cpu = [_micros(rows, name) for name in ("worker" if loop.is_job else "loop", *_SERVERS)]
+    peak = [_mib(rows, name) for name in ("worker" if loop.is_job else "loop", "jvm", "driver")]
     return [
         f"{first.size} B",
-        first.what
-        if first.loop == "kbackup"
-        else "  bare " + ("consume" if first.what == "backup" else "produce"),
-        str(first.processes),
+        first.loop,
         f"{median(r.seconds for r in rows):.1f}",
         f"{rate:,.0f}",
-        f"{rate * first.size / 1e6:.0f}",
-        "" if ratio is None else f"{ratio:.2f}",
+        f"{rate * encoded_bytes(first.size) / 1e6:.0f}",
+        *(f"{found:.2f}" if found is not None and n in ours else "" for n, found in enumerate(shares)),
+        f"{median(r.stored_share for r in rows):.2f}" if "stored" in first.sizes else "",
         *cpu,
         *peak,
     ]
 
 
+_SERVERS = ("jvm", "driver", "broker", "minio")
+
+
 def _memory(result: Result) -> list[str]:
     peaks = [_mib([result], name) for name in ("worker", "jvm", "driver")]
-    return [f"{result.records:,}", result.what, *peaks, f"{result.rate:,.0f}"]
-
-
-def _ratio(rows: Sequence[Result], results: Sequence[Result]) -> float:
-    bare = [
-        r
-        for r in results
-        if (r.what, r.size, r.processes, r.loop) == (rows[0].what, rows[0].size, rows[0].processes, "bare")
-    ]
-    return median(ours.rate / theirs.rate for ours, theirs in zip(rows, bare, strict=True))
+    return [f"{result.size:,} B", f"{result.records:,}", result.loop, f"{result.seconds:.1f}", *peaks]
 
 
 def _groups(results: Iterable[Result]) -> list[list[Result]]:
     """Rounds of the same loop together, in order of first appearance."""
-    found: dict[tuple[int, What, str, int], list[Result]] = {}
+    found: dict[tuple[int, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.size, result.what, result.loop, result.processes), []).append(result)
+        found.setdefault((result.size, result.loop), []).append(result)
     return list(found.values())
 
 
@@ -122,4 +119,4 @@ def _micros(rows: Sequence[Result], role: str) -> str:
 
 
 def _mib(rows: Sequence[Result], role: str) -> str:
-    return f"{max(r.peak[role] for r in rows) / _MIB:.0f}" if role in rows[0].peak else ""
+    return f"{max(r.peak[role] for r in rows) / MIB:.0f}" if role in rows[0].peak else ""

@@ -11,12 +11,25 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from kbackup.store import S3Options, open_store
 from scripts.bench import data
 from scripts.bench.processes import cpu_of
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 
 _BUCKET = "bench"
+_LARGE = 1_000_000  # bytes; more than a topic takes by default
+_POOL_BYTES = 64 << 20  # values made once and sent in turns
+_BATCH_RECORDS = 10_000
+_QUEUE_BYTES = 256 << 20
+_FILLING = {
+    "linger.ms": 20,
+    "batch.size": 1 << 20,
+    "batch.num.messages": 100_000,
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 5_000_000,
+    "queue.buffering.max.kbytes": 1 << 20,
+}
 
 
 class Servers:
@@ -71,10 +84,18 @@ class Servers:
         }
         return {"store": f"s3://{_BUCKET}/{name}", "s3": options}
 
-    def new_topic(self) -> str:
-        """The name of a topic of `data.PARTITIONS` partitions that nobody has written to."""
+    def delete_archive(self, where: dict[str, Any]) -> None:
+        """Gives back what an archive or a bare upload took: a disk holds only so many."""
+        store = open_store(where["store"], S3Options(**where["s3"]))
+        failed = store.delete([entry.key for entry in store.list()])
+        if failed:
+            raise failed[0].error
+
+    def new_topic(self, partitions: int = data.PARTITIONS, size: int = 0) -> str:
+        """The name of a topic that nobody has written to; it takes values of `size` bytes."""
         name = self.unused_name()
-        self.broker.create_topic(name, data.PARTITIONS)
+        large = {"max.message.bytes": str(size + (1 << 20))} if size >= _LARGE else {}
+        self.broker.create_topic(name, partitions, config=large)
         return name
 
     def unused_name(self) -> str:
@@ -84,21 +105,24 @@ class Servers:
         admin = AdminClient(self.broker.client(log_level=3))
         admin.delete_topics([name])[name].result(30)
 
-    def fill(self, size: int, count: int) -> str:
-        """A new topic with `count` records in each partition."""
-        topic = self.new_topic()
-        settings = {"linger.ms": 20, "batch.size": 1 << 20, "compression.type": "lz4"}
-        producer = Producer(self.broker.client(**settings))
-        for partition in range(data.PARTITIONS):
-            for key, value, timestamp in data.records(size, partition * count, count):
-                while True:
-                    try:
-                        producer.produce(
-                            topic, value, key, partition, on_delivery=_delivered, timestamp=timestamp
-                        )
-                        break
-                    except BufferError:
-                        producer.poll(0.1)
+    def fill(self, size: int, count: int, partitions: int = data.PARTITIONS) -> str:
+        """A new topic with `count` records in each of its partitions; a few thousand different ones, in turns."""
+        topic = self.new_topic(partitions, size)
+        pool = [
+            {"key": key, "value": value}  # a batch takes no timestamps: the records get that of their sending
+            for key, value, _ in data.records(size, 0, min(count, max(4, _POOL_BYTES // size)))
+        ]
+        producer = Producer(self.broker.client(**_FILLING, **{"message.max.bytes": max(1_000_000, 2 * size)}))
+        for partition in range(partitions):
+            left = count
+            while left:
+                some = pool[: min(left, len(pool), _BATCH_RECORDS)]
+                while len(producer) and (len(producer) + len(some)) * size > _QUEUE_BYTES:
+                    producer.poll(0.01)
+                if producer.produce_batch(topic, some, partition, on_delivery=_delivered) != len(some):
+                    raise SystemExit(f"librdkafka did not take the records of {topic}")
+                left -= len(some)
+                pool = pool[len(some) :] + pool[: len(some)]
         if producer.flush(120):
             raise SystemExit(f"the broker did not take the records of {topic}")
         return topic
