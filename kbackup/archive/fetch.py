@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
+from awscrt.checksums import crc64nvme
 
 from kbackup.buffers import BufferPool
 from kbackup.store.base import Store
@@ -22,23 +25,30 @@ Span = tuple[int, int]
 """Where a range starts and ends, in bytes."""
 
 
-def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Bytes]:
-    """The bytes of each of `spans`, in order, at most `_AHEAD` of them before they are asked for.
+class Fetched(NamedTuple):
+    """The bytes of a range and their CRC-64/NVME."""
 
-    Each is memory of its own as long as anything refers to it. Spans of an object that is written once, so that
-    they are of one version.
+    data: Bytes
+    crc: int
+
+
+def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
+    """Each of `spans`, in order, at most `_AHEAD` of them before they are asked for.
+
+    Their bytes are memory of their own as long as anything refers to it. The object is one that is written once, so
+    that they are of one version.
     """
     if len(spans) < 2:
         for span in spans:
             yield _fetch(store, key, span)
         return
     left = iter(spans)
-    waiting: deque[Future[Bytes]] = deque()
+    waiting: deque[Future[Fetched]] = deque()
     with ThreadPoolExecutor(_AHEAD, "fetch") as threads:
         try:
             while True:
-                while len(waiting) < _AHEAD and (span := next(left, None)):
-                    waiting.append(threads.submit(_fetch, store, key, span))
+                for wanted in islice(left, _AHEAD - len(waiting)):
+                    waiting.append(threads.submit(_fetch, store, key, wanted))
                 if not waiting:
                     return
                 yield waiting.popleft().result()
@@ -51,11 +61,12 @@ def even(size: int) -> list[Span]:
     return [(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
 
 
-def _fetch(store: Store, key: str, span: Span) -> Bytes:
+def _fetch(store: Store, key: str, span: Span) -> Fetched:
     start, length = span[0], span[1] - span[0]
     data = _POOL.take()[:length] if _SMALL < length <= SPAN else np.empty(length, np.uint8)
-    at = 0
+    at = crc = 0
     for chunk in store.open_range(key, start, length):
         data[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
         at += len(chunk)
-    return data
+        crc = crc64nvme(chunk, crc)  # here, where the chunk is in the processor's cache: four times as fast
+    return Fetched(data, crc)

@@ -85,8 +85,8 @@ class _Stored:
         yield from blocks(chunks, index, name=self._key, least=SPAN)
 
     def _read(self, spans: Sequence[Span]) -> Iterator[Bytes]:
-        for data in fetched(self._store, self._key, spans):
-            self.crc = checksums.crc64nvme(data.data, self.crc)
+        for data, crc in fetched(self._store, self._key, spans):
+            self.crc = checksums.combine_crc64nvme(self.crc, crc, len(data))
             yield data
 
 
