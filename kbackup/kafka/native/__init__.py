@@ -7,7 +7,7 @@ once and kept beside the code, or where that can't be written in the user's cach
 from __future__ import annotations
 
 import os
-import tempfile
+from tempfile import TemporaryDirectory
 
 from numba.core import config
 
@@ -18,6 +18,7 @@ __all__ = ["version"]
 try:
     from kbackup.kafka.native import fill
 except RuntimeError:  # numba finds no place to keep compiled code
-    os.environ["NUMBA_CACHE_DIR"] = tempfile.mkdtemp(prefix="kbackup-kernels-")
-    config.reload_config()  # type: ignore[no-untyped-call]
-    from kbackup.kafka.native import fill  # noqa: F401
+    with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
+        os.environ["NUMBA_CACHE_DIR"] = _folder
+        config.reload_config()  # type: ignore[no-untyped-call]
+        from kbackup.kafka.native import fill  # noqa: F401

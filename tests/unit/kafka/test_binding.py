@@ -1,0 +1,124 @@
+"""What the kernels take for granted of librdkafka and of where they are installed."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kbackup.errors import UsageError
+from kbackup.kafka.client import Connection
+from kbackup.kafka.native import librdkafka
+from kbackup.kafka.native.handle import Handle
+from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, error_of, lib
+
+_NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
+_TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE = 2, 3, 4, 5, 6
+_PURGE_QUEUE = -152
+
+
+def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
+    """Sent to nobody, purged, and found again in its delivery event."""
+    handle = Handle(Connection(_NOWHERE, "target"), PRODUCER, {}, EVENT_DELIVERY)
+    topic = handle.topic("t")
+    key, value = ctypes.create_string_buffer(b"key", 3), ctypes.create_string_buffer(b"values", 6)
+    arguments = np.zeros((5, 9), np.int64)
+    arguments[:, 0] = _TOPIC_HANDLE, _PARTITION, _VALUE, _KEY, _OPAQUE
+    arguments[0, 1], arguments[1, 1], arguments[4, 1] = topic, 3, 77
+    arguments[2, 1:3] = ctypes.addressof(value), 6
+    arguments[3, 1:3] = ctypes.addressof(key), 3
+    assert lib.rd_kafka_produceva(handle.client, arguments.ctypes.data, len(arguments)) is None
+    assert lib.rd_kafka_purge(handle.client, 1) == 0
+    found = np.zeros(1, np.int64)
+    event = None
+    while event is None or lib.rd_kafka_event_type(event) != EVENT_DELIVERY:
+        if event is not None:
+            handle.heard(event)
+        event = lib.rd_kafka_queue_poll(handle.main, 10_000)
+        assert event, "no delivery event came"
+    assert lib.rd_kafka_event_message_array(event, found.ctypes.data, 1) == 1
+    message = (ctypes.c_int64 * 9).from_address(int(found[0]))
+    error, partition = ctypes.c_int32(message[0]).value, ctypes.c_int32(message[2]).value
+    assert (error, message[1], partition) == (_PURGE_QUEUE, topic, 3)
+    assert ctypes.string_at(message[3], message[4]) == b"values"
+    assert ctypes.string_at(message[5], message[6]) == b"key"
+    assert message[8] == 77
+    lib.rd_kafka_event_destroy(event)
+    lib.rd_kafka_topic_destroy(topic)
+    handle.close()
+
+
+def test_a_value_that_is_refused_is_not_shown() -> None:
+    properties = {**_NOWHERE, "security.protocol": "my-secret-value"}
+    with pytest.raises(UsageError, match=r"security\.protocol") as raised:
+        Handle(Connection(properties, "source"), CONSUMER, {})
+    assert "my-secret-value" not in str(raised.value)
+
+
+def test_properties_that_do_not_fit_each_other_are_said() -> None:
+    properties = {**_NOWHERE, "security.protocol": "sasl_plaintext", "sasl.mechanism": "PLAIN"}
+    with pytest.raises(UsageError, match="sasl"):
+        Handle(Connection(properties, "source"), CONSUMER, {})
+
+
+def test_errors_are_those_of_the_client_library() -> None:
+    assert error_of(-191).name() == "_PARTITION_EOF"
+    assert error_of(3, "why").str() == "why"
+
+
+def test_an_unknown_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(librdkafka, "_NEWEST", 0x02060000)
+    with pytest.raises(ImportError, match="not one of those known"):
+        librdkafka._load()
+
+
+def _python(code: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+_CHOOSE = (
+    "import logging; logging.basicConfig(level='INFO')\n"
+    "from kbackup.kafka import kernel; kernel.chosen(); kernel.chosen()"
+)
+
+
+def test_without_numba_records_pass_through_message_objects() -> None:
+    said = _python(f"import sys; sys.modules['numba'] = None\n{_CHOOSE}", KBACKUP_KERNEL="")
+    assert said.count("records pass through") == 1
+    assert "python kernel: the native one does not load" in said
+
+
+def test_what_is_asked_for_and_can_not_be_is_an_error() -> None:
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "from kbackup.errors import UsageError\n"
+        "from kbackup.kafka import kernel\n"
+        "try: kernel.chosen()\n"
+        "except UsageError as error: print(error, error.hint)"
+    )
+    assert "kbackup[native]" in _python(code, KBACKUP_KERNEL="native")
+
+
+def test_kernels_are_kept_from_one_process_to_the_next(tmp_path: Path) -> None:
+    code = "from kbackup.kafka.native import fill; print(sum(fill.fill.stats.cache_hits.values()))"
+    env = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    assert [_python(code, **env).strip() for _ in range(2)] == ["0", "1"]
+
+
+def test_kernels_load_where_nothing_can_be_kept() -> None:
+    code = (
+        "from numba.core import caching\n"
+        "caching.CacheImpl._locator_classes = [caching.UserProvidedCacheLocator]\n"
+        "from kbackup.kafka.native import fill\n"
+        "print('loaded')"
+    )
+    assert "loaded" in _python(code, NUMBA_CACHE_DIR="")
