@@ -64,9 +64,7 @@ def even(size: int) -> list[Span]:
 def _fetch(store: Store, key: str, span: Span) -> Fetched:
     start, length = span[0], span[1] - span[0]
     data = _POOL.take()[:length] if _SMALL < length <= SPAN else np.empty(length, np.uint8)
-    at = crc = 0
-    for chunk in store.open_range(key, start, length):
-        data[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        at += len(chunk)
-        crc = crc64nvme(chunk, crc)  # here, where the chunk is in the processor's cache: four times as fast
+    crc = 0
+    for piece in store.fill(key, start, data.data):
+        crc = crc64nvme(piece, crc)  # here, where it is in the processor's cache: four times as fast
     return Fetched(data, crc)

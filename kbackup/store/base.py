@@ -34,7 +34,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 
 MAX_KEY_BYTES = 1024
 CHUNK = 1 << 20
-"""The most bytes that `open_range` yields at once."""
+"""The most bytes that `open_range` and `fill` yield at once."""
 
 
 def view_of(data: Buffer) -> memoryview:
@@ -137,6 +137,11 @@ class Store(Protocol):
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         """The same as chunks of at most `CHUNK` bytes, with bounded memory and all from one version of the
         object; goes on where it was when a connection drops. Errors come with the chunk that they prevent."""
+        ...
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        """The same into memory of the caller's, with no copy on the way: each piece of `into` as soon as it is
+        filled, in order."""
         ...
 
     def put(self, key: str, data: Buffer) -> str:

@@ -52,14 +52,27 @@ class FileStore:
             file.seek(start)
             while start < end:
                 chunk = file.read(min(CHUNK, end - start))
-                if not chunk:
-                    size = os.fstat(file.fileno()).st_size
-                    raise CorruptError(
-                        f"{self._name(key)} has {size} bytes, wanted up to byte {end}",
-                        "the object is shorter than the archive says: it was cut or replaced",
-                    )
-                start += len(chunk)
+                start += self._some(key, len(chunk), end, file)
                 yield chunk
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if not into:
+            return
+        end, at = start + len(into), 0
+        with self._open(key) as file:
+            file.seek(start)
+            while at < len(into):
+                count = file.readinto(into[at : at + CHUNK])  # type: ignore[attr-defined] # unbuffered files have it
+                at += self._some(key, count, end, file)
+                yield into[at - count : at]
+
+    def _some(self, key: str, count: int, end: int, file: BinaryIO) -> int:
+        if not count:
+            raise CorruptError(
+                f"{self._name(key)} has {os.fstat(file.fileno()).st_size} bytes, wanted up to byte {end}",
+                "the object is shorter than the archive says: it was cut or replaced",
+            )
+        return count
 
     def put(self, key: str, data: Buffer) -> str:
         path = self._path(key)

@@ -45,6 +45,10 @@ class MemoryStore:
         data = self.get_range(key, start, length)
         yield from (data[at : at + CHUNK] for at in range(0, len(data), CHUNK))
 
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        into[:] = self.get_range(key, start, len(into))
+        yield into
+
     def put(self, key: str, data: Buffer) -> str:
         with self._lock:
             return self._write(key, data)

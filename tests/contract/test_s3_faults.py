@@ -208,6 +208,45 @@ def test_cut_bodies_are_resumed(through: Store, proxy: Proxy) -> None:
     assert through.get_range("key", 5, 1000) == data[5:1005]
 
 
+def filled(store: Store, start: int, size: int) -> bytes:
+    into = bytearray(size)
+    done = 0
+    for piece in store.fill("key", start, memoryview(into)):
+        done += len(piece)
+    assert done == size
+    return bytes(into)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_filling_goes_on_where_a_connection_dropped(
+    through: Store, proxy: Proxy, direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not direct:  # with an SDK that reads in another way
+        monkeypatch.setattr("kbackup.store.s3.read._plain_response", lambda body: None)
+    data = data_of(4 * CHUNK)
+    through.put("key", data)
+    proxy.cut_bodies(1000, 2 * CHUNK, CHUNK // 2)
+    assert filled(through, 3, len(data) - 7) == data[3:-4]
+    before = len(proxy.requests)
+    assert filled(through, 5, 1000) == data[5:1005]
+    assert len(proxy.requests) == before + 1
+
+
+def test_filling_is_not_resumed_for_ever_and_of_one_version(
+    through: Store, proxy: Proxy, s3_place: S3Place
+) -> None:
+    through.put("key", data_of(3 * CHUNK))
+    proxy.cut_bodies(*[1000] * 10)
+    with pytest.raises(UnreachableError, match="key"):
+        filled(through, 0, 3 * CHUNK)
+    proxy.cut_bodies(3 * CHUNK // 2)
+    pieces = through.fill("key", 0, memoryview(bytearray(3 * CHUNK)))
+    assert next(pieces) == data_of(3 * CHUNK)[:CHUNK]
+    s3_place.store().put("key", bytes(3 * CHUNK))
+    with pytest.raises(PreconditionError, match="key"):
+        list(pieces)
+
+
 def test_cut_bodies_are_not_resumed_for_ever(through: Store, proxy: Proxy) -> None:
     through.put("key", data_of(3 * CHUNK))
     proxy.cut_bodies(*[1000] * 10)

@@ -275,6 +275,11 @@ def test_ranges(store: Store) -> None:
         chunks = list(store.open_range("key", start, length))
         assert b"".join(chunks) == data[start : start + length]
         assert all(0 < len(chunk) <= CHUNK for chunk in chunks)
+        into = bytearray(length + 2)
+        pieces = [len(piece) for piece in store.fill("key", start, memoryview(into)[1:-1])]
+        assert into == b"\0" + data[start : start + length] + b"\0"
+        assert sum(pieces) == length
+        assert all(0 < size <= CHUNK for size in pieces)
 
 
 def test_a_range_that_is_left_early(store: Store) -> None:
@@ -283,6 +288,11 @@ def test_a_range_that_is_left_early(store: Store) -> None:
         chunks = store.open_range("key", 0, 4 * CHUNK)
         next(chunks)
         del chunks
+        pieces = store.fill("key", 0, memoryview(bytearray(4 * CHUNK)))
+        next(pieces)
+        del pieces
+    for _ in range(40):
+        assert len(list(store.fill("key", 0, memoryview(bytearray(10))))) == 1
     assert store.get_range("key", 1, 2) == data_of(4 * CHUNK)[1:3]
 
 
@@ -293,6 +303,8 @@ def test_a_range_past_the_end(store: Store, start: int, length: int) -> None:
         store.get_range("key", start, length)
     with pytest.raises(CorruptError, match="key"):
         list(store.open_range("key", start, length))
+    with pytest.raises(CorruptError, match="key"):
+        list(store.fill("key", start, memoryview(bytearray(length))))
 
 
 def test_what_is_not_there(store: Store) -> None:
@@ -303,6 +315,8 @@ def test_what_is_not_there(store: Store) -> None:
                 ask(key)
         with pytest.raises(NotFoundError, match=key):
             store.get_range(key, 0, 1)
+        with pytest.raises(NotFoundError, match=key):
+            list(store.fill(key, 0, memoryview(bytearray(1))))
 
 
 def test_an_empty_store(store: Store) -> None:

@@ -17,7 +17,7 @@ from kbackup.errors import (
 from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import S3Options
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.read import Reading
+from kbackup.store.s3.read import Filling, Reading
 from kbackup.store.s3.upload import S3Upload
 from kbackup.store.s3.write import as_body, crc_from, put, put_new, read_back
 
@@ -53,6 +53,10 @@ class S3Store:
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
         if length > 0:
             yield from Reading(self._bucket, key, start, length)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if into:
+            yield from Filling(self._bucket, key, start, into)
 
     def put(self, key: str, data: Buffer) -> str:
         body = as_body(data)

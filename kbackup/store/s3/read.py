@@ -1,10 +1,13 @@
-"""Reading an object to its end across dropped connections, all from one version of it."""
+"""Reading an object's bytes to their end across dropped connections, all from one version of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from http.client import HTTPException, HTTPResponse
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from botocore.exceptions import ResponseStreamingError
 
 from kbackup.errors import CorruptError, StoreError
 from kbackup.store.base import CHUNK
@@ -12,14 +15,16 @@ from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import DROPPED, SHORTER, from_boto
 
 if TYPE_CHECKING:
+    from botocore.response import StreamingBody
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
+C = TypeVar("C", bytes, memoryview)
 _RESUMES = 5
 _FIRST_WAIT = 0.1
 
 
-class Reading:
-    """A range of an object (the whole with `length` None) as chunks of at most `CHUNK` bytes; iterate once.
+class _Read(Generic[C]):
+    """A range of an object (the whole with `length` None) in chunks of at most `CHUNK` bytes; iterate once.
 
     `etag` is known from the first chunk on. A connection that drops is followed by another request for the
     rest, at most `_RESUMES` times with less than `CHUNK` bytes in between.
@@ -33,7 +38,7 @@ class Reading:
         self._at = start
         self._end = None if length is None else start + length
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[C]:
         failures, resumed_at = 0, self._at
         while self._end is None or self._at < self._end or not self.etag:
             try:
@@ -45,20 +50,27 @@ class Reading:
                 time.sleep(_FIRST_WAIT * 2 ** (failures - 1))
                 resumed_at = self._at
 
-    def _request(self) -> Iterator[bytes]:
+    def _request(self) -> Iterator[C]:
         with self._bucket.asking(self._key):
             reply = self._bucket.client.get_object(**self._arguments())
         body = reply["Body"]
         try:
             end = self._expect(reply)
             while self._at < end:
-                chunk = body.read(min(CHUNK, end - self._at))
+                chunk = self._chunk(body, min(CHUNK, end - self._at))
                 self._at += len(chunk)
                 yield chunk
-            with self._bucket.asking(self._key):
-                body.read(1)  # reaching the end checks the checksum and frees the connection
+            self._finish(body)
         finally:
             body.close()
+
+    def _chunk(self, body: StreamingBody, size: int) -> C:
+        """The body's next bytes, `size` at the most; one of `DROPPED` where there are none."""
+        raise NotImplementedError
+
+    def _finish(self, body: StreamingBody) -> None:
+        """All of the range was read: free the connection for other requests."""
+        raise NotImplementedError
 
     def _arguments(self) -> dict[str, Any]:
         args = {**self._bucket.common, "Key": self._full}
@@ -85,3 +97,51 @@ class Reading:
                 f"{name} ends at byte {self._at + size}, wanted up to byte {self._end}", SHORTER
             )
         return self._end
+
+
+class Reading(_Read[bytes]):
+    """As bytes."""
+
+    def _chunk(self, body: StreamingBody, size: int) -> bytes:
+        return body.read(size)
+
+    def _finish(self, body: StreamingBody) -> None:
+        with self._bucket.asking(self._key):
+            body.read(1)  # reaching the end checks the checksum and frees the connection
+
+
+class Filling(_Read[memoryview]):
+    """Into the caller's memory, straight from the socket: the SDK's own reading makes bytes of everything first,
+    which took twice the CPU. It has no way to do so, so this takes the response of Python's own HTTP client that
+    is in it, where it finds that."""
+
+    def __init__(self, bucket: Bucket, key: str, start: int, into: memoryview) -> None:
+        super().__init__(bucket, key, start, len(into))
+        self._into, self._start = into, start
+
+    def _chunk(self, body: StreamingBody, size: int) -> memoryview:
+        at = self._at - self._start
+        piece = self._into[at : at + size]
+        plain = _plain_response(body)
+        if plain is None:
+            found = body.read(size)
+            piece[: len(found)] = found
+            return piece[: len(found)]
+        try:
+            count = plain.readinto(piece)
+        except (OSError, HTTPException) as error:
+            raise ResponseStreamingError(error=error) from error
+        if not count:
+            raise ResponseStreamingError(error="the connection was closed")
+        return piece[:count]
+
+    def _finish(self, body: StreamingBody) -> None:
+        raw: Any = getattr(body, "_raw_stream", None)
+        if _plain_response(body) is not None:
+            raw.release_conn()
+
+
+def _plain_response(body: StreamingBody) -> HTTPResponse | None:
+    """The response that the SDK's layers read from, where they are made as they are today."""
+    found = getattr(getattr(body, "_raw_stream", None), "_fp", None)
+    return found if isinstance(found, HTTPResponse) else None

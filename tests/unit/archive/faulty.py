@@ -70,6 +70,13 @@ class FaultyStore:
                 f"file {key} has {there} bytes, wanted up to byte {start + length}", "it was cut"
             )
 
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        at = 0
+        for chunk in self.open_range(key, start, len(into)):
+            into[at : at + len(chunk)] = chunk
+            at += len(chunk)
+            yield into[at - len(chunk) : at]
+
     def put(self, key: str, data: Buffer) -> str:
         self._before("put", key)
         etag = self.inner.put(key, data)
