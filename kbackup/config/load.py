@@ -34,6 +34,7 @@ VARIABLES = {
     "KBACKUP_SOURCE_CONFIG": "Java client properties of the source cluster, as `--source-config`.",
     "KBACKUP_TARGET_CONFIG": "Java client properties of the target cluster, as `--target-config`.",
     "KBACKUP_CACHE": "Where the development scripts keep what they fetch.",
+    "KBACKUP_KERNEL": "`native` or `python`: how records pass between Kafka and their encoded form.",
     "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
 }
 """Variables that are no keys."""
