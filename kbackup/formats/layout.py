@@ -87,9 +87,9 @@ def layout(block: RecordBlock, name: str, base: int) -> Layout:
 
 def _require_index(block: RecordBlock, file: _File) -> None:
     """The index covers the data without a gap and its offsets increase."""
-    start, stop, offsets = block.positions, block.positions + block.lengths, block.offsets
-    if not len(start) == len(stop) == len(offsets):
+    if not len(block.positions) == len(block.lengths) == len(block.offsets):
         raise corrupt(file.name, file.base, "index columns of different lengths")
+    start, stop, offsets = block.positions, block.positions + block.lengths, block.offsets
     due = np.concatenate(([0], stop))
     possible = (block.lengths >= MIN_RECORD) & (block.lengths <= block.nbytes)
     file.require(possible, start, f"a record of less than {MIN_RECORD} bytes or more than there are")
