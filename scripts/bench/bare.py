@@ -70,7 +70,7 @@ def _consume(consumer: Consumer, here: Sequence[TopicPartition], left: int) -> i
 def kernel(spec: Spec) -> None:
     """Reads and encodes `count` records of each of `partitions`, and drops them."""
     here = [OffsetRange(spec["topic"], p, 0, spec["count"]) for p in spec["partitions"]]
-    source = {"bootstrap.servers": spec["bootstrap"], **spec.get("source", {})}
+    source = {"bootstrap.servers": spec["bootstrap"], **spec.get("cluster", {})}
     reader = RangeReader(source, "read_committed", "bench", _TIMEOUT, len(here))
     _drain(reader, [here[0]._replace(end=min(_WARM, spec["count"]))])
     serve(lambda: _drain(reader, here))

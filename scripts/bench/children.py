@@ -29,13 +29,14 @@ class ChildError(KbackupError):
 
 
 class Child:
-    """A `python -m` process; a context manager that kills what is left of it."""
+    """A `python -m` process; a context manager that kills what is left of it. `within` comes before it on the command
+    line: a command that becomes the one it is given."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(self, module: str, *arguments: str, within: Sequence[str] = ()) -> None:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         self._name = " ".join((module, *arguments))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*within, sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,10 +69,12 @@ class Child:
 
 
 @contextmanager
-def children(specs: Sequence[Spec], module: str, *arguments: str) -> Iterator[list[Child]]:
+def children(
+    specs: Sequence[Spec], module: str, *arguments: str, within: Sequence[str] = ()
+) -> Iterator[list[Child]]:
     """A child a spec, all of them prepared and waiting to be told to go."""
     with ExitStack() as stack:
-        running = [stack.enter_context(Child(module, *arguments)) for _ in specs]
+        running = [stack.enter_context(Child(module, *arguments, within=within)) for _ in specs]
         for child, spec in zip(running, specs, strict=True):
             child.tell(spec)
         for child in running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,8 +70,8 @@ class Result:
 
 
 class Bench:
-    """What one size of records needs: servers and a topic of `records` records, written once. `extra` is added to
-    what every measured process is told ('s3_options', 'cluster' or 'source')."""
+    """What one size of records needs: servers and a topic of `records` records, written once. `within` is what the
+    command line of every measured process begins with."""
 
     def __init__(
         self,
@@ -80,25 +80,26 @@ class Bench:
         records: int,
         tasks: int,
         partitions: int = data.PARTITIONS,
-        extra: Spec | None = None,
+        within: Sequence[str] = (),
     ) -> None:
         self._servers, self._size, self._tasks, self._partitions = servers, size, tasks, partitions
-        self._extra = extra or {}
+        self._within = within
         self._count = max(1, records // partitions)
         self._records = self._count * partitions
         self._topic = servers.fill(size, self._count, partitions)
         self._archive: dict[str, Any] = {}
 
-    def run(self, name: str) -> Result:
+    def run(self, name: str, extra: Spec | None = None) -> Result:
+        """`extra` are settings to try: 'cluster' (of the Kafka client), 'options' (of the job), 's3_options'."""
         loop = LOOPS[name]
-        return self._job(name, loop) if loop.is_job else self._bare(name, loop)
+        return self._job(name, loop, extra or {}) if loop.is_job else self._bare(name, loop, extra or {})
 
-    def _bare(self, name: str, loop: Loop) -> Result:
+    def _bare(self, name: str, loop: Loop, extra: Spec) -> Result:
         makes_topic = loop.work == "produce"
         topic = self._servers.new_topic(self._partitions, self._size) if makes_topic else self._topic
         where = self._servers.new_archive()
-        specs = [self._spec(number, topic) | where for number in range(self._tasks)]
-        with children(specs, "scripts.bench.bare", loop.work) as running:
+        specs = [self._spec(number, topic) | where | extra for number in range(self._tasks)]
+        with children(specs, "scripts.bench.bare", loop.work, within=self._within) as running:
             before = self._servers.cpu()
             for child in running:
                 child.tell({"go": True})
@@ -133,20 +134,20 @@ class Bench:
             "segments": pieces * len(here),
             "segment_bytes": size // pieces,
             "index_bytes": 24 * self._count // pieces,
-            **self._extra,
         }
 
-    def _job(self, name: str, loop: Loop) -> Result:
+    def _job(self, name: str, loop: Loop, extra: Spec) -> Result:
         spec: Spec = {
             "bootstrap": self._servers.broker.bootstrap,
             "topic": self._topic,
             "target": self._servers.unused_name(),
             "tasks": self._tasks,
-            "options": dict(loop.options),
-            **self._extra,
+            **extra,
+            "options": {**loop.options, **extra.get("options", {})},
         }
         where = self._archive_for(name)
-        with children([spec | where], "scripts.bench.job", loop.work) as (child,), Tree(child.pid) as tree:
+        begun = children([spec | where], "scripts.bench.job", loop.work, within=self._within)
+        with begun as (child,), Tree(child.pid) as tree:
             child.tell({"go": True})
             cpu, words = self._follow(child, tree)
         if loop.work == "restore":

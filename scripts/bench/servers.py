@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,6 +20,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 
 _BUCKET = "bench"
+_LOOPBACK = "127.0.0.1"
 _LARGE = 1_000_000  # bytes; more than a topic takes by default
 _POOL_BYTES = 64 << 20  # values made once and sent in turns
 _BATCH_RECORDS = 10_000
@@ -32,12 +35,47 @@ _FILLING = {
 }
 
 
-class Servers:
-    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager."""
+class _FarBroker(Broker):
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
 
-    def __init__(self, store: str) -> None:
-        self.broker = Broker()
-        self._minio = Minio() if store == "minio" else None
+    @property
+    def bootstrap(self) -> str:
+        return super().bootstrap.replace(_LOOPBACK, self._address)
+
+    def _node_properties(self, node: int) -> dict[str, str]:
+        properties = super()._node_properties(node)
+        for name, address in (("listeners", "0.0.0.0"), ("advertised.listeners", self._address)):
+            properties[name] = properties[name].replace(f"CLIENT://{_LOOPBACK}", f"CLIENT://{address}")
+        return properties
+
+
+class _FarMinio(Minio):
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self._address = address
+
+    @property
+    def endpoint_url(self) -> str:
+        return super().endpoint_url.replace(_LOOPBACK, self._address)
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        argv, env = super()._command(port, folder)
+        return [word.replace(_LOOPBACK, self._address) for word in argv], env
+
+
+class Servers:
+    """A Kafka broker with its defaults, and MinIO or (`store` 'file') a directory. A context manager.
+
+    `address` is where clients find them: another one than loopback in a network namespace of our own alone.
+    """
+
+    def __init__(self, store: str, address: str = _LOOPBACK) -> None:
+        self.broker = Broker() if address == _LOOPBACK else _FarBroker(address)
+        self._minio = None
+        if store == "minio":
+            self._minio = Minio() if address == _LOOPBACK else _FarMinio(address)
         self._folder = ""
         self._numbers = itertools.count(1)
 
