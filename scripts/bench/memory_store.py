@@ -49,10 +49,6 @@ class MemoryStore:
         into[:] = self.get_range(key, start, len(into))
         yield into
 
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        into[:] = self.get_range(key, start, len(into))
-        yield into
-
     def put(self, key: str, data: Buffer) -> str:
         with self._lock:
             return self._write(key, data)
