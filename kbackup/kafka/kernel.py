@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Connection
+from kbackup.kafka.outlet import Outlet
 from kbackup.kafka.pieces import Source
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "KBACKUP_KERNEL"
+_ASKED = f"{VARIABLE} says so"
 _HINT = "unset it, or install kbackup[native] on a platform that it has wheels for"
 
 
@@ -26,15 +28,23 @@ class Kernel(NamedTuple):
 
 @cache
 def chosen() -> Kernel:
-    """By `KBACKUP_KERNEL` (native or python), else native where it loads. Logged once a process."""
+    """By `KBACKUP_KERNEL` (native or python), else native where it loads: once and for all in a process."""
     asked = os.environ.get(VARIABLE, "")
     if asked not in {"", "native", "python"}:
         raise UsageError(f"{VARIABLE} is {asked!r}", "native or python, or nothing")
-    kernel = Kernel("python", f"{VARIABLE} says so") if asked == "python" else _native()
+    kernel = Kernel("python", _ASKED) if asked == "python" else _native()
     if asked == "native" and kernel.name != "native":
         raise UsageError(f"{VARIABLE} asks for the native kernel: {kernel.why}", _HINT)
-    log.info("records pass through the %s kernel: %s", *kernel)
     return kernel
+
+
+def say(kernels: Iterable[Kernel]) -> None:
+    """One log line on what the tasks of a job used; a warning where one is slower than it need be."""
+    found = sorted(set(kernels))
+    slow = any(each.name == "python" and each.why != _ASKED for each in found)
+    words = ", ".join(f"the {each.name} kernel: {each.why}" for each in found)
+    if words:
+        log.log(logging.WARNING if slow else logging.INFO, "records passed through %s", words)
 
 
 def _native() -> Kernel:
@@ -53,3 +63,14 @@ def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
     from kbackup.kafka.messages import MessageSource
 
     return MessageSource(connection, tuning)
+
+
+def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Outlet:
+    """`group` is the one that progress goes to."""
+    if chosen().name == "native":
+        from kbackup.kafka.native.outlet import KernelOutlet
+
+        return KernelOutlet(connection, tuning, group)
+    from kbackup.kafka.message_outlet import MessageOutlet
+
+    return MessageOutlet(connection, tuning)

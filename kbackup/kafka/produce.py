@@ -9,21 +9,23 @@ the transaction that carries the records, so that it is true or absent, never ah
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError
-from kbackup.formats.record import decode
+from kbackup.kafka import kernel
 from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
+from kbackup.kafka.outlet import Outlet, Progress, RefusedRecordError, Undelivered
+from kbackup.kafka.read_back import record_offsets
+from kbackup.kafka.runs import NotProvenError, Runs, resolve
 from kbackup.kafka.waiting import in_time
-from kbackup.types import Int64Array, RecordBlock, TopicPartition
+from kbackup.types import RecordBlock, TopicPartition
+
+__all__ = ["BlockProducer", "Progress", "Runs"]
 
 _TUNING = {
     "enable.idempotence": True,
@@ -43,51 +45,12 @@ _TRANSACTIONAL = {
     "metadata.recovery.strategy": "none",
 }
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
-_CAUSED_BY_ANOTHER = {
-    KafkaError._INVALID_DIFFERENT_RECORD,
-    KafkaError._PURGE_QUEUE,
-    KafkaError._PURGE_INFLIGHT,
-}
 _TIMEOUT = 300.0  # s, for one transaction call
 _OFFSETS = 60.0  # s, for progress to be added to a transaction
 _COORDINATOR = 30.0  # s, for one to become ready
 _PAUSE = 0.3  # s, before it is asked again
 _LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Runs:
-    """Where records went: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
-
-    source: Int64Array
-    target: Int64Array
-    count: Int64Array
-
-
-class Progress(NamedTuple):
-    """`next` is the source offset from which to go on; `note` is what was committed with it."""
-
-    next: int
-    note: str
-
-
-@dataclass
-class _Deliveries:
-    """What one partition sent and got back since the last commit, in order; `failed` is the number of the
-    record that `error` is about."""
-
-    sources: list[Int64Array] = field(default_factory=list)
-    targets: list[int | None] = field(default_factory=list)
-    error: KafkaError | None = None
-    failed: int = 0
-    reports: int = 0
-
-    def __call__(self, error: KafkaError | None, message: Message) -> None:
-        if error is None:
-            self.targets.append(message.offset())
-        elif self.error is None or self.error.code() in _CAUSED_BY_ANOTHER:
-            self.error, self.failed = error, self.reports
-        self.reports += 1
+_READ_BACK = 60.0  # s
 
 
 class BlockProducer:
@@ -100,30 +63,36 @@ class BlockProducer:
         if self._transactional:
             extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
-        self._producer = self._connection.producer(extra)
-        self._deliveries: dict[TopicPartition, _Deliveries] = {}
-        self._open = False
-        self.moved = 0
+        self._outlet: Outlet = kernel.outlet(self._connection, extra, progress_group)
+        self._next: dict[TopicPartition, int | None] = {}
+        self._open = self._given_up = False
+
+    @property
+    def moved(self) -> int:
+        """How many records with timestamp 0 were sent with 1."""
+        return self._outlet.moved
 
     def close(self) -> None:
         """Gives up what was not committed."""
-        if self._open:
-            self.abort()
-        if not self._transactional:
-            self._producer.purge()
+        if self._given_up:
+            return
+        try:
+            if self._open:
+                self.abort()
+        finally:
+            self._outlet.close()
 
     def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
         """Fence whoever had this id before, end its transaction, and return the progress it left."""
         if not self._transactional:
             return {}
-        with self._transaction("starting transactions"):
-            self._producer.init_transactions(_TIMEOUT)
+        with self._errors("starting transactions"):
+            self._outlet.init(_TIMEOUT)
             consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
             try:
                 asked = [KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions]
                 found = _committed(consumer, asked)
-                # once, and now: this waits without end in a consumer whose broker was restarted meanwhile
-                self._membership = consumer.consumer_group_metadata()
+                self._outlet.join(consumer)
             finally:
                 consumer.close()
         return {
@@ -135,77 +104,50 @@ class BlockProducer:
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.
 
-        librdkafka takes a timestamp of 0 for 'now': such a record is sent with 1, and counted in `moved`.
+        The block's memory must not change before `flush` is done. librdkafka takes a timestamp of 0 for 'now':
+        such a record is sent with 1, and counted in `moved`.
         """
         if self._transactional and not self._open:
-            with self._transaction("beginning a transaction"):
-                self._producer.begin_transaction()
+            with self._errors("beginning a transaction"):
+                self._outlet.begin()
             self._open = True
-        deliveries = self._deliveries.setdefault(tp, _Deliveries())
-        deliveries.sources.append(block.offsets)
-        batch = decode(block)
-        kinds = batch.column("timestamp_type").to_numpy()
-        stamps = batch.column("timestamp").to_numpy(zero_copy_only=False)
-        stamps = np.where(kinds >= 0, stamps, -1).astype(np.int64)
-        zero = stamps == 0
-        self.moved += int(zero.sum())
-        stamps = np.where(zero, 1, stamps).tolist()
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        headers = _headers(batch.column("headers"))
-        produce, poll = self._producer.produce, self._producer.poll
-        topic, partition = tp
-        for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
-            while True:
-                try:
-                    produce(
-                        topic, value, key, partition, on_delivery=deliveries, timestamp=stamp, headers=some
-                    )
-                    break
-                except BufferError:
-                    poll(0.1)
-                except KafkaException as raised:
-                    poll(_LAST_WORDS)
-                    self._check()
-                    raise self._failed(
-                        raised.args[0], f"delivering the record of {tp} from source offset {block.offsets[i]}"
-                    ) from raised
-        poll(0)
+        try:
+            self._outlet.send(tp, block)
+        except RefusedRecordError as refused:
+            self._outlet.serve(_LAST_WORDS)
+            self._check()
+            raise self._undelivered(refused.lost) from refused
         self._check()
 
     def flush(self) -> dict[TopicPartition, Runs]:
         """Wait until every record is delivered; returns where they went, by partition."""
-        with self._transaction("delivering records"):
-            left = self._producer.flush(_TIMEOUT)
+        with self._errors("delivering records"):
+            left = self._outlet.flush(_TIMEOUT)
         self._check()
         if left:
             raise ClusterError(
                 f"{self._connection.address} did not take {left} records in {_TIMEOUT:.0f} s",
                 "is a broker down?",
             )
-        runs = {tp: _runs(tp, deliveries) for tp, deliveries in self._deliveries.items()}
-        self._deliveries = {}
-        return runs
+        found = {tp: self._resolved(tp, runs) for tp, runs in self._outlet.taken().items()}
+        self._next |= {tp: runs.next for tp, runs in found.items()}
+        return found
 
     def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """End the transaction: the records since the last commit and their progress become visible
         together."""
         if not self._open:
             return
-        offsets = [
-            KafkaTopicPartition(tp.topic, tp.partition, at.next, metadata=at.note)
-            for tp, at in progress.items()
-        ]
-        with self._transaction("committing a transaction"):
-            self._add_progress(offsets)
-            self._producer.commit_transaction(_TIMEOUT)
+        with self._errors("committing a transaction"):
+            self._add_progress(progress)
+            self._outlet.commit(_TIMEOUT)
         self._open = False
 
-    def _add_progress(self, offsets: list[KafkaTopicPartition]) -> None:
+    def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
         (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
-        send = partial(self._producer.send_offsets_to_transaction, offsets, self._membership, _OFFSETS)
-        if not in_time(send, _OFFSETS + 10):
-            self._open = False
+        if not in_time(partial(self._outlet.send_progress, progress, _OFFSETS), _OFFSETS + 10):
+            self._open, self._given_up = False, True
             raise ClusterError(
                 f"{self._connection.address} did not take the progress in {_OFFSETS:.0f} s",
                 "nothing of it is committed; the task begins this part anew",
@@ -213,21 +155,32 @@ class BlockProducer:
 
     def abort(self) -> None:
         self._open = False
-        self._deliveries = {}
         try:
-            self._producer.abort_transaction(_TIMEOUT)
+            self._outlet.abort(_TIMEOUT)
         except KafkaException as raised:
             if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
                 raise self._connection.error(raised.args[0], "aborting a transaction") from raised
 
+    def _resolved(self, tp: TopicPartition, runs: Runs) -> Runs:
+        ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
+        try:
+            return resolve(runs, self._next.get(tp), ask)
+        except NotProvenError as error:
+            raise ClusterError(
+                f"the broker did not say where each record of {tp} went",
+                "nothing is committed; the task begins this part anew",
+            ) from error
+
     def _check(self) -> None:
         """Raises for a record that was not delivered, whichever partition it was of."""
-        for tp, deliveries in self._deliveries.items():
-            if deliveries.error is not None:
-                source = np.concatenate(deliveries.sources)[deliveries.failed]
-                raise self._failed(
-                    deliveries.error, f"delivering the record of {tp} from source offset {source}"
-                )
+        lost = self._outlet.lost()
+        if lost is not None:
+            raise self._undelivered(lost)
+
+    def _undelivered(self, lost: Undelivered) -> Exception:
+        return self._failed(
+            lost.error, f"delivering the record of {lost.tp} from source offset {lost.source}"
+        )
 
     def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last
@@ -244,8 +197,21 @@ class BlockProducer:
             )
         return self._connection.error(error, doing)
 
-    def _transaction(self, doing: str) -> _TransactionErrors:
-        return _TransactionErrors(self, doing)
+    def _errors(self, doing: str) -> _Errors:
+        return _Errors(self, doing)
+
+
+class _Errors:
+    """Turns what confluent-kafka raises inside into kbackup's errors."""
+
+    def __init__(self, producer: BlockProducer, doing: str) -> None:
+        self._producer, self._doing = producer, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaException):
+            raise self._producer._failed(error.args[0], self._doing) from error
 
 
 def _committed(consumer: Consumer, asked: list[KafkaTopicPartition]) -> list[KafkaTopicPartition]:
@@ -263,37 +229,3 @@ def _committed(consumer: Consumer, asked: list[KafkaTopicPartition]) -> list[Kaf
             if partition.error is not None:
                 raise KafkaException(partition.error)
         return found
-
-
-class _TransactionErrors:
-    """Turns what the transaction calls raise into kbackup's errors."""
-
-    def __init__(self, producer: BlockProducer, doing: str) -> None:
-        self._producer, self._doing = producer, doing
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, KafkaException):
-            raise self._producer._failed(error.args[0], self._doing) from error
-
-
-def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:
-    """Header lists, one a record; the same empty one for all when no record has any."""
-    if len(column.flatten()) == 0:
-        return repeat([], len(column))
-    return [[(h["key"], h["value"]) for h in some] for some in column.to_pylist()]
-
-
-def _runs(tp: TopicPartition, deliveries: _Deliveries) -> Runs:
-    sources = np.concatenate(deliveries.sources)
-    if len(deliveries.targets) != len(sources) or any(t is None or t < 0 for t in deliveries.targets):
-        raise ClusterError(
-            f"the broker did not say where each record of {tp} went",
-            "nothing is committed; the task begins this part anew",
-        )
-    targets = np.array(deliveries.targets, np.int64)
-    breaks = np.flatnonzero((np.diff(sources) != 1) | (np.diff(targets) != 1)) + 1
-    starts = np.concatenate([[0], breaks]).astype(np.int64)
-    counts = np.diff(np.concatenate([starts, [len(sources)]])).astype(np.int64)
-    return Runs(sources[starts], targets[starts], counts)

@@ -6,12 +6,15 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import KafkaError
+
 from kbackup.kafka.client import Connection, log
 from kbackup.kafka.native.librdkafka import (
     EVENT_ERROR,
     EVENT_LOG,
     ErrorCallback,
     error_of,
+    fatal_error_of,
     lib,
     new_client,
     text,
@@ -52,19 +55,19 @@ class Handle:
             wait = 0
 
     def _told(self, client: int, code: int, reason: bytes, opaque: int) -> None:
-        self.connection.heard(error_of(code, text(reason)))
+        self._remember(client, error_of(code, text(reason)))
+
+    def _remember(self, client: int, error: KafkaError) -> None:
+        fatal = error.code() == KafkaError._FATAL
+        self.connection.heard(fatal_error_of(client) if fatal else error)
 
     def heard(self, event: int) -> None:
         """Remember or log what an event says, and free it."""
         kind = lib.rd_kafka_event_type(event)
         if kind == EVENT_ERROR:
-            self.connection.heard(
-                error_of(
-                    lib.rd_kafka_event_error(event),
-                    text(lib.rd_kafka_event_error_string(event)),
-                    bool(lib.rd_kafka_event_error_is_fatal(event)),
-                )
-            )
+            reason = text(lib.rd_kafka_event_error_string(event))
+            fatal = bool(lib.rd_kafka_event_error_is_fatal(event))
+            self._remember(self.client, error_of(lib.rd_kafka_event_error(event), reason, fatal))
         elif kind == EVENT_LOG:
             facility, words, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
             found = (ctypes.byref(facility), ctypes.byref(words), ctypes.byref(level))

@@ -82,7 +82,9 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
         c_int,
         (c_void_p, c_char_p, c_int32, c_void_p, c_void_p, c_int),
     ),
+    "rd_kafka_mem_malloc": (c_void_p, (c_void_p, c_size_t)),
     "rd_kafka_message_destroy": (None, (c_void_p,)),
+    "rd_kafka_message_produce_errstr": (c_char_p, (c_void_p,)),
     "rd_kafka_message_timestamp": (c_int64, (c_void_p, c_void_p)),
     "rd_kafka_message_headers": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_headers_new": (c_void_p, (c_size_t,)),
@@ -175,6 +177,12 @@ def taken(error: int | None) -> KafkaError | None:
     )
     lib.rd_kafka_error_destroy(error)
     return found
+
+
+def fatal_error_of(client: int) -> KafkaError:
+    """What ended a client for good: it is reported as `_FATAL`, which says nothing."""
+    reason = ctypes.create_string_buffer(_TEXT)
+    return error_of(lib.rd_kafka_fatal_error(client, reason, _TEXT), text(reason.value), True)
 
 
 def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: Any, role: str) -> int:

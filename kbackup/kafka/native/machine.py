@@ -37,7 +37,9 @@ queue_poll = _function("rd_kafka_queue_poll", _POINTER, _POINTER, _INT)
 event_type = _function("rd_kafka_event_type", _INT, _POINTER)
 event_messages = _function("rd_kafka_event_message_array", _SIZE, _POINTER, _POINTER, _SIZE)
 event_destroy = _function("rd_kafka_event_destroy", _VOID, _POINTER)
+message_reason = _function("rd_kafka_message_produce_errstr", _POINTER, _POINTER)
 copy: Any = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, _SIZE))
+copy_text: Any = types.ExternalFunction("strncpy", _POINTER(_POINTER, _POINTER, _SIZE))
 
 
 def _load(kind: Any, bits: int, big: bool) -> Any:
@@ -53,12 +55,12 @@ def _load(kind: Any, bits: int, big: bool) -> Any:
     return load
 
 
-def _store(kind: Any, bits: int) -> Any:
+def _store(kind: Any, bits: int, big: bool) -> Any:
     @intrinsic
     def store(typing: Any, where: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
-            builder.store(builder.bswap(args[1]), pointer, align=1)
+            builder.store(builder.bswap(args[1]) if big else args[1], pointer, align=1)
             return context.get_dummy_value()
 
         return _VOID(_POINTER, kind), generate
@@ -70,8 +72,9 @@ load64 = _load(_INT64, 64, big=False)
 load32 = _load(_INT, 32, big=False)
 load64_big = _load(_INT64, 64, big=True)
 load32_big = _load(_INT, 32, big=True)
-store64_big = _store(_INT64, 64)
-store32_big = _store(_INT, 32)
+store64 = _store(_INT64, 64, big=False)
+store64_big = _store(_INT64, 64, big=True)
+store32_big = _store(_INT, 32, big=True)
 
 
 @njit(inline="always")

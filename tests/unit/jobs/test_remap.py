@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.jobs.remap import OffsetMap
-from kbackup.kafka.produce import _Deliveries, _runs
-from kbackup.types import TopicPartition
+from kbackup.kafka.runs import runs_of
 
 
 def offset_map(*runs: tuple[int, int, int], end: int) -> OffsetMap:
@@ -53,8 +52,7 @@ def test_it_is_the_first_restored_record_at_or_after_the_committed_offset(
 ) -> None:
     sources = (first + np.cumsum([0, *(a for a, _ in gaps)])).tolist()
     targets = np.cumsum([3, *(b for _, b in gaps)]).tolist()
-    deliveries = _Deliveries(sources=[np.array(sources, np.int64)], targets=list(targets))
-    runs = _runs(TopicPartition("t", 0), deliveries)
+    runs = runs_of(np.array(sources, np.int64), np.array(targets, np.int64))
     found = OffsetMap(runs.source, runs.target, runs.count, targets[-1] + 5).map(committed)
     wanted = next((t for s, t in zip(sources, targets, strict=True) if s >= committed), targets[-1] + 5)
     assert found.offset == wanted

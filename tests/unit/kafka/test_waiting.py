@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbackup.errors import ClusterError
-from kbackup.kafka import produce
-from kbackup.kafka.client import Connection
+from kbackup.kafka import kernel, produce
 from kbackup.kafka.produce import BlockProducer, Progress
 from kbackup.kafka.waiting import in_time
 from kbackup.types import TopicPartition
@@ -44,15 +43,14 @@ def test_a_producer_whose_progress_is_never_taken(
     released: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Deaf:
-        """A producer that hangs, and must not be asked for anything else then."""
+        """An outlet that hangs, and must not be asked for anything else then."""
 
-        def send_offsets_to_transaction(self, *_: object) -> None:
+        def send_progress(self, *_: object) -> None:
             released.wait()
 
-    monkeypatch.setattr(Connection, "producer", lambda self, extra: Deaf())
+    monkeypatch.setattr(kernel, "outlet", lambda *_: Deaf())
     monkeypatch.setattr(produce, "_OFFSETS", -9.9)
     producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group")
-    producer._membership = None
     producer._open = True
     with pytest.raises(ClusterError, match="did not take the progress"):
         producer.commit({TopicPartition("t", 0): Progress(5, "note")})

@@ -1,0 +1,214 @@
+"""The producer kernel as an outlet for `BlockProducer`. A block's memory is let go as soon as its last record is
+reported, so what is held is what librdkafka's own queue limits allow, and the block that is being sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer
+
+from kbackup.formats.magic import corrupt
+from kbackup.formats.record import check
+from kbackup.kafka.client import Connection
+from kbackup.kafka.native import produce as kernel
+from kbackup.kafka.native import transactions
+from kbackup.kafka.native.handle import Handle
+from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
+from kbackup.kafka.outlet import Progress, RefusedRecordError, Undelivered, cause
+from kbackup.kafka.runs import UNKNOWN, Runs, join, runs_of
+from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
+
+_MESSAGES = 4096  # reports that are taken from an event at a time
+_CODES = 16  # kinds of delivery errors that are told apart
+_WAIT = 0.1  # s
+_EVERYTHING = 1 | 2  # RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A block on its way; `data` is its memory, None when librdkafka is done with it."""
+
+    tp: TopicPartition
+    data: Bytes | None
+    offsets: Int64Array
+    targets: Int64Array
+    runs: Runs | None = None
+
+    def done(self) -> None:
+        self.runs = runs_of(self.offsets, self.targets)
+        self.offsets = self.targets = np.empty(0, np.int64)
+        self.data = None
+
+
+class KernelOutlet:
+    """See `outlet.Outlet`."""
+
+    def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
+        self._group = group
+        self._handle = Handle(connection, PRODUCER, tuning, EVENT_DELIVERY)
+        self._topics: dict[str, int] = {}
+        self._state = np.zeros(kernel.STATE, np.int64)
+        self._arguments = np.zeros((len(kernel.KINDS), 9), np.int64)
+        self._arguments[:, 0] = kernel.KINDS
+        self._messages = np.zeros(_MESSAGES, np.int64)
+        self._lost = np.zeros((_CODES, 3), np.int64)
+        self._reasons = np.zeros((_CODES, kernel.REASON), np.uint8)
+        self._table = np.zeros((8, 2), np.int64)
+        self._finished = np.zeros(len(self._table), np.int64)
+        self._on_the_way: dict[int, _Sent] = {}
+        self._free = list(range(len(self._table)))
+        self._order: dict[TopicPartition, list[_Sent]] = {}
+        self._undelivered: list[Undelivered] = []
+
+    @property
+    def moved(self) -> int:
+        return int(self._state[kernel.MOVED])
+
+    def init(self, timeout: float) -> None:
+        transactions.init(self._handle.client, timeout)
+
+    def join(self, consumer: Consumer) -> None: ...
+
+    def begin(self) -> None:
+        transactions.begin(self._handle.client)
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        if not len(block.offsets) == len(block.positions) == len(block.lengths):
+            _raise_damage(block, 0)
+        if not len(block):
+            return
+        sent = self._register(tp, block)
+        positions, lengths = map(np.ascontiguousarray, (block.positions, block.lengths))
+        while True:
+            why = kernel.send(
+                self._handle.client, self._arguments, self._state, sent.offsets, positions, lengths
+            )
+            if why == kernel.QUEUE_FULL:
+                self.serve(_WAIT)
+            elif why == kernel.REFUSED:
+                source = int(sent.offsets[self._state[kernel.NEXT]])
+                raise RefusedRecordError(Undelivered(error_of(int(self._state[kernel.CODE])), tp, source))
+            elif why == kernel.DAMAGED:
+                _raise_damage(block, int(self._state[kernel.NEXT]))
+            else:
+                break
+        self.serve(0)
+
+    def serve(self, wait: float) -> None:
+        ms = int(wait * 1000)
+        state = self._state
+        while True:
+            ended = kernel.serve(
+                self._handle.main,
+                ms,
+                state,
+                self._table,
+                self._messages,
+                self._finished,
+                self._lost,
+                self._reasons,
+            )
+            self._note_lost()
+            for slot in self._finished[: state[kernel.FINISHED]].tolist():
+                self._on_the_way.pop(slot).done()
+                self._free.append(slot)
+            if ended:
+                return
+            self._handle.heard(int(state[kernel.EVENT]))
+            ms = 0
+
+    def lost(self) -> Undelivered | None:
+        return cause(self._undelivered)
+
+    def flush(self, timeout: float) -> int:
+        until = time.monotonic() + timeout
+        while self._on_the_way and time.monotonic() < until:
+            self.serve(_WAIT)
+        return sum(int(self._table[slot, kernel.LEFT]) for slot in self._on_the_way)
+
+    def taken(self) -> dict[TopicPartition, Runs]:
+        order, self._order = self._order, {}
+        return {tp: join([s.runs for s in some if s.runs is not None]) for tp, some in order.items()}
+
+    def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None:
+        transactions.send_progress(self._handle.client, self._group, progress, timeout)
+
+    def commit(self, timeout: float) -> None:
+        transactions.commit(self._handle.client, timeout)
+
+    def abort(self, timeout: float) -> None:
+        self._serving(lambda: transactions.abort(self._handle.client, timeout))
+        self._order, self._undelivered = {}, []
+        self._state[kernel.LOST] = 0
+        self._reasons[:] = 0
+
+    def close(self) -> None:
+        lib.rd_kafka_purge(self._handle.client, _EVERYTHING)
+        self.serve(0)
+        for topic in self._topics.values():
+            lib.rd_kafka_topic_destroy(topic)
+        self._handle.close()
+        self._on_the_way = {}
+
+    def _register(self, tp: TopicPartition, block: RecordBlock) -> _Sent:
+        """Give the block a slot, and set the kernel's state to its first record."""
+        if not self._free:
+            self._grow()
+        slot, count = self._free.pop(), len(block)
+        targets = np.full(count, UNKNOWN, np.int64)
+        data = np.ascontiguousarray(block.data)
+        sent = _Sent(tp, data, np.ascontiguousarray(block.offsets), targets)
+        self._on_the_way[slot] = sent
+        self._order.setdefault(tp, []).append(sent)
+        self._table[slot, kernel.TARGETS], self._table[slot, kernel.LEFT] = targets.ctypes.data, count
+        state, arguments = self._state, self._arguments
+        state[kernel.ADDRESS], state[kernel.SIZE] = data.ctypes.data, len(data)
+        state[kernel.SLOT], state[kernel.NEXT] = slot, 0
+        arguments[kernel.RKT, 1], arguments[kernel.PARTITION, 1] = self._topic(tp.topic), tp.partition
+        return sent
+
+    def _grow(self) -> None:
+        size = len(self._table)
+        self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+        self._finished = np.zeros(2 * size, np.int64)
+        self._free = list(range(size, 2 * size))
+
+    def _topic(self, name: str) -> int:
+        if name not in self._topics:
+            self._topics[name] = self._handle.topic(name)
+        return self._topics[name]
+
+    def _note_lost(self) -> None:
+        """Name what the kernel saw undelivered, before its blocks are forgotten."""
+        for row in range(len(self._undelivered), int(self._state[kernel.LOST])):
+            code, slot, record = self._lost[row].tolist()
+            reason = text(self._reasons[row].tobytes().split(b"\0", 1)[0])
+            sent = self._on_the_way[slot]
+            self._undelivered.append(Undelivered(error_of(code, reason), sent.tp, int(sent.offsets[record])))
+
+    def _serving(self, call: Callable[[], None]) -> None:
+        """`call`, while reports are taken; what it raises is raised here."""
+        raised: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+                raised.append(error)
+
+        thread = threading.Thread(target=run, name="kbackup-waiting", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.serve(_WAIT)
+        if raised:
+            raise raised[0]
+
+
+def _raise_damage(block: RecordBlock, record: int) -> None:
+    check(block, "record block", 0)
+    raise corrupt("record block", int(block.positions[record]), "a record that is not what its index says")
