@@ -6,6 +6,7 @@ import mmap
 import threading
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +50,10 @@ class BufferPool:
 
     def _make(self) -> mmap.mmap:
         memory = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            # the first touch of 16 MiB took 2 ms instead of 10; a system without huge pages refuses
+            with suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
         with self._lock:
             self._allocated += 1
         return memory

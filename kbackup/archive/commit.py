@@ -114,7 +114,7 @@ def refresh_derived(
     left them.
     """
     wanted = None if touched is None else set(touched)
-    files = partition_indexes(manifest.topics, archive.segments(manifest), wanted)
+    files = partition_indexes(manifest.topics, archive.starts(manifest), wanted)
     before = {} if parent is None else _groups_of(archive, parent)
     files |= {key: data for key, data in _groups_of(archive, manifest).items() if before.get(key) != data}
 

@@ -7,35 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+import numpy as np
+
 from kbackup.archive import layout
 from kbackup.archive.models import Groups, TopicState
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments import Starts
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets
+
+_NONE = np.empty(0, np.int64)
 
 
 def partition_indexes(
     topics: Iterable[TopicState],
-    segments: Iterable[Segment],
+    starts: Starts,
     wanted: Collection[tuple[str, int, int]] | None = None,
 ) -> dict[str, bytes]:
-    """Key -> bytes of the index of each partition of `topics`, from all its `segments` in order of offset.
+    """Key -> bytes of the index of each partition of `topics`, from where its segments start.
 
     `wanted` names (topic, incarnation, partition); None is all.
     """
-    indexes: dict[tuple[str, int, int], list[Segment]] = {
-        (t.name, t.incarnation, p.partition): [] for t in topics for p in t.partitions
-    }
-    for segment in segments:
-        indexes[segment.topic, segment.incarnation, segment.partition].append(segment)
+    if wanted is None:
+        wanted = [(t.name, t.incarnation, p.partition) for t in topics for p in t.partitions]
     return {
         layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
             [
-                PartitionIndexEntry(layout.segment_stem(partition, s.first), s.first)
-                for s in indexes[topic, incarnation, partition]
+                PartitionIndexEntry(layout.segment_stem(partition, first), first)
+                for first in starts.get((topic, incarnation, partition), _NONE).tolist()
             ]
         )
-        for topic, incarnation, partition in (indexes.keys() if wanted is None else wanted)
+        for topic, incarnation, partition in wanted
     }
 
 

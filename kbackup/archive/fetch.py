@@ -15,8 +15,8 @@ from kbackup.buffers import BufferPool
 from kbackup.store.base import Store
 from kbackup.types import Bytes
 
-SPAN = 8 << 20
-"""Bytes of a usual range: what is done once a range then costs nothing, and six of them are not much memory."""
+SPAN = 16 << 20
+"""Bytes of a usual range: a request of the SDK takes up to 3 ms of CPU, a tenth of what these bytes take to check."""
 _AHEAD = 2
 _SMALL = 1 << 20
 _POOL = BufferPool(SPAN, keep=6)

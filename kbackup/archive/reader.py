@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+import pyarrow as pa
+
 from kbackup.archive import layout
 from kbackup.archive.models import ArchiveInfo, Document, Groups, Manifest, Metadata, TopicState, load
-from kbackup.archive.segments import Segment, decode_segments
+from kbackup.archive.segments import Segment, Starts, decode_segments, decode_starts, starts_of
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, UsageError
 from kbackup.store.base import Store
 
@@ -150,6 +152,16 @@ class Archive:
             tables = list(pool.map(self.added, chain))
         found = [s for table in tables for s in table if (s.topic, s.incarnation) in wanted]
         return sorted(found, key=lambda s: (s.topic, s.incarnation, s.partition, s.first))
+
+    def starts(self, manifest: Manifest) -> Starts:
+        """Where the segments start that a restore point stands on: all that partition indexes need."""
+
+        def table(point: Manifest) -> pa.Table:
+            key = layout.backup_key(point.seq, layout.SEGMENTS)
+            return decode_starts(self.read_part(point, layout.SEGMENTS), key)
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return starts_of(list(pool.map(table, (m for m in self.restore_points if m.seq <= manifest.seq))))
 
     def forget(self) -> None:
         """Look again at what is there (after a commit, or after taking the lease)."""

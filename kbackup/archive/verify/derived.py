@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+
 from kbackup.archive import layout
 from kbackup.archive.derived import group_files, partition_indexes
 from kbackup.archive.models import TopicState
-from kbackup.archive.segments import Segment, in_order
+from kbackup.archive.segments import PLACE, Segment, starts_of, to_batch
 from kbackup.archive.verify.findings import REBUILD, Findings
 from kbackup.archive.verify.points import Points, Sizes
 from kbackup.store.base import Store
@@ -25,7 +27,9 @@ def expected(points: Points) -> dict[str, bytes]:
     segments: list[Segment] = [
         s for table in points.added.values() for s in table if (s.topic, s.incarnation, s.partition) in places
     ]
-    files = partition_indexes(last.values(), sorted(segments, key=in_order))
+    files = partition_indexes(
+        last.values(), starts_of([pa.Table.from_batches([to_batch(segments)]).select(PLACE.names)])
+    )
     for topic in last.values():
         if topic.captured in points.groups:
             files |= group_files([topic], points.groups[topic.captured])
