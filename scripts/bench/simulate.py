@@ -70,9 +70,11 @@ class Simulated:
         return {**asdict(self), "tasks": len(self.tasks), "segments": self.data.segments}
 
 
-def simulate(partitions: int, size: float, record: int, grown: float) -> list[Simulated]:
+def simulate(
+    partitions: int, size: float, record: int, grown: float, restore: bool = True
+) -> list[Simulated]:
     """A first run over `size` bytes in `partitions`, a nightly one after every partition grew by the share `grown`,
-    and the plan of a restore of all of it."""
+    and (`restore`) the plan of a restore of all of it."""
     store = MemoryStore()
     records = max(1, int(size / partitions / record))
     more = max(1, int(records * grown))
@@ -80,6 +82,8 @@ def simulate(partitions: int, size: float, record: int, grown: float) -> list[Si
     _backup(first, store, synthetic.live_topics(partitions, records))
     night = Simulated("nightly", partitions, Data(partitions, more * partitions * record, record))
     _backup(night, store, synthetic.live_topics(partitions, records + more))
+    if not restore:
+        return [first, night]
     back = Simulated("restore", partitions, Data(partitions, (records + more) * partitions * record, record))
     _restore(back, store)
     return [first, night, back]

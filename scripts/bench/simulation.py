@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
     runs = [
         run
         for partitions in options.partitions
-        for run in simulate(partitions, partitions * options.partition_bytes, options.record, options.grown)
+        for run in simulate(
+            partitions, partitions * options.partition_bytes, options.record, options.grown, options.restore
+        )
     ]
     print("\n".join([_NOTE, *_report(runs, options)]))
     if options.json is not None:
@@ -41,6 +43,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     add("--partition-bytes", type=float, default=1e10, help="bytes of a partition (1e10: 1 PB in 100,000)")
     add("--record", type=int, default=1024, help="bytes of an encoded record (1024)")
     add("--grown", type=float, default=0.01, help="what a night adds, as a share (0.01)")
+    add(
+        "--no-restore",
+        action="store_false",
+        dest="restore",
+        help="leave out the restore, which takes most memory",
+    )
     add("--cores", type=int, default=4, help="cores of an executor (4)")
     add(
         "--core-rate",
