@@ -15,7 +15,6 @@ from kbackup.formats.magic import Buffer, check_magic, corrupt
 from kbackup.formats.scan import scan
 from kbackup.types import Bytes, RecordBlock
 
-
 _SMALL = 1 << 20
 _GATHERED = BufferPool(17 << 20)
 """For blocks of 16 MiB made of small chunks: memory that is fresh each time takes twice as long to fill."""

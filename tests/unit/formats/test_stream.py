@@ -119,6 +119,18 @@ def test_memory_is_a_few_chunks(indexed: bool) -> None:
 
 
 @pytest.mark.parametrize("indexed", [True, False])
+def test_small_chunks_are_gathered_to_large_blocks(indexed: bool) -> None:
+    octets, index = segment([Record(i, 0, i, None, bytes([i % 251]) * 10_000, []) for i in range(1500)])
+    found = list(
+        record.blocks(chunked(octets, [65_536] * 250), index if indexed else None, name="seg", least=4 << 20)
+    )
+    assert [round(block.nbytes / (4 << 20), 1) for block in found] == [1, 1, 1, 0.6]
+    assert b"".join(block.data.tobytes() for block in found) == octets[1:], (
+        "none shares memory with a later one"
+    )
+
+
+@pytest.mark.parametrize("indexed", [True, False])
 def test_a_record_of_20_mb_in_small_chunks(indexed: bool) -> None:
     value = np.random.default_rng(1).bytes(20_000_000)
     made = [Record(i, 0, 5, b"k", v, []) for i, v in enumerate([b"a", value, b"c"])]
