@@ -42,8 +42,10 @@ from kbackup.jobs.recover import Recovered, recover
 from kbackup.jobs.select import Selection
 from kbackup.jobs.state import next_states, totals
 from kbackup.jobs.tasks import run_tasks
+from kbackup.kafka import kernel
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import Vanished
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -207,6 +209,7 @@ def _read(
     results = run_tasks(
         spark(), tasks, work, lambda records, size: listener.progress(records, size, expected)
     )
+    kernel.say(r for r in results if isinstance(r, Kernel))
     segments = [r for r in results if isinstance(r, Segment)]
     return [*taken, *segments], [r for r in results if isinstance(r, Vanished)]
 

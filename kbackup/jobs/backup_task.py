@@ -13,6 +13,7 @@ from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
 from kbackup.errors import CorruptError
 from kbackup.jobs.progress import ProgressSender
 from kbackup.kafka.client import Properties
+from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.read import RangeReader, Vanished
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -44,8 +45,11 @@ class BackupWork:
             tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression
         )
 
-    def __call__(self, task: Sequence[OffsetRange], progress: ProgressSender) -> Iterator[Segment | Vanished]:
+    def __call__(
+        self, task: Sequence[OffsetRange], progress: ProgressSender
+    ) -> Iterator[Segment | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
+        yield chosen()
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))
         try:
             if len(task) == 1:

@@ -16,9 +16,9 @@ from kbackup.kafka.native.librdkafka import version
 __all__ = ["version"]
 
 try:
-    from kbackup.kafka.native import fill
+    from kbackup.kafka.native import fill, produce
 except RuntimeError:  # numba finds no place to keep compiled code
     with TemporaryDirectory(prefix="kbackup-kernels-") as _folder:
         os.environ["NUMBA_CACHE_DIR"] = _folder
         config.reload_config()  # type: ignore[no-untyped-call]
-        from kbackup.kafka.native import fill  # noqa: F401
+        from kbackup.kafka.native import fill, produce  # noqa: F401
