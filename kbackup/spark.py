@@ -1,25 +1,112 @@
-"""Building the Spark session that runs the jobs."""
+"""Building the Spark session that runs the jobs, beside what the driver does meanwhile."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
+from kbackup.jvm import LIGHT, class_archive
 
-_GREETINGS = (b"Using incubator modules", b"Setting default log level", b"To adjust logging level")
+_GREETINGS = (
+    *(b"Using incubator modules", b"Setting default log level", b"To adjust logging level"),
+    *(b"Dynamic dump", b"dynamic dump"),
+)
 
-# No record passes through the JVM: what the optimising compiler and parallel collectors cost never comes back.
-# Starting, running a small job and stopping took 12 s of CPU with these, 21 s without.
-_LIGHT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# One stage that maps rows to rows: nothing to plan again, and Janino would compile Java for a few rows.
+_PLAIN_PLANS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
+
+
+class Starting:
+    """A session that is being built in a thread. Whoever needs it calls this: waits for it, and gets it or its error.
+
+    With `warm`, a first small job runs when nobody has called yet by then: it starts the Python daemon and takes what a
+    first job costs the JVM.
+    """
+
+    def __init__(
+        self, master: str | None, conf: Mapping[str, str], attempts: int, *, warm: bool = True
+    ) -> None:
+        import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
+
+        self._of = (master, conf, attempts)
+        self._warm = warm
+        self._session: SparkSession | None = None
+        self._error: BaseException | None = None
+        self._ready, self._wanted, self._left = threading.Event(), threading.Event(), threading.Event()
+        self._stopping = threading.Lock()
+        # a daemon: a command that fails meanwhile ends at once, and the JVM ends with it (its stdin closes)
+        self._thread = threading.Thread(target=self._start, name="kbackup-spark", daemon=True)
+        self._thread.start()
+
+    def __call__(self) -> SparkSession:
+        self._wanted.set()
+        self._ready.wait()
+        if self._error is not None:
+            raise self._error
+        assert self._session is not None  # noqa: S101 (or else the error is there)
+        return self._session
+
+    @property
+    def session(self) -> SparkSession | None:
+        """The session, if it is there by now."""
+        return self._session
+
+    def keep_classes(self) -> None:
+        """After the work: what the JVM has loaded is kept for the next start, where that is wanted."""
+        archive = class_archive()
+        if self._session is not None and archive is not None and _is_light(self._session):
+            archive.keep(self._session)
+
+    def leave(self) -> None:
+        """Nobody will ask for the session any more: it is stopped, also when it is ready only later."""
+        self._left.set()
+        if self._ready.is_set():
+            self._stop()
+
+    def _start(self) -> None:
+        try:
+            self._session = build_session(*self._of)
+        except BaseException as error:  # noqa: BLE001 (raised again where the session is asked for)
+            self._error = error
+        self._ready.set()
+        if self._left.is_set():
+            self._stop()
+        elif self._warm and self._session is not None and not self._wanted.is_set():
+            _warm_up(self._session)
+
+    def _stop(self) -> None:
+        with self._stopping:
+            session, self._session = self._session, None
+        if session is not None:
+            session.sparkContext.cancelAllJobs()
+            session.stop()
+
+
+def _warm_up(session: SparkSession) -> None:
+    def same(batches: Iterable[RecordBatch]) -> Iterable[RecordBatch]:
+        yield from batches
+
+    with suppress(Exception):  # cancelled by an interrupt or a stop; what else fails, the first task says
+        session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
+
+
+def _is_light(session: SparkSession) -> bool:
+    """Whether it runs with our own options on this machine."""
+    return LIGHT in session.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
 
 
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
@@ -31,32 +118,18 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
     from pyspark.sql import SparkSession
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    local = not submitted and (master or "local").startswith("local")
-    settings = {
-        "spark.app.name": "kbackup",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": str(attempts),
-        "spark.speculation": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('kbackup') / 'log4j2.properties'}",
-    }
-    if local:
-        settings["spark.driver.extraJavaOptions"] += f" {_LIGHT_JVM}"
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "1g",
-        }
+    settings = _settings(master, attempts, submitted) | dict(conf)
     if not submitted:
-        settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # what turns the command line of the JVM into another one is a JVM itself
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
     builder = SparkSession.builder
-    for name, value in (settings | dict(conf)).items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _quiet_start():
-            session = builder.getOrCreate()
+        if not submitted and "spark.remote" not in settings and "SPARK_REMOTE" not in os.environ:
+            _start_context(settings)
+        session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
         raise UnreachableError(
             f"Spark can't be started: {str(error).splitlines()[0]}",
@@ -66,25 +139,55 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
     return session
 
 
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """The JVM that is started inside writes to our stderr, without the lines it greets everybody with.
+def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, str]:
+    log4j = f"-Dlog4j2.configurationFile={files('kbackup') / 'log4j2.properties'}"
+    settings = {
+        "spark.app.name": "kbackup",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.task.maxFailures": str(attempts),
+        "spark.speculation": "false",
+        "spark.driver.extraJavaOptions": log4j,
+    }
+    if not submitted:
+        settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
+    if not submitted and (master or "local").startswith("local"):
+        archive = class_archive()
+        options = [log4j, LIGHT, *([archive.options()] if archive is not None else [])]
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings |= _PLAIN_PLANS | {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": " ".join(options),
+            "spark.python.daemon.module": "kbackup.daemon",
+        }
+    return settings
 
-    Its Python workers write there too: all else passes.
+
+def _start_context(settings: Mapping[str, str]) -> None:
+    """Starts a JVM and the context that the session is built on, unless there is one.
+
+    The JVM writes to our stderr (stdout is ours alone), without the lines it greets everybody with. Its Python workers
+    write there too: all else passes.
     """
+    from pyspark import SparkConf, SparkContext, java_gateway
+
+    launch_gateway: Any = java_gateway.launch_gateway
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    if SparkContext._active_spark_context is not None:
+        return
     reading, writing = os.pipe()
-    real = os.dup(2)
-    os.dup2(writing, 2)
-    os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, real), name="kbackup-stderr", daemon=True).start()
+    threading.Thread(target=_pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
     try:
-        yield
+        gateway = launch_gateway(conf, {"stdout": writing, "stderr": writing})
     finally:
-        os.dup2(real, 2)
+        os.close(writing)
+    SparkContext(conf=conf, gateway=gateway)
 
 
-def _pass_on(reading: int, to: int) -> None:
-    with open(reading, "rb") as lines, open(to, "wb", buffering=0) as out:
+def _pass_on(reading: int) -> None:
+    with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in lines:
             if not any(word in line for word in _GREETINGS):
                 out.write(line)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from kbackup.cli.frame import Frame, pass_frame
@@ -19,7 +21,9 @@ from kbackup.cli.options import (
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.backup import BackupReport, backup
+
+if TYPE_CHECKING:
+    from kbackup.jobs.backup import BackupReport
 
 
 @click.command("backup")
@@ -42,7 +46,9 @@ def command(frame: Frame) -> int:
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
-    with spark_session(config) as session, ShownProgress(reporter) as shown:
+    with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.backup import backup  # while the JVM starts
+
         report = backup(config.backup, config.source, store, session, shown)
     show(report, reporter)
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from kbackup.cli.frame import Frame, pass_frame
@@ -20,10 +22,11 @@ from kbackup.cli.options import (
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.restore import restore
-from kbackup.jobs.restore_plan import RestorePlan
-from kbackup.jobs.restore_report import RestoreReport
 from kbackup.store import open_store
+
+if TYPE_CHECKING:
+    from kbackup.jobs.restore_plan import RestorePlan
+    from kbackup.jobs.restore_report import RestoreReport
 
 
 @click.command("restore")
@@ -57,7 +60,9 @@ def command(frame: Frame, dry_run: bool) -> int:
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
         _show_plan(plan, warnings, dry_run, reporter)
 
-    with spark_session(config) as session, ShownProgress(reporter) as shown:
+    with spark_session(config, at_once=not dry_run) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.restore import restore  # while the JVM starts
+
         report = restore(config.restore, config.target, store, state, session, shown, dry_run, show_plan)
     if not dry_run:
         _show_report(report, reporter)

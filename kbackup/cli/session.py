@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from kbackup.cli.frame import Frame
@@ -13,6 +16,8 @@ from kbackup.store import Store, open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kbackup.spark import Starting
+
 
 def archive_store(frame: Frame) -> Store:
     """The store of the archive that the command is about."""
@@ -20,20 +25,48 @@ def archive_store(frame: Frame) -> Store:
 
 
 @contextmanager
-def spark_session(config: Config) -> Iterator[Callable[[], SparkSession]]:
-    """A function that gives the session, started at its first call and stopped at the end."""
-    made: list[SparkSession] = []
+def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+    """A function that gives the session, and waits for it. It is stopped at the end.
 
-    def session() -> SparkSession:
+    It starts at the first call; with `at_once` now, beside what the command does before it needs it: for commands that
+    surely will.
+    """
+    made: list[Starting] = []
+
+    def start() -> Starting:
         if not made:
-            from kbackup.spark import build_session
+            from kbackup.spark import Starting
 
-            made.append(build_session(config.spark.master, config.spark.conf, config.spark.task_attempts))
+            made.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
         return made[0]
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # a job goes on, and whoever waits for it waits, until it is cancelled
+        for starting in made:
+            if starting.session is not None:
+                starting.session.sparkContext.cancelAllJobs()
+        raise KeyboardInterrupt
+
+    if at_once:
+        start()
     try:
-        yield session
+        with _on_interrupt(interrupt):
+            yield lambda: start()()
+        for starting in made:
+            starting.keep_classes()
     finally:
-        for built in made:
-            built.sparkContext.cancelAllJobs()
-            built.stop()
+        for starting in made:
+            starting.leave()
+
+
+@contextmanager
+def _on_interrupt(interrupt: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Only a main thread hears signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,76 @@
+"""Spark's Python daemon, warm: what tasks need is imported once, and every worker that is forked from it shares that.
+
+Spark runs it where `spark.python.daemon.module` says `kbackup.daemon`. Nothing that is imported here may start a
+thread or open a client: neither would be whole in a forked process. (pyarrow's allocator has a thread, and looks after
+forks itself.)
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import runpy
+import sys
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from kbackup.errors import KbackupError
+
+NEEDED = (
+    "pandas",  # pyarrow asks for it at the first value that it converts
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+    "kbackup.jobs.tasks",
+    "kbackup.jobs.backup_task",
+    "kbackup.jobs.restore_task",
+    "kbackup.jobs.verify",
+    "kbackup.store.file",
+    "kbackup.store.s3",
+)
+
+
+class WorkerImportError(KbackupError):
+    """What tasks need can't be imported where they run."""
+
+
+def preload(modules: Iterable[str] = NEEDED) -> None:
+    """Imports `modules`. stdout is the daemon's line to Spark: what an import prints goes to stderr."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it starts its threads when numpy is imported
+    with redirect_stdout(sys.stderr):
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                failed = WorkerImportError(
+                    f"a Python worker can't import {name}: {error}",
+                    f"is everything that kbackup needs installed for {sys.executable}?",
+                )
+                raise RuntimeError(failed.marker()) from error
+    gc.collect()
+    gc.freeze()  # a collection in a worker would copy the pages that it shares with us
+
+
+def without_zips(path: Iterable[str]) -> list[str]:
+    """`path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark.
+
+    They hold the same, but a zip's modules are compiled anew at each start (more than a second), and a worker reads the
+    directories of all of them again for each task (60 ms).
+    """
+    entries = list(path)
+    packages = [Path(entry, "pyspark") for entry in entries]
+
+    def is_copy(entry: str) -> bool:
+        return entry.endswith((".zip", ".jar")) and any(map(Path(entry).is_relative_to, packages))
+
+    return [entry for entry in entries if not is_copy(entry)]
+
+
+if __name__ == "__main__":
+    sys.path[:] = without_zips(sys.path)
+    for gone in sys.path_importer_cache.keys() - set(sys.path):
+        if gone.endswith((".zip", ".jar")):
+            del sys.path_importer_cache[gone]
+    preload()
+    runpy.run_module("pyspark.daemon", run_name="__main__")

@@ -1,0 +1,143 @@
+"""How Spark's JVM starts on this machine: light, and with an archive of the classes that it loads.
+
+No record passes through the JVM, so what the optimising compiler and parallel collectors cost never comes back. Half of
+the time to the first task is loading and verifying classes: HotSpot can keep them (class data sharing). The first run
+writes the archive into the user's cache once its work is done, later ones map it. The JVM itself checks that an archive
+was made by the same JVM from the same class path, and goes on without it where it was not; what it does not check, that
+the file is whole, is our part: it appears under its name when it is, and the name holds its size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+_SHARING = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:disable -Xlog:all=error:stderr"
+_KEPT_DAYS = 30
+_OTHER_CLASSES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ClassArchive:
+    """The archive for one JVM and one Spark. `folder` is the cache."""
+
+    folder: Path
+    key: str
+
+    def path(self) -> Path | None:
+        """The newest whole archive; None where there is none."""
+        whole = [p for p in self.folder.glob(f"spark-{self.key}-*.jsa") if _is_whole(p)]
+        return max(whole, default=None)
+
+    def options(self) -> str:
+        """The JVM's options that use the archive, or where there is none, note what it would hold."""
+        path = self.path()
+        if path is None:
+            return f"{_SHARING} -XX:+RecordDynamicDumpInfo"
+        os.utime(path)
+        return f'{_SHARING} "-XX:SharedArchiveFile={path}"'
+
+    def keep(self, session: SparkSession) -> None:
+        """Writes the archive of what the session's JVM has loaded, unless there is one. That it can't is no error: the
+        next start takes as long as this one."""
+        if self.path() is not None:
+            return
+        made = self.folder / f"spark-{self.key}.{os.getpid()}.new"
+        try:
+            _dump(session, made)
+            with made.open("rb") as whole:
+                os.fsync(whole.fileno())
+            made.rename(self.folder / f"spark-{self.key}-{made.stat().st_size}.jsa")
+            self._forget_unused()
+        except Exception as error:  # noqa: BLE001 (py4j's errors, and the disk's)
+            log.info("Spark's classes are not kept for the next start: %s", str(error).partition("\n")[0])
+        finally:
+            made.unlink(missing_ok=True)
+
+    def _forget_unused(self) -> None:
+        for old in self.folder.glob("spark-*"):
+            if time.time() - old.stat().st_mtime > _KEPT_DAYS * 86400:
+                old.unlink(missing_ok=True)
+
+
+def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
+    """None where classes may come from elsewhere than Spark's own jars, where there is no JVM, or no folder that is
+    the user's alone."""
+    home, java = _spark_home(env), _java(env)
+    if home is None or java is None or (home / "conf").exists() or any(map(env.get, _OTHER_CLASSES)):
+        return None
+    folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbackup"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = _key(home, java)
+        status = folder.stat()
+    except OSError:
+        return None
+    # whoever could write there could give us code to run
+    ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
+    return ClassArchive(folder, key) if ours and os.access(folder, os.W_OK) else None
+
+
+def _key(home: Path, java: Path) -> str:
+    """Of all by which the JVM tells whether an archive is its own: itself, its options, and the class path's files."""
+    told = hashlib.sha256(LIGHT.encode())
+    modules = java.parents[1] / "lib" / "modules"
+    for file in (java, *filter(Path.exists, [modules]), *sorted((home / "jars").iterdir())):
+        status = file.stat()
+        told.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return told.hexdigest()[:16]
+
+
+def _is_whole(path: Path) -> bool:
+    size = path.stem.rpartition("-")[2]
+    return size.isdecimal() and path.stat().st_size == int(size)
+
+
+def _spark_home(env: Mapping[str, str]) -> Path | None:
+    if home := env.get("SPARK_HOME"):
+        return Path(home)
+    spec = find_spec("pyspark")
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
+
+
+def _java(env: Mapping[str, str]) -> Path | None:
+    """The one that Spark's scripts take."""
+    home = env.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else env.get("PATH"))
+    return Path(found).resolve() if found else None
+
+
+def _dump(session: SparkSession, path: Path) -> None:
+    """What `jcmd <pid> VM.cds dynamic_dump <path>` does: few JVMs have a jcmd beside them."""
+    context: Any = session.sparkContext
+    jvm, gateway = context._jvm, context._gateway
+
+    def array(kind: Any, *values: Any) -> Any:
+        made = gateway.new_array(kind, len(values))
+        for at, value in enumerate(values):
+            made[at] = value
+        return made
+
+    lang = jvm.java.lang
+    server = lang.management.ManagementFactory.getPlatformMBeanServer()
+    bean = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
+    methods = lang.Class.forName("javax.management.MBeanServer").getMethods()
+    invoke = next(method for method in methods if method.getName() == "invoke")
+    arguments = array(lang.Object, array(lang.String, "dynamic_dump", str(path)))
+    signature = array(lang.String, "[Ljava.lang.String;")
+    invoke.invoke(server, array(lang.Object, bean, "vmCds", arguments, signature))

@@ -1,0 +1,71 @@
+"""Spark's start on one machine: beside other work, with an archive of its classes, and gone when it is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_RUN = """
+from pathlib import Path
+from kbackup.jobs.tasks import run_tasks
+from kbackup.spark import Starting
+
+def work(task, progress):
+    import sys
+    yield task, "kbackup.daemon" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
+
+starting = Starting("local[2]", {}, 1)
+session = starting()
+assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True, True) for n in range(20)]
+jvm = session.sparkContext._gateway.proc.pid
+used = any("/spark-" in line and ".jsa" in line for line in Path(f"/proc/{jvm}/maps").read_text().splitlines())
+starting.keep_classes()
+starting.leave()
+print(used)
+"""
+
+
+def run(cache: Path) -> str:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
+    done = subprocess.run(
+        [sys.executable, "-c", _RUN], env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "", "quiet"
+    return done.stdout
+
+
+def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Path) -> None:
+    assert run(tmp_path) == "False\n"
+    (kept,) = (tmp_path / "kbackup").iterdir()
+    assert run(tmp_path) == "True\n"
+    assert list((tmp_path / "kbackup").iterdir()) == [kept]
+    size = kept.stat().st_size
+    kept.chmod(0o600)
+    with kept.open("r+b") as damaged:  # of another JVM, as its header says
+        damaged.write(b"\0" * 64)
+    assert kept.stat().st_size == size
+    assert run(tmp_path) == "False\n"
+
+
+def test_what_keeps_spark_from_starting_comes_out_where_it_is_asked_for() -> None:
+    code = """
+from kbackup.errors import UnreachableError
+from kbackup.spark import Starting
+starting = Starting(None, {}, 1)
+try:
+    starting()
+except UnreachableError as error:
+    print(error.message, error.hint)
+starting.leave()
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Spark can't be started" in done.stdout
+    assert "JAVA_HOME" in done.stdout
