@@ -6,7 +6,8 @@ Header names with NUL bytes are cut at the first one by confluent-kafka, which d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any
@@ -76,7 +77,7 @@ class MessageOutlet:
         stamps = np.where(zero, 1, stamps).tolist()
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
         headers = _headers(batch.column("headers"))
-        produce, poll = self._producer.produce, self._producer.poll
+        produce = self._producer.produce
         topic, partition = tp
         for i, (key, value, stamp, some) in enumerate(zip(keys, values, stamps, headers, strict=True)):
             while True:
@@ -86,20 +87,22 @@ class MessageOutlet:
                     )
                     break
                 except BufferError:
-                    poll(0.1)
+                    self.serve(0.1)
                 except KafkaException as raised:
                     lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))
                     raise RefusedRecordError(lost) from raised
-        poll(0)
+        self.serve(0)
 
     def serve(self, wait: float) -> None:
-        self._producer.poll(wait)
+        with _fatal_errors():
+            self._producer.poll(wait)
 
     def lost(self) -> Undelivered | None:
         return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
 
     def flush(self, timeout: float) -> int:
-        return self._producer.flush(timeout)
+        with _fatal_errors():
+            return self._producer.flush(timeout)
 
     def taken(self) -> dict[TopicPartition, Runs]:
         deliveries, self._deliveries = self._deliveries, {}
@@ -113,14 +116,28 @@ class MessageOutlet:
         self._producer.send_offsets_to_transaction(offsets, self._membership, timeout)
 
     def commit(self, timeout: float) -> None:
-        self._producer.commit_transaction(timeout)
+        with _fatal_errors():
+            self._producer.commit_transaction(timeout)
 
     def abort(self, timeout: float) -> None:
         self._deliveries = {}
-        self._producer.abort_transaction(timeout)
+        with _fatal_errors():
+            self._producer.abort_transaction(timeout)
 
     def close(self) -> None:
         self._producer.purge()
+
+
+@contextmanager
+def _fatal_errors() -> Iterator[None]:
+    """confluent-kafka raises a fatal error in between callbacks, and calls the next one all the same, which makes
+    a `SystemError` of it."""
+    try:
+        yield
+    except SystemError as raised:
+        if isinstance(raised.__cause__, KafkaException):
+            raise raised.__cause__ from None
+        raise
 
 
 def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:

@@ -15,6 +15,8 @@ _CAUSED_BY_ANOTHER = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
 }
+_PART_OF_A_BATCH = "Failed to append record because it was part of a batch"
+"""librdkafka's words, where one record of a batch was refused: all have that one's code then."""
 
 
 class Undelivered(NamedTuple):
@@ -42,8 +44,11 @@ class Progress(NamedTuple):
 
 def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
     """The one that took the others with it."""
-    own = (each for each in lost if each.error.code() not in _CAUSED_BY_ANOTHER)
-    return next(own, lost[0] if lost else None)
+    return next((each for each in lost if not _caused_by_another(each.error)), lost[0] if lost else None)
+
+
+def _caused_by_another(error: KafkaError) -> bool:
+    return error.code() in _CAUSED_BY_ANOTHER or error.str().startswith(_PART_OF_A_BATCH)
 
 
 class Outlet(Protocol):

@@ -40,6 +40,7 @@ event_destroy = _function("rd_kafka_event_destroy", _VOID, _POINTER)
 message_reason = _function("rd_kafka_message_produce_errstr", _POINTER, _POINTER)
 copy: Any = types.ExternalFunction("memcpy", _POINTER(_POINTER, _POINTER, _SIZE))
 copy_text: Any = types.ExternalFunction("strncpy", _POINTER(_POINTER, _POINTER, _SIZE))
+compare_text: Any = types.ExternalFunction("strncmp", _INT(_POINTER, _POINTER, _SIZE))
 
 
 def _load(kind: Any, bits: int, big: bool) -> Any:

@@ -11,6 +11,7 @@ from numba import int32, njit, types
 
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY
 from kbackup.kafka.native.machine import (
+    compare_text,
     copy_text,
     error_code,
     error_destroy,
@@ -54,7 +55,7 @@ TARGETS, LEFT = range(2)
 them are not reported."""
 
 LOST_CODE, LOST_SLOT, LOST_RECORD = range(3)
-"""Columns of `lost`: the first undelivered record of each code, as long as there are rows."""
+"""Columns of `lost`: the first undelivered record of each code and reason, as long as there are rows."""
 
 REASON = 256
 """Bytes of a row of `reasons`: the broker's words on that record, ended by NUL; empty where it had none."""
@@ -187,13 +188,14 @@ def _note_lost(
     state: Int64Array, lost: Int64Array, reasons: Bytes, message: int, code: int, slot: int, record: int
 ) -> None:
     known = state[LOST]
+    reason = message_reason(message)
     for row in range(known):
-        if lost[row, LOST_CODE] == code:
+        words = reasons.ctypes.data + REASON * row
+        if lost[row, LOST_CODE] == code and (reason == 0 or compare_text(words, reason, REASON - 1) == 0):
             return
     if known == lost.shape[0]:
         return
     lost[known, LOST_CODE], lost[known, LOST_SLOT], lost[known, LOST_RECORD] = code, slot, record
-    reason = message_reason(message)
     if reason != 0:
         copy_text(reasons.ctypes.data + REASON * known, reason, REASON - 1)
     state[LOST] = known + 1

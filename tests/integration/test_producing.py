@@ -1,0 +1,294 @@
+"""Both ways of producing put the same records into a topic, and tell where each one went."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+import pytest
+
+from kbackup.errors import ClusterError, FencedError, UnreachableError
+from kbackup.kafka import kernel, produce
+from kbackup.kafka.produce import BlockProducer, Progress, Runs
+from kbackup.kafka.read import RangeReader
+from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from scripts.dev.kafka import Broker
+from tests.integration.topics import ANY_FUTURE, FAR_FUTURE
+from tests.plain_records import Plain, block_of, encoded
+from tests.truth import log_ends
+
+STAMP = 1_700_000_000_000
+HOSTILE = [
+    Plain(b"", b""),
+    Plain(None, b"v"),
+    Plain(b"k", None),
+    Plain(None, None),
+    Plain(b"k", b"again", 0, STAMP - 1),
+    Plain(b"k", b"again", 0, STAMP - 1),
+    Plain(b"k", b"stamped by its broker", 1, STAMP),
+    Plain(b"k", b"of no time", -1),
+    Plain(b"k", b"of no create time", -2),
+    Plain(b"k", b"of the first moment", 0, 0),
+    Plain(b"k", b"of the last year", 0, FAR_FUTURE),
+    Plain(
+        b"k", b"v", headers=((b"h", None), (b"h", b""), (b"", b"x"), (b"h", bytes(range(256))), (b"h", None))
+    ),
+    Plain("schlüssel".encode(), "🎉".encode(), headers=(("键".encode(), b"\0\xff"),)),
+    Plain(bytes(range(256)), bytes(range(256)) * 9, headers=tuple((b"h%d" % n, bytes(n)) for n in range(60))),
+]
+ODD_NAMES = [
+    Plain(b"k", b"v", headers=tuple((name, value) for value in (None, b"\0x")))
+    for name in (b"a\0b", b"\0", b"a\0", b"\xff\xfe", b"plain", b"")
+]
+
+
+@pytest.fixture(params=["native", "python"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv(kernel.VARIABLE, request.param)
+    kernel.chosen.cache_clear()
+    assert kernel.chosen().name == request.param
+    yield request.param
+    kernel.chosen.cache_clear()
+
+
+@pytest.fixture(params=[True, False], ids=["transactional", "plain"])
+def transactional_id(request: pytest.FixtureRequest) -> str | None:
+    return f"test-{secrets.token_hex(6)}" if request.param else None
+
+
+def expanded(runs: Runs) -> dict[int, int]:
+    """Source offset to target offset, of every record."""
+    every = zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True)
+    return {s + i: t + i for s, t, n in every for i in range(n)}
+
+
+def held(
+    broker: Broker, topic: str, isolation: str = "read_committed"
+) -> dict[TopicPartition, dict[int, bytes]]:
+    """Every record of the topic as it would be archived, by offset."""
+    ends = log_ends(broker.bootstrap, topic, "read_uncommitted")
+    reader = RangeReader(broker.client(), isolation, "producing", 30.0, len(ends))
+    found: dict[TopicPartition, dict[int, bytes]] = {TopicPartition(topic, p): {} for p in ends}
+    try:
+        for tp, block in reader.read([OffsetRange(topic, p, 0, end) for p, end in ends.items()]):
+            data = block.data.tobytes()
+            for offset, at, size in zip(block.offsets, block.positions, block.lengths, strict=True):
+                found[tp][int(offset)] = data[at : at + size]
+    finally:
+        reader.close()
+    return found
+
+
+def check(
+    broker: Broker,
+    topic: str,
+    sent: Mapping[TopicPartition, Sequence[tuple[int, Plain]]],
+    maps: Mapping[TopicPartition, Mapping[int, int]],
+) -> None:
+    """The topic holds what was sent and nothing else, each record where the map says."""
+    found = held(broker, topic)
+    assert {tp: len(records) for tp, records in found.items() if records} == {
+        tp: len(records) for tp, records in sent.items()
+    }
+    for tp, records in sent.items():
+        assert list(maps[tp]) == [source for source, _ in records]
+        assert list(maps[tp].values()) == sorted(maps[tp].values())
+        for source, record in records:
+            target = maps[tp][source]
+            assert found[tp][target] == encoded(target, record.restored), f"{tp}: the record from {source}"
+
+
+def many(count: int) -> list[Plain]:
+    draw = random.Random(7)
+    return [Plain(b"%d" % n, draw.randbytes(draw.randrange(60)), 0, STAMP + n) for n in range(count)]
+
+
+def sources(records: Sequence[Plain], step: int) -> list[tuple[int, Plain]]:
+    return [(100 + step * number, record) for number, record in enumerate(records)]
+
+
+def cut(records: Sequence[tuple[int, Plain]], size: int) -> Iterator[RecordBlock]:
+    for at in range(0, len(records), size):
+        part = records[at : at + size]
+        yield block_of([record for _, record in part], [source for source, _ in part])
+
+
+def test_records_of_all_kinds(
+    broker: Broker, topic_name: str, way: str, transactional_id: str | None
+) -> None:
+    """Several partitions in turns, in several transactions, with gaps in their source offsets."""
+    broker.create_topic(topic_name, 4, config={**ANY_FUTURE, "max.message.bytes": str(2 << 20)})
+    sent = {
+        TopicPartition(topic_name, 0): sources(HOSTILE * 3, 1),
+        TopicPartition(topic_name, 1): sources(many(20_000), 1),
+        TopicPartition(topic_name, 3): sources([*HOSTILE, Plain(b"large", os.urandom(1 << 20)), *HOSTILE], 3),
+    }
+    maps: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in sent}
+    producer = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
+    try:
+        assert producer.start(list(sent)) == {}
+        blocks = {tp: cut(records, 7 if len(records) < 1000 else 4000) for tp, records in sent.items()}
+        while blocks:
+            for tp in list(blocks):
+                block = next(blocks[tp], None)
+                if block is None:
+                    del blocks[tp]
+                else:
+                    producer.send(tp, block)
+            for tp, runs in producer.flush().items():
+                maps[tp] |= expanded(runs)
+            producer.commit(
+                {tp: Progress(list(went)[-1] + 1, f"nöte {tp}") for tp, went in maps.items() if went}
+            )
+    finally:
+        producer.close()
+    assert producer.moved == sum(r.kind >= 0 and r.timestamp == 0 for rs in sent.values() for _, r in rs) == 5
+    check(broker, topic_name, sent, maps)
+    if transactional_id is None:
+        return
+    after = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
+    try:
+        found = after.start(list(sent))
+    finally:
+        after.close()
+    assert found == {tp: Progress(records[-1][0] + 1, f"nöte {tp}") for tp, records in sent.items()}
+
+
+@pytest.mark.parametrize("way", ["native"], indirect=True)
+def test_header_names_with_nul_bytes_or_no_utf8(broker: Broker, topic_name: str, way: str) -> None:
+    broker.create_topic(topic_name, 1)
+    tp = TopicPartition(topic_name, 0)
+    producer = BlockProducer(broker.client(), None, "none")
+    producer.send(tp, block_of(ODD_NAMES))
+    went = expanded(producer.flush()[tp])
+    producer.close()
+    check(broker, topic_name, {tp: list(enumerate(ODD_NAMES))}, {tp: went})
+
+
+def test_a_queue_that_is_always_full(
+    broker: Broker, topic_name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = {"queue.buffering.max.messages": 11, "queue.buffering.max.kbytes": 1, "linger.ms": 0}
+    monkeypatch.setattr(produce, "_TUNING", produce._TUNING | tiny)
+    broker.create_topic(topic_name, 1)
+    tp, records = TopicPartition(topic_name, 0), many(3_000)
+    producer = BlockProducer(broker.client(), None, "none")
+    producer.send(tp, block_of(records))
+    went = expanded(producer.flush()[tp])
+    producer.close()
+    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: went})
+
+
+def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str) -> None:
+    broker.create_topic(topic_name, 1)
+    tp, name = TopicPartition(topic_name, 0), f"{topic_name}-id"
+    first = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    first.start([tp])
+    first.send(tp, block_of(many(100)))
+    first.flush()
+    second = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    assert second.start([tp]) == {}
+    second.send(tp, block_of(HOSTILE[:3]))
+    went = expanded(second.flush()[tp])
+    with pytest.raises(FencedError, match="taken over"):
+        first.commit({tp: Progress(100, "first")})
+    first.close()
+    second.commit({tp: Progress(3, "second")})
+    second.close()
+    check(broker, topic_name, {tp: list(enumerate(HOSTILE[:3]))}, {tp: went})
+
+
+def test_a_second_producer_takes_over_while_records_are_sent(
+    broker: Broker, topic_name: str, way: str
+) -> None:
+    broker.create_topic(topic_name, 1)
+    tp, name = TopicPartition(topic_name, 0), f"{topic_name}-id"
+    first = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    first.start([tp])
+    first.send(tp, block_of(many(100)))
+    first.flush()
+    second = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    second.start([tp])
+
+    def go_on() -> None:
+        for _ in range(100):
+            first.send(tp, block_of(many(100)))
+            first.flush()
+
+    with pytest.raises(FencedError, match="taken over"):
+        go_on()
+    first.close()
+    second.close()
+    assert held(broker, topic_name)[tp] == {}
+
+
+def test_what_is_not_committed_is_not_there(broker: Broker, topic_name: str, way: str) -> None:
+    """Closed with records on their way, some of them not even sent."""
+    broker.create_topic(topic_name, 1)
+    tp = TopicPartition(topic_name, 0)
+    producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
+    producer.start([tp])
+    producer.send(tp, block_of(many(20_000)))
+    producer.close()
+    assert held(broker, topic_name)[tp] == {}
+
+
+def test_a_record_that_the_broker_refuses(
+    broker: Broker, topic_name: str, way: str, transactional_id: str | None
+) -> None:
+    """It is named, and not one of those that went down with it in its batch."""
+    broker.create_topic(topic_name, 1, config={"cleanup.policy": "compact"})
+    tp, records = TopicPartition(topic_name, 0), many(50)
+    records[33] = Plain(None, b"without a key")
+    producer = BlockProducer(broker.client(), transactional_id, f"{topic_name}-progress")
+    producer.start([tp])
+
+    def deliver() -> None:
+        producer.send(tp, block_of(records, range(1000, 1050)))
+        producer.flush()
+
+    # confluent-kafka tells neither which record of the batch it was nor the broker's reason
+    named = r"1033: .*compacted" if way == "native" else "10[0-4][0-9]"
+    with pytest.raises(ClusterError, match=f"{topic_name}-0 from source offset {named}") as raised:
+        deliver()
+    assert "compacted" in raised.value.hint
+    producer.close()
+
+
+def test_brokers_that_restart_in_the_middle(topic_name: str, way: str) -> None:
+    """Batches are sent again, and some of the reports may not say where to: the map tells the truth all the same."""
+    with Broker() as broker:
+        broker.create_topic(topic_name, 2)
+        tps = [TopicPartition(topic_name, p) for p in range(2)]
+        records = many(40_000)
+        restarts = threading.Thread(target=broker.restart)
+        for _ in range(9):
+            try:
+                maps = in_one_transaction(broker, tps, records, restarts)
+                break
+            except (ClusterError, UnreachableError):
+                continue
+        restarts.join()
+        check(broker, topic_name, {tp: list(enumerate(records)) for tp in tps}, maps)
+
+
+def in_one_transaction(
+    broker: Broker, tps: Sequence[TopicPartition], records: Sequence[Plain], restarts: threading.Thread
+) -> dict[TopicPartition, dict[int, int]]:
+    producer = BlockProducer(broker.client(), "restarted", "restarted-progress")
+    size = 1_000
+    try:
+        assert producer.start(tps) == {}
+        for at in range(0, len(records), size):
+            for tp in tps:
+                producer.send(tp, block_of(records[at : at + size], range(at, at + size)))
+            if at == 5 * size and restarts.ident is None:
+                restarts.start()
+        maps = {tp: expanded(runs) for tp, runs in producer.flush().items()}
+        producer.commit({tp: Progress(len(records), "done") for tp in tps})
+    finally:
+        producer.close()
+    return maps
