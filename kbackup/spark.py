@@ -93,7 +93,7 @@ class Starting:
             session, self._session = self._session, None
         if session is not None:
             session.sparkContext.cancelAllJobs()
-            session.stop()
+            _stop(session)
 
 
 def _warm_up(session: SparkSession) -> None:
@@ -102,6 +102,20 @@ def _warm_up(session: SparkSession) -> None:
 
     with suppress(Exception):  # cancelled by an interrupt or a stop; what else fails, the first task says
         session.range(1, numPartitions=1).mapInArrow(same, "id long").toArrow()
+
+
+_stops: list[threading.Thread] = []
+
+
+def _stop(session: SparkSession) -> None:
+    """Until Spark is stopped. What pyspark does then, it looks every second whether it may: nobody has to wait for that
+    but who builds another session."""
+    context: Any = session.sparkContext
+    stopping = threading.Thread(target=session.stop, name="kbackup-spark-stop", daemon=True)
+    stopping.start()
+    _stops.append(stopping)
+    while stopping.is_alive() and context._jsc is not None:
+        stopping.join(0.02)
 
 
 def _is_light(session: SparkSession) -> bool:
@@ -117,6 +131,8 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
     from pyspark.errors import PySparkException, PySparkRuntimeError
     from pyspark.sql import SparkSession
 
+    while _stops:
+        _stops.pop().join()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     settings = _settings(master, attempts, submitted) | dict(conf)
     if not submitted:
