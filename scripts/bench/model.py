@@ -6,7 +6,9 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kbackup.archive.fetch import SPAN
 from kbackup.config.models import Backup
+from kbackup.jobs.plan import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20
@@ -61,6 +63,15 @@ class Data:
         """24 bytes a record."""
         return 24 * self.size / self.record
 
+    @property
+    def tasks(self) -> int:
+        """As `make_tasks` cuts and packs partitions that are all alike."""
+        records = max(1, int(self.share / self.record))
+        options = Backup()
+        if records >= options.pack_records:
+            return self.partitions * -(-records // options.split_records)
+        return -(-self.partitions // min(PACK_PARTITIONS, options.pack_records // records))
+
     def puts(self) -> int:
         """Of segments and their indexes."""
         each = segments_of(self.share)
@@ -68,8 +79,8 @@ class Data:
         return self.segments * (upload_requests(bytes_each) + upload_requests(24 * bytes_each / self.record))
 
     def gets(self) -> int:
-        """Of a restore, in the cheapest case: segments and indexes in one ranged GET each."""
-        return 2 * self.segments
+        """Of reading them back: ranges of segments, and whole indexes."""
+        return self.segments * (1 + -(-int(self.share / segments_of(self.share)) // SPAN))
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ class Cluster:
     rate: float
     start: float = 6.0
     task: float = 0.1
-    launch: float = 200.0
+    launch: float = 100.0
 
     @property
     def slots(self) -> int:

@@ -119,12 +119,12 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
 
 def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segment]:
     """What tasks and results cost on their way to Spark's executors and back; the segments of all tasks."""
-    with run.step("ship tasks", "pickled once in the driver, and what one task does to find its own"):
-        sent = pickle.dumps(tasks)
+    with run.step("ship tasks", "pickled in the driver; each task unpickles the list, and its own"):
+        sent = pickle.dumps([pickle.dumps(task) for task in tasks])
         began = time.perf_counter()
-        pickle.loads(sent)
+        pickle.loads(pickle.loads(sent)[0])
         run.sizes["tasks, pickled"] = len(sent)
-        run.sizes["µs to unpickle all tasks"] = int((time.perf_counter() - began) * 1e6)
+        run.sizes["µs of a task to find its own"] = int((time.perf_counter() - began) * 1e6)
         del sent
     ranges = (wanted for task in tasks for wanted in task)
     found = list(synthetic.segments(ranges, run.data.record))

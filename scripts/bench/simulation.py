@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.tasks import run_tasks
+from kbackup.spark import build_session
 from scripts.bench.model import Cluster, cost, total
 from scripts.bench.simulate import Simulated, simulate
 from scripts.bench.text import grid
 
 _EXECUTORS = (1, 4, 16, 64, 256)
 _MIB = 1 << 20
+_ROOT = Path(__file__).parents[2]
 _NOTE = """\
 Driver: seconds and memory (the step's high-water mark of the process, with the synthetic cluster and the store's
 objects in it). Requests: the driver's as counted, the executors' by the formulas of infra/docs/scale.md.
@@ -31,9 +37,36 @@ def main(arguments: list[str]) -> int:
         )
     ]
     print("\n".join([_NOTE, *_report(runs, options)]))
+    spark = _spark(options.spark_tasks) if options.spark_tasks else {}
+    if spark:
+        print(
+            "Spark, local[2], empty tasks: " + "  ".join(f"{name} {value:,}" for name, value in spark.items())
+        )
     if options.json is not None:
-        options.json.write_text(json.dumps(document(runs, options), indent=1) + "\n")
+        options.json.write_text(json.dumps({**document(runs, options), "spark": spark}, indent=1) + "\n")
     return 0
+
+
+def _nothing(task: list[int], progress: ProgressSender) -> Iterator[int]:
+    yield len(task)
+
+
+def _spark(tasks: int) -> dict[str, float]:
+    """What Spark takes for tasks that do nothing: as a rate, and for one where `local[2]` runs two at a time."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    session = build_session("local[2]", {}, 1)
+    try:
+        run_tasks(session, [[0]] * 4, _nothing)
+        began = time.monotonic()
+        run_tasks(session, [[0]] * tasks, _nothing)
+        seconds = time.monotonic() - began
+    finally:
+        session.stop()
+    return {
+        "tasks": tasks,
+        "tasks/s": round(tasks / seconds, 1),
+        "ms of one": round(2000 * seconds / tasks, 1),
+    }
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -56,6 +89,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         default=150e6,
         help="bytes/s that a core backs up, by a measurement (150e6)",
     )
+    add("--spark-tasks", type=int, default=0, help="also run so many empty tasks on Spark (0)")
     add("--json", type=Path, metavar="FILE", help="write all of it to FILE")
     return parser.parse_args(arguments)
 
