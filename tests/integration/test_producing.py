@@ -6,14 +6,16 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pytest
 
 from kbackup.errors import ClusterError, FencedError, UnreachableError
 from kbackup.kafka import kernel, produce
 from kbackup.kafka.produce import BlockProducer, Progress, Runs
 from kbackup.kafka.read import RangeReader
+from kbackup.kafka.runs import UNKNOWN
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.topics import ANY_FUTURE, FAR_FUTURE
@@ -292,3 +294,63 @@ def in_one_transaction(
     finally:
         producer.close()
     return maps
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Callable[[BlockProducer], None]:
+    """Reports that tell from now on that records were delivered, and not where to."""
+
+    def silence(producer: BlockProducer) -> None:
+        told = producer._outlet.taken
+
+        def taken() -> dict[TopicPartition, Runs]:
+            return {tp: Runs(r.source, np.full_like(r.target, UNKNOWN), r.count) for tp, r in told().items()}
+
+        monkeypatch.setattr(producer._outlet, "taken", taken)
+
+    return silence
+
+
+def test_the_broker_is_asked_where_records_are(
+    broker: Broker, topic_name: str, silent: Callable[[BlockProducer], None]
+) -> None:
+    """In an open transaction, and after the marker that ended the one before."""
+    broker.create_topic(topic_name, 1)
+    tp, records = TopicPartition(topic_name, 0), many(30)
+    producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
+    producer.start([tp])
+    maps: dict[int, int] = {}
+    for at in (0, 10, 20):
+        producer.send(tp, block_of(records[at : at + 10], range(at, at + 10)))
+        maps |= expanded(producer.flush()[tp])
+        if at == 0:
+            silent(producer)
+        else:
+            producer.commit({tp: Progress(at + 10, "")})
+    producer.close()
+    check(broker, topic_name, {tp: list(enumerate(records))}, {tp: maps})
+
+
+def test_what_the_broker_can_not_tell_is_not_guessed(
+    broker: Broker, topic_name: str, silent: Callable[[BlockProducer], None]
+) -> None:
+    """Somebody else writes to the partition; and where nothing is known of what was before."""
+    broker.create_topic(topic_name, 1)
+    tp = TopicPartition(topic_name, 0)
+    producer = BlockProducer(broker.client(), None, "none")
+    producer.send(tp, block_of(many(10)))
+    producer.flush()
+    silent(producer)
+    rival = BlockProducer(broker.client(), None, "none")
+    rival.send(tp, block_of(many(1)))
+    rival.flush()
+    producer.send(tp, block_of(many(10)))
+    with pytest.raises(ClusterError, match=f"where each record of {topic_name}-0 went"):
+        producer.flush()
+    silent(rival)
+    rival._next.clear()
+    rival.send(tp, block_of(many(1)))
+    with pytest.raises(ClusterError, match=f"where each record of {topic_name}-0 went"):
+        rival.flush()
+    rival.close()
+    producer.close()
