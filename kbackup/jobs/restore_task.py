@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -66,6 +67,14 @@ class RestoreWork:
         yield UnitResult(task.number, unit.all_runs(), unit.producer.moved)
 
 
+class _Piece(NamedTuple):
+    """Records of a segment, or (None) that all of it was read and is what it should be."""
+
+    tp: TopicPartition
+    segment: Segment
+    block: RecordBlock | None
+
+
 @dataclass
 class _UnitRun:
     work: RestoreWork
@@ -87,10 +96,14 @@ class _UnitRun:
         self.reached = {tp: p.next for tp, p in progress.items()}
         notes = {p.note for p in progress.values()}
         self.began_from = PartName.parse(notes.pop()) if notes else None
-        for part in self.unit.parts:
-            for segment in part.segments:
-                if segment.last >= self.reached.get(part.tp, 0):
-                    self._segment(part, segment)
+        wanted = [
+            (part.tp, segment)
+            for part in self.unit.parts
+            for segment in part.segments
+            if segment.last >= self.reached.get(part.tp, 0)
+        ]
+        for piece in ahead(self._read(wanted), _AHEAD):
+            self._take(piece)
         self._commit()
 
     def all_runs(self) -> pa.Table:
@@ -98,23 +111,30 @@ class _UnitRun:
         earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
         return pa.concat_tables([earlier, *self.tables])
 
-    def _segment(self, part: UnitPart, segment: Segment) -> None:
-        large = segment.bytes > LARGE_SEGMENT
-        if large and self.work.transactions:
-            for _ in read_segment(self.work.store, segment):
-                pass
-        for block in ahead(read_segment(self.work.store, segment), _AHEAD):
-            rest = _from(block, self.reached.get(part.tp, 0))
+    def _read(self, wanted: Sequence[tuple[TopicPartition, Segment]]) -> Iterator[_Piece]:
+        """Runs ahead of what is produced, from one segment into the next."""
+        for tp, segment in wanted:
+            if self.work.transactions and segment.bytes > LARGE_SEGMENT:
+                for _ in read_segment(self.work.store, segment):
+                    pass
+            for block in read_segment(self.work.store, segment):
+                yield _Piece(tp, segment, block)
+            yield _Piece(tp, segment, None)
+
+    def _take(self, piece: _Piece) -> None:
+        tp, segment, block = piece
+        if block is None:
+            self.reached[tp] = segment.last + 1
+        else:
+            rest = _from(block, self.reached.get(tp, 0))
             if not len(rest):
-                continue
-            self.producer.send(part.tp, rest)
+                return
+            self.producer.send(tp, rest)
             self.sender.add(len(rest), rest.nbytes)
             self.pending += rest.nbytes
-            self.reached[part.tp] = int(rest.offsets[-1]) + 1
-            if large and self.pending >= self.work.transaction_bytes:
-                self._commit()
-        self.reached[part.tp] = segment.last + 1
-        if self.pending >= self.work.transaction_bytes:
+            self.reached[tp] = int(rest.offsets[-1]) + 1
+        may_end = block is None or segment.bytes > LARGE_SEGMENT
+        if may_end and self.pending >= self.work.transaction_bytes:
             self._commit()
 
     def _commit(self) -> None:

@@ -33,8 +33,9 @@ _TUNING = {
     "linger.ms": 5,
     "batch.size": 1 << 20,
     "batch.num.messages": 100_000,
-    "queue.buffering.max.messages": 500_000,
-    "queue.buffering.max.kbytes": 64 << 10,
+    # what is queued is waited for at each commit: half a second of it is enough to never run dry between
+    "queue.buffering.max.messages": 150_000,
+    "queue.buffering.max.kbytes": 32 << 10,
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
@@ -111,12 +112,13 @@ class BlockProducer:
             with self._errors("beginning a transaction"):
                 self._outlet.begin()
             self._open = True
-        try:
-            self._outlet.send(tp, block)
-        except RefusedRecordError as refused:
-            self._outlet.serve(_LAST_WORDS)
-            self._check()
-            raise self._undelivered(refused.lost) from refused
+        with self._errors("delivering records"):
+            try:
+                self._outlet.send(tp, block)
+            except RefusedRecordError as refused:
+                self._outlet.serve(_LAST_WORDS)
+                self._check()
+                raise self._undelivered(refused.lost) from refused
         self._check()
 
     def flush(self) -> dict[TopicPartition, Runs]:
