@@ -33,10 +33,12 @@ _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
 
 @dataclass(frozen=True)
 class Step:
-    """`peak` is the process's most bytes of memory within the step; the synthetic cluster is among them."""
+    """`seconds` are wall time, `cpu` the process's own. `peak` is its most bytes of memory within the step, the
+    synthetic cluster's among them."""
 
     name: str
     seconds: float
+    cpu: float
     peak: int
     note: str = ""
 
@@ -57,14 +59,11 @@ class Simulated:
     def step(self, name: str, note: str = "") -> Iterator[None]:
         gc.collect()
         reset_peak()
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         yield
-        seconds = time.perf_counter() - began
-        self.steps.append(Step(name, round(seconds, 3), peak_of(), note))
+        seconds, used = time.perf_counter() - began, time.process_time() - cpu
+        self.steps.append(Step(name, round(seconds, 3), round(used, 3), peak_of(), note))
         print(f"  {self.name}: {name} {seconds:.2f} s", file=sys.stderr, flush=True)
-
-    def seconds(self, *names: str) -> float:
-        return sum(step.seconds for step in self.steps if step.name in names)
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "tasks": len(self.tasks), "segments": self.data.segments}

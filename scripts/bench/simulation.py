@@ -105,8 +105,11 @@ def _report(runs: Sequence[Simulated], options: argparse.Namespace) -> list[str]
         lines += [
             f"{run.name}: {run.partitions:,} partitions, {size / 1e12:,.1f} TB, {len(run.tasks):,} tasks",
             *grid(
-                ("step", "s", "MiB", ""),
-                [(s.name, f"{s.seconds:.2f}", f"{s.peak / _MIB:,.0f}", s.note) for s in run.steps],
+                ("step", "s", "CPU s", "MiB", ""),
+                [
+                    (s.name, f"{s.seconds:.2f}", f"{s.cpu:.2f}", f"{s.peak / _MIB:,.0f}", s.note)
+                    for s in run.steps
+                ],
             ),
             "  ".join(f"{name} {value:,}" for name, value in run.sizes.items()),
             *_requests(run),
