@@ -48,6 +48,9 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
                     f"is everything that kbackup needs installed for {sys.executable}?",
                 )
                 raise RuntimeError(failed.marker()) from error
+        from kbackup.kafka import kernel
+
+        kernel.load()
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages that it shares with us
 

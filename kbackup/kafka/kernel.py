@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -36,6 +37,13 @@ def chosen() -> Kernel:
     if asked == "native" and kernel.name != "native":
         raise UsageError(f"{VARIABLE} asks for the native kernel: {kernel.why}", _HINT)
     return kernel
+
+
+def load() -> None:
+    """Import what was chosen, before it is needed. A choice that can't be is told when it is."""
+    with suppress(UsageError):
+        if chosen().name == "native":
+            from kbackup.kafka.native import outlet, source  # noqa: F401
 
 
 def say(kernels: Iterable[Kernel]) -> None:
