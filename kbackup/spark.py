@@ -165,6 +165,8 @@ def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, s
         "spark.speculation": "false",
         "spark.driver.extraJavaOptions": log4j,
     }
+    if kernel := os.environ.get("KBACKUP_KERNEL"):
+        settings["spark.executorEnv.KBACKUP_KERNEL"] = kernel
     if not submitted:
         settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
     if not submitted and (master or "local").startswith("local"):
