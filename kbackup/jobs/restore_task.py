@@ -87,7 +87,8 @@ class _UnitRun:
 
     def __post_init__(self) -> None:
         txid = f"kbackup-{self.work.restore_id}-{self.unit.number}" if self.work.transactions else None
-        self.producer = BlockProducer(self.work.target, txid, self.work.group)
+        largest = max((s.largest for part in self.unit.parts for s in part.segments), default=0)
+        self.producer = BlockProducer(self.work.target, txid, self.work.group, largest)
         self.reached: dict[TopicPartition, int] = {}
         self.tables: list[pa.Table] = []
 

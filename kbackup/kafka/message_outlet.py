@@ -87,6 +87,9 @@ class MessageOutlet:
                     )
                     break
                 except BufferError:
+                    if not len(self._producer):  # no room even in an empty queue
+                        full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[i]))
+                        raise RefusedRecordError(full) from None
                     self.serve(0.1)
                 except KafkaException as raised:
                     lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))

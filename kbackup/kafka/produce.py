@@ -27,7 +27,7 @@ from kbackup.types import RecordBlock, TopicPartition
 
 __all__ = ["BlockProducer", "Progress", "Runs"]
 
-_TUNING = {
+_TUNING: dict[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
     "linger.ms": 5,
@@ -55,12 +55,18 @@ _READ_BACK = 60.0  # s
 
 
 class BlockProducer:
-    """`transactional_id` None: idempotent but without transactions or progress. Close it after use."""
+    """`transactional_id` None: idempotent but without transactions or progress. Close it after use.
 
-    def __init__(self, properties: Properties, transactional_id: str | None, progress_group: str) -> None:
+    `largest` is that of the records to come, in bytes: the queue has room for two of them.
+    """
+
+    def __init__(
+        self, properties: Properties, transactional_id: str | None, progress_group: str, largest: int = 0
+    ) -> None:
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = dict(_TUNING)
+        extra["queue.buffering.max.kbytes"] = max(_TUNING["queue.buffering.max.kbytes"], largest >> 9)
         if self._transactional:
             extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group

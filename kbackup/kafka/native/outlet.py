@@ -88,9 +88,9 @@ class KernelOutlet:
             why = kernel.send(
                 self._handle.client, self._arguments, self._state, sent.offsets, positions, lengths
             )
-            if why == kernel.QUEUE_FULL:
+            if why == kernel.QUEUE_FULL and lib.rd_kafka_outq_len(self._handle.client):
                 self.serve(_WAIT)
-            elif why == kernel.REFUSED:
+            elif why in (kernel.QUEUE_FULL, kernel.REFUSED):  # no room even in an empty queue
                 source = int(sent.offsets[self._state[kernel.NEXT]])
                 raise RefusedRecordError(Undelivered(error_of(int(self._state[kernel.CODE])), tp, source))
             elif why == kernel.DAMAGED:

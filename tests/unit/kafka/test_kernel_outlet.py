@@ -147,6 +147,14 @@ def test_a_record_that_librdkafka_does_not_take(make: Make) -> None:
     assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.MSG_SIZE_TOO_LARGE, TP, 9)
 
 
+def test_a_record_that_is_larger_than_the_queue(make: Make) -> None:
+    outlet = make(queue_buffering_max_kbytes=2)
+    with pytest.raises(RefusedRecordError) as raised:
+        outlet.send(TP, block_of([Plain(b"k", b"v" * 2000), Plain(b"k", b"v" * 3000)], [5, 9]))
+    lost = raised.value.lost
+    assert (lost.error.code(), lost.source) == (KafkaError._QUEUE_FULL, 9)
+
+
 def test_transactions(make: Make) -> None:
     outlet = make(**{"transactional.id": "id"})
     outlet.init(30)
