@@ -30,7 +30,7 @@ from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store
 from kbackup.store.probe import check_conditional_writes
 
-_THREADS = 16
+_THREADS = 8
 
 
 def open_or_create(store: Store) -> Archive:

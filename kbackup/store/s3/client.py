@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
+from botocore.utils import determine_content_length
 
+from kbackup import __version__
 from kbackup.store.options import S3Options
 from kbackup.store.s3.errors import never_sent
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 _CONNECTIONS = 32
+_SMALL = 256 << 10
 _MAYBE_DONE = {500, 502, 504}
 _Environment = tuple[tuple[str, str], ...]
 
@@ -87,6 +90,7 @@ def _make_client(options: S3Options) -> S3Client:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         tcp_keepalive=True,
+        user_agent=f"kbackup/{__version__}",
     )
     client: S3Client = session.client(
         "s3",
@@ -100,9 +104,16 @@ def _make_client(options: S3Options) -> S3Client:
         # CPU as all the rest of an upload (3.3 and 1.8 ms a MiB, pairs in one run), holding Python's lock
         client.meta.config.s3["payload_signing_enabled"] = False  # type: ignore[attr-defined]
     client.meta.events.register("needs-retry.s3", _note_attempt)
+    client.meta.events.register_last("before-call.s3", _send_at_once)
     if options.checksum == "none":
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     return client
+
+
+def _send_at_once(params: dict[str, Any], **_: Any) -> None:
+    """A small body goes out without asking first: the answer to `Expect` costs a round trip."""
+    if "Expect" in params["headers"] and (determine_content_length(params["body"]) or 0) < _SMALL:
+        del params["headers"]["Expect"]
 
 
 def _add_content_md5(request: Any, **_: Any) -> None:
