@@ -19,7 +19,7 @@ from kbackup.kafka.pieces import Piece, Report
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
 _BUFFER = (16 << 20) - 1  # with the magic byte before it, one part of an upload
-_RECORDS = 1 << 18  # of a buffer: 63 bytes each
+_RECORDS = 1 << 17  # of a buffer: 127 bytes each
 _BATCH = 1000
 _BATCHES = 100  # between two looks at the clock
 _WAIT = 100  # ms
@@ -41,7 +41,7 @@ class KernelSource:
         self._held = np.zeros(_BATCH, np.int64)
         self._state = np.zeros(kernel.STATE, np.int64)
         self._state[kernel.WAIT], self._state[kernel.BATCHES] = _WAIT, _BATCHES
-        self._buffers, self._indexes = BufferPool(_BUFFER), BufferPool(3 * 8 * _RECORDS)
+        self._buffers, self._indexes = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, keep=2)
         self._cut_at = time.monotonic()
         self._renew(0)
 
