@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from kbackup.errors import UsageError
 from kbackup.formats.arrow import octets
 from kbackup.formats.block import heads, rising, windows
 from kbackup.formats.magic import corrupt
@@ -165,7 +166,7 @@ def gather(data: Bytes, fields: Fields) -> pa.Array[Any]:
 
 
 def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[Any]:
-    """The header keys as string[m]; `CorruptError` where one is not UTF-8 (Arrow's cast looks at each)."""
+    """The header keys as string[m]; `UsageError` where one is not UTF-8 (Arrow's cast looks at each)."""
     raw = gather(data, fields)
     try:
         return raw.cast(pa.string())
@@ -173,7 +174,10 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
         bad = next((i for i, key in enumerate(raw.to_pylist()) if not _is_utf8(key)), None)
         if bad is None:
             raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
-        raise corrupt(name, base + int(fields.start[bad]), "a header key that is not UTF-8") from None
+        raise UsageError(
+            f"{name} at byte {base + int(fields.start[bad])}: a header key that is not UTF-8",
+            "Kafka allows it, a table of records has no place for it; the native kernel archives and restores it",
+        ) from None
 
 
 def _is_utf8(key: Any) -> bool:
@@ -189,4 +193,4 @@ def check(block: RecordBlock, name: str, base: int) -> None:
 
     `name` is the file that the error names and `base` the position of the block's first byte in it.
     """
-    header_keys(block.data, layout(block, name, base).header_keys, name, base)
+    layout(block, name, base)

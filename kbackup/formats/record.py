@@ -61,7 +61,8 @@ def encode(batch: pa.RecordBatch) -> RecordBlock:
 
 
 def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.RecordBatch:
-    """The records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it."""
+    """The records as a batch of schema `RECORDS`; `CorruptError`, naming `name`, as `check` raises it; `UsageError` for
+    a header key that is not UTF-8: it is no damage, but has no place in that schema."""
     fields = layout(block, name, base)
     header: list[pa.Array[Any]] = [
         header_keys(block.data, fields.header_keys, name, base),
