@@ -117,7 +117,9 @@ def test_blocks_are_let_go_when_their_frames_are_made() -> None:
         out += compressor.feed(replace(made, data=lease))
         del lease
     out += compressor.finish()
-    assert pool.allocated <= 8, "32 MiB wait, one block is being filled, and threads may be about to let go of theirs"
+    assert pool.allocated <= 8, (
+        "32 MiB wait, one block is being filled, and threads may be about to let go of theirs"
+    )
     assert b"".join(frames.decompress(out, "x")) == b"\x01" + 20 * made.data.tobytes()
 
 
