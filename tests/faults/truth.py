@@ -51,7 +51,7 @@ class Shop(NamedTuple):
     orders: str
     events: str
     group: str
-    committed: Mapping[TopicPartition, int]
+    committed: dict[TopicPartition, int]
 
     @property
     def topics(self) -> list[str]:
@@ -68,7 +68,8 @@ def open_shop(broker: Broker, name: str) -> Shop:
 
 
 def sell(shop: Shop, records: int) -> None:
-    """Fill the topics (further): records of all kinds, and transactions of which every other is aborted."""
+    """Fill the topics (further): records of all kinds, and transactions of which every other is aborted. The group
+    moves on a little."""
     producer = Producer(shop.broker.client())
     for i in range(records):
         headers: list[tuple[str, str | bytes | None]] = [("n", str(i)), ("n", None)] if i % 7 == 0 else []
@@ -88,6 +89,8 @@ def sell(shop: Shop, records: int) -> None:
             transactions.abort_transaction(60)
         else:
             transactions.commit_transaction(60)
+    for tp in shop.committed:
+        shop.committed[tp] += 1
     commit(shop.broker, shop.group, shop.committed)
 
 
