@@ -19,7 +19,7 @@ SPAN = 16 << 20
 """Bytes of a usual range: a request of the SDK takes up to 3 ms of CPU, a tenth of what these bytes take to check."""
 _AHEAD = 2
 _SMALL = 1 << 20
-_POOL = BufferPool(SPAN, keep=6)
+_POOL = BufferPool(SPAN, keep=3)
 
 Span = tuple[int, int]
 """Where a range starts and ends, in bytes."""

@@ -27,7 +27,7 @@ from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 
 LARGE_SEGMENT = 256 << 20
-_AHEAD = 2  # blocks that wait while one is produced
+_AHEAD = 1  # blocks that wait while one is produced; the store is read two ranges ahead as well
 
 
 @dataclass(frozen=True, slots=True)

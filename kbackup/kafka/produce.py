@@ -33,8 +33,8 @@ _TUNING: dict[str, Any] = {
     "linger.ms": 5,
     "batch.size": 1 << 20,
     "batch.num.messages": 100_000,
-    # what is queued is waited for at each commit: half a second of it is enough to never run dry between
-    "queue.buffering.max.messages": 150_000,
+    # what is queued is waited for at each commit: a tenth of a second of it is enough to never run dry between
+    "queue.buffering.max.messages": 100_000,  # 300 bytes each beside the record
     "queue.buffering.max.kbytes": 32 << 10,
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
