@@ -97,14 +97,14 @@ class MessageOutlet:
         self.serve(0)
 
     def serve(self, wait: float) -> None:
-        with _fatal_errors():
+        with self._fatal_errors():
             self._producer.poll(wait)
 
     def lost(self) -> Undelivered | None:
         return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
 
     def flush(self, timeout: float) -> int:
-        with _fatal_errors():
+        with self._fatal_errors():
             return self._producer.flush(timeout)
 
     def taken(self) -> dict[TopicPartition, Runs]:
@@ -119,28 +119,37 @@ class MessageOutlet:
         self._producer.send_offsets_to_transaction(offsets, self._membership, timeout)
 
     def commit(self, timeout: float) -> None:
-        with _fatal_errors():
+        with self._fatal_errors():
             self._producer.commit_transaction(timeout)
 
     def abort(self, timeout: float) -> None:
         self._deliveries = {}
-        with _fatal_errors():
+        with self._fatal_errors():
             self._producer.abort_transaction(timeout)
 
     def close(self) -> None:
         self._producer.purge()
 
+    @contextmanager
+    def _fatal_errors(self) -> Iterator[None]:
+        """confluent-kafka raises a fatal error in between callbacks, and calls the next one all the same, which makes
+        a `SystemError` of it, or loses it altogether."""
+        try:
+            yield
+        except SystemError as raised:
+            if isinstance(raised.__cause__, KafkaException):
+                raise raised.__cause__ from None
+            raise KafkaException(self._fatal_error()) from raised
 
-@contextmanager
-def _fatal_errors() -> Iterator[None]:
-    """confluent-kafka raises a fatal error in between callbacks, and calls the next one all the same, which makes
-    a `SystemError` of it."""
-    try:
-        yield
-    except SystemError as raised:
-        if isinstance(raised.__cause__, KafkaException):
-            raise raised.__cause__ from None
-        raise
+    def _fatal_error(self) -> KafkaError:
+        """What ended the producer for good, as its transaction calls say it."""
+        try:
+            self._producer.abort_transaction(0)
+        except KafkaException as said:
+            error: KafkaError = said.args[0]
+            if error.fatal():
+                return error
+        return KafkaError(KafkaError._FATAL, "the client has failed for good", True)
 
 
 def _headers(column: Any) -> Iterable[list[tuple[str, str | bytes | None]]]:
