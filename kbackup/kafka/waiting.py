@@ -6,20 +6,29 @@ import threading
 from collections.abc import Callable
 
 
-def in_time(call: Callable[[], object], seconds: float) -> bool:
-    """Whether `call` ended within `seconds`; what it raised is raised here. One that did not goes on in a thread
-    of its own, which keeps nobody from ending."""
-    raised: list[BaseException] = []
+class Waiting:
+    """`call`, on its way in a thread of its own, which keeps nobody from ending."""
 
-    def run() -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run, name="kbackup-waiting", daemon=True)
+        self._thread.start()
+
+    def ended(self, seconds: float = 0) -> bool:
+        """Whether it has ended by now, or does within `seconds`; what it raised is raised here."""
+        self._thread.join(seconds)
+        if self._raised:
+            raise self._raised[0]
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
         try:
-            call()
+            self._call()
         except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            raised.append(error)
+            self._raised.append(error)
 
-    thread = threading.Thread(target=run, name="kbackup-waiting", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if raised:
-        raise raised[0]
-    return not thread.is_alive()
+
+def in_time(call: Callable[[], object], seconds: float) -> bool:
+    """Whether `call` ended within `seconds`; what it raised is raised here. One that did not goes on."""
+    return Waiting(call).ended(seconds)

@@ -184,14 +184,19 @@ def test_a_queue_that_is_always_full(
     check(broker, topic_name, {tp: list(enumerate(records))}, {tp: went})
 
 
-def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str) -> None:
-    broker.create_topic(topic_name, 1)
-    tp, name = TopicPartition(topic_name, 0), f"{topic_name}-id"
-    first = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+def two_of_one_id(broker: Broker, topic: str) -> tuple[TopicPartition, BlockProducer, BlockProducer]:
+    """The first has sent what it has not committed; the second has not begun."""
+    broker.create_topic(topic, 1)
+    tp, name = TopicPartition(topic, 0), f"{topic}-id"
+    first = BlockProducer(broker.client(), name, f"{topic}-progress")
     first.start([tp])
     first.send(tp, block_of(many(100)))
     first.flush()
-    second = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    return tp, first, BlockProducer(broker.client(), name, f"{topic}-progress")
+
+
+def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str) -> None:
+    tp, first, second = two_of_one_id(broker, topic_name)
     assert second.start([tp]) == {}
     second.send(tp, block_of(HOSTILE[:3]))
     went = expanded(second.flush()[tp])
@@ -206,13 +211,7 @@ def test_a_second_producer_takes_over(broker: Broker, topic_name: str, way: str)
 def test_a_second_producer_takes_over_while_records_are_sent(
     broker: Broker, topic_name: str, way: str
 ) -> None:
-    broker.create_topic(topic_name, 1)
-    tp, name = TopicPartition(topic_name, 0), f"{topic_name}-id"
-    first = BlockProducer(broker.client(), name, f"{topic_name}-progress")
-    first.start([tp])
-    first.send(tp, block_of(many(100)))
-    first.flush()
-    second = BlockProducer(broker.client(), name, f"{topic_name}-progress")
+    tp, first, second = two_of_one_id(broker, topic_name)
     second.start([tp])
 
     def go_on() -> None:

@@ -3,9 +3,8 @@ reported, so what is held is what librdkafka's own queue limits allow, and the b
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,7 @@ from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
 from kbackup.kafka.outlet import Progress, RefusedRecordError, Undelivered, cause
 from kbackup.kafka.runs import UNKNOWN, Runs, join, runs_of
+from kbackup.kafka.waiting import Waiting
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time
@@ -142,7 +142,9 @@ class KernelOutlet:
         transactions.commit(self._handle.client, timeout)
 
     def abort(self, timeout: float) -> None:
-        self._serving(lambda: transactions.abort(self._handle.client, timeout))
+        aborting = Waiting(lambda: transactions.abort(self._handle.client, timeout))
+        while not aborting.ended():
+            self.serve(_WAIT)
         self._order, self._undelivered = {}, []
         self._state[kernel.LOST] = 0
         self._reasons[:] = 0
@@ -190,23 +192,6 @@ class KernelOutlet:
             reason = text(self._reasons[row].tobytes().split(b"\0", 1)[0])
             sent = self._on_the_way[slot]
             self._undelivered.append(Undelivered(error_of(code, reason), sent.tp, int(sent.offsets[record])))
-
-    def _serving(self, call: Callable[[], None]) -> None:
-        """`call`, while reports are taken; what it raises is raised here."""
-        raised: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-                raised.append(error)
-
-        thread = threading.Thread(target=run, name="kbackup-waiting", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            self.serve(_WAIT)
-        if raised:
-            raise raised[0]
 
 
 def _raise_damage(block: RecordBlock, record: int) -> None:
