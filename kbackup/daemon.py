@@ -11,11 +11,13 @@ import gc
 import importlib
 import os
 import runpy
+import socket
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
 
+from kbackup import ready
 from kbackup.errors import KbackupError
 
 NEEDED = (
@@ -70,10 +72,28 @@ def without_zips(path: Iterable[str]) -> list[str]:
     return [entry for entry in entries if not is_copy(entry)]
 
 
-if __name__ == "__main__":
+def _forget_zips() -> None:
     sys.path[:] = without_zips(sys.path)
     for gone in sys.path_importer_cache.keys() - set(sys.path):
         if gone.endswith((".zip", ".jar")):
             del sys.path_importer_cache[gone]
-    preload()
+
+
+def _become_daemon() -> None:
+    """Never when another took that over."""
+    if ready.FLAG in sys.argv:
+        listener = socket.socket(fileno=int(sys.argv[-1]))
+        preload()
+        if not ready.take_over(listener):
+            return
+        _forget_zips()
+    elif ready.hand_over():
+        return
+    else:
+        _forget_zips()
+        preload()
     runpy.run_module("pyspark.daemon", run_name="__main__")
+
+
+if __name__ == "__main__":
+    _become_daemon()

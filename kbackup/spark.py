@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
 from kbackup.jvm import LIGHT, class_archive
+from kbackup.ready import Ready
 
 _GREETINGS = (
     *(b"Using incubator modules", b"Setting default log level", b"To adjust logging level"),
@@ -40,6 +41,7 @@ class Starting:
     def __init__(
         self, master: str | None, conf: Mapping[str, str], attempts: int, *, warm: bool = True
     ) -> None:
+        self._daemon = _ready_daemon(master, conf)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
         self._of = (master, conf, attempts)
@@ -94,6 +96,23 @@ class Starting:
         if session is not None:
             session.sparkContext.cancelAllJobs()
             _stop(session)
+        if self._daemon is not None:
+            self._daemon.close()
+
+
+def _ready_daemon(master: str | None, conf: Mapping[str, str]) -> Ready | None:
+    """Where Spark's workers are going to be our own Python on this machine."""
+    others = {
+        "spark.python.daemon.module",
+        "spark.pyspark.python",
+        "spark.pyspark.driver.python",
+        "spark.remote",
+    }
+    local = (master or "local").startswith("local") and not {"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & set(
+        os.environ
+    )
+    ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable and not others & set(conf)
+    return Ready() if local and ours else None
 
 
 def _warm_up(session: SparkSession) -> None:

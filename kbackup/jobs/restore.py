@@ -25,6 +25,7 @@ from kbackup.jobs.restore_report import (
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
 from kbackup.jobs.tasks import run_tasks
 from kbackup.jobs.visible import wait_visible
+from kbackup.kafka import kernel
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.produce import BlockProducer
@@ -168,9 +169,11 @@ def _produce(
         transactions=plan.transactions,
         transaction_bytes=plan.transaction_bytes,
     )
-    return run_tasks(
+    results = run_tasks(
         spark(), units(plan.units), work, lambda records, size: listener.progress(records, size, plan.records)
     )
+    kernel.say(r.kernel for r in results)
+    return results
 
 
 def _check_complete(plan: RestorePlan, mapped: int) -> None:

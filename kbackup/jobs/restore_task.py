@@ -22,6 +22,7 @@ from kbackup.jobs.ahead import ahead
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.kafka.client import Properties
+from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce import BlockProducer, Progress
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
@@ -44,6 +45,7 @@ class UnitResult:
     number: int
     runs: pa.Table
     moved: int
+    kernel: Kernel
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class RestoreWork:
             unit.run()
         finally:
             unit.producer.close()
-        yield UnitResult(task.number, unit.all_runs(), unit.producer.moved)
+        yield UnitResult(task.number, unit.all_runs(), unit.producer.moved, chosen())
 
 
 class _Piece(NamedTuple):

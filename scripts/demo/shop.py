@@ -54,7 +54,7 @@ class Shop:
         self._broker = broker
         self._random = random.Random(seed)
         self._now = int(time.time() * 1000)
-        self._admin = AdminClient(broker.client())
+        self._admin = AdminClient(broker.client(log_level=3))
         self._orders = self._payments = 0
 
     def open(self) -> None:

@@ -69,7 +69,7 @@ class GroupRow(NamedTuple):
 def capture(client: dict[str, Any], topics: Mapping[str, int], groups: Sequence[str]) -> State:
     """All records of `topics` (name: partitions) that are not of aborted transactions, and where `groups` stand."""
     records = read_all(client, topics)
-    admin = AdminClient(client)
+    admin = AdminClient({**client, "log_level": 3})
     asked = [admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]) for group in groups]
     standing: dict[tuple[str, TopicPartition], Standing] = {}
     for future in (future for some in asked for future in some.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +16,7 @@ from kbackup.spark import Starting
 
 def work(task, progress):
     import sys
-    yield task, "kbackup.daemon" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
+    yield task, "--ready" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
 
 starting = Starting("local[2]", {}, 1)
 session = starting()
@@ -69,3 +70,49 @@ starting.leave()
     assert done.returncode == 0, done.stderr
     assert "Spark can't be started" in done.stdout
     assert "JAVA_HOME" in done.stdout
+
+
+_WITHOUT = """
+import os, signal, sys
+from kbackup.jobs.tasks import run_tasks
+from kbackup.spark import Starting
+
+def work(task, progress):
+    import sys
+    yield "--ready" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
+
+starting = Starting("local[2]", {}, 1)
+os.kill(starting._daemon._process.pid, signal.SIGKILL)
+assert run_tasks(starting(), [1], work) == [(False, True)]
+starting.leave()
+"""
+
+
+def test_spark_starts_its_own_daemon_where_the_ready_one_died() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+_KILLED = """
+import os, signal, sys, tempfile
+from kbackup.ready import Ready
+daemon = Ready()
+print(daemon._process.pid, os.environ["KBACKUP_DAEMON"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_ready_daemon_ends_with_the_driver_that_started_it() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED], env=env, capture_output=True, text=True, check=False
+    )
+    pid, path = done.stdout.split()
+    for _ in range(200):
+        if not Path(f"/proc/{pid}").exists() and not Path(path).parent.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {pid} or {path} is left")
