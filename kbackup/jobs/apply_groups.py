@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from kbackup.archive.models import Part
 from kbackup.jobs.remap import How, OffsetMap
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan
-from kbackup.kafka.admin import Cluster, Committed
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.group_admin import Committed
 from kbackup.types import Int64Array, TopicPartition
 
 
@@ -61,7 +62,7 @@ def apply_groups(
     cluster: Cluster, plan: RestorePlan, maps: Mapping[TopicPartition, OffsetMap]
 ) -> tuple[GroupResult, ...]:
     """Each group's offsets, remapped and committed; a group with live members is left alone."""
-    live = cluster.members([g.target for g in plan.groups])
+    live = cluster.groups.members([g.target for g in plan.groups])
     targets = {t.source: t.target for t in plan.topics}
     return tuple(_apply(cluster, group, targets, maps, live[group.target]) for group in plan.groups)
 
@@ -94,7 +95,7 @@ def _apply(
         return GroupResult(
             source=group.source, group=group.target, status="left alone", why=why, offsets=tuple(offsets)
         )
-    refused = cluster.commit(group.target, commits)
+    refused = cluster.groups.commit(group.target, commits)
     return GroupResult(
         source=group.source,
         group=group.target,

@@ -47,11 +47,11 @@ def check_same_topics(cluster: Cluster, plan: Plan) -> None:
 
 def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
     """Every selected group's committed offsets of `topics`."""
-    listed, failed_brokers = cluster.groups()
+    listed, failed_brokers = cluster.groups.listed()
     wanted = {
         g.group: g for g in listed if selection.matches(g.group) and not g.group.startswith(_OWN_GROUPS)
     }
-    committed, failed = cluster.committed(sorted(wanted))
+    committed, failed = cluster.groups.committed(sorted(wanted))
     failed |= {f"(listing {number})": why for number, why in enumerate(failed_brokers, 1)}
     found: list[Group] = []
     for name, offsets in committed.items():

@@ -190,7 +190,7 @@ def _clean_up(cluster: Cluster, plan: RestorePlan, report: RestoreReport) -> Res
     if not plan.transactions or not plan.units:
         return report
     try:
-        cluster.delete_groups([layout.progress_group(plan.restore_id)])
+        cluster.groups.delete([layout.progress_group(plan.restore_id)])
     except KbackupError as error:
         group = layout.progress_group(plan.restore_id)
         return with_warning(report, f"progress group {group} is left on the target: {error.message}")

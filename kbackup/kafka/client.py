@@ -7,7 +7,8 @@ from `bootstrap.servers`; no other property is ever shown.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,8 @@ from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageEr
 log = logging.getLogger("kbackup.librdkafka")
 
 Properties = Mapping[str, str]
+
+TIMEOUT = 30.0  # s, for an admin request
 
 COORDINATOR_NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -107,6 +110,18 @@ class Connection:
         return ClusterError(
             f"{self.address} failed{when}: {error.str()}", f"librdkafka calls it {error.name()}"
         )
+
+    def result(
+        self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
+    ) -> Any:
+        """What an admin request came to; None where `missing` says that its error means just that."""
+        try:
+            return future.result(timeout=TIMEOUT * 2)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            if missing is not None and missing(error):
+                return None
+            raise self.error(error, doing) from raised
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:

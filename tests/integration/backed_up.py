@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 from kbackup.config.models import Backup
 from kbackup.jobs.backup import backup
 from kbackup.jobs.listen import Silent
-from kbackup.kafka.admin import Cluster, Committed
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.group_admin import Committed
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import TopicPartition
 
@@ -72,7 +73,7 @@ def produce(broker: Broker, topic: str, partition: int, numbers: range) -> None:
 
 def commit(broker: Broker, group: str, topic: str, offsets: dict[int, int]) -> None:
     committed = [Committed(TopicPartition(topic, p), offset, None, "") for p, offset in offsets.items()]
-    assert Cluster({"bootstrap.servers": broker.bootstrap}, "source").commit(group, committed) == ""
+    assert Cluster({"bootstrap.servers": broker.bootstrap}, "source").groups.commit(group, committed) == ""
 
 
 def back_up(broker: Broker, server: S3Server, spark: SparkSession, folder: Path) -> BackedUp:
