@@ -10,10 +10,11 @@ import logging
 import os
 import socket
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from kbackup.archive import layout
 from kbackup.archive.models import Lease, dump, load
@@ -40,6 +41,20 @@ def describe(lease: Lease) -> str:
     return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
 
 
+class _Deadline(NamedTuple):
+    """What others see, and the same by a clock that nobody sets: whichever comes first."""
+
+    wall: datetime
+    monotonic: float
+
+    def passed(self) -> bool:
+        return datetime.now(UTC) > self.wall or time.monotonic() > self.monotonic
+
+
+class LeaseRanOutError(LeaseLostError):
+    """Nobody took it over as far as is known: it is held again as soon as renewing our own version succeeds."""
+
+
 class HeldLease:
     """A context manager: holds the lease of `store`, renews it every third of `seconds` in a thread, releases
     it at the end.
@@ -53,7 +68,7 @@ class HeldLease:
         self._seconds = seconds
         self._stop = threading.Event()
         self._lost: LeaseLostError | None = None
-        self._deadline = datetime.now(UTC)
+        self._deadline = _Deadline(datetime.now(UTC), time.monotonic())
         self._lease = Lease(
             owner=uuid.uuid4().hex,
             host=socket.gethostname(),
@@ -89,13 +104,13 @@ class HeldLease:
         return self._lease.owner
 
     def check(self) -> None:
-        if self._lost is None and datetime.now(UTC) > self._deadline:
-            self._lost = LeaseLostError(
+        if self._lost is not None:
+            raise self._lost
+        if self._deadline.passed():
+            raise LeaseRanOutError(
                 "the lease of the archive ran out before it could be renewed",
                 "the store did not answer for too long; run again, whole segments are kept",
             )
-        if self._lost is not None:
-            raise self._lost
 
     def _next(self, released: bool = False) -> Lease:
         expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
@@ -108,7 +123,7 @@ class HeldLease:
             try:
                 self._write(lease)
             except (PreconditionError, NotFoundError):
-                if not self._is_ours(lease):
+                if not self._is_ours(lease, time.monotonic()):
                     self._lost = _taken_over()
                     return
                 self._write(lease)
@@ -121,8 +136,9 @@ class HeldLease:
         self._etag = self._store.replace(layout.LOCK, dump(lease), self._etag)
 
     def _acquire(self) -> None:
-        self._deadline = datetime.now(UTC) + timedelta(seconds=self._seconds)
+        began = time.monotonic()
         lease = self._next()
+        self._deadline = self._deadline_of(lease, began)
         try:
             self._etag = self._store.put_new(layout.LOCK, dump(lease))
         except AlreadyExistsError:
@@ -143,19 +159,20 @@ class HeldLease:
 
     def _renew_loop(self) -> None:
         while not self._stop.wait(self._seconds / 3):
+            began = time.monotonic()
             lease = self._next()
             try:
                 self._write(lease)
-                self._deadline = datetime.fromisoformat(lease.expires_at)
+                self._deadline = self._deadline_of(lease, began)
             except (PreconditionError, NotFoundError):
-                if self._is_ours(lease):
+                if self._is_ours(lease, began):
                     continue
                 self._lost = _taken_over()
                 return
             except KbackupError:
                 continue  # the store may answer before the lease runs out; check() decides by the deadline
 
-    def _is_ours(self, lease: Lease) -> bool:
+    def _is_ours(self, lease: Lease, began: float) -> bool:
         """Whether a renewal whose answer was lost had taken effect."""
         try:
             held, etag = read_lease(self._store)
@@ -163,8 +180,11 @@ class HeldLease:
             return False
         if held.owner != lease.owner:
             return False
-        self._etag, self._deadline = etag, datetime.fromisoformat(held.expires_at)
+        self._etag, self._deadline = etag, self._deadline_of(held, began)
         return True
+
+    def _deadline_of(self, lease: Lease, began: float) -> _Deadline:
+        return _Deadline(datetime.fromisoformat(lease.expires_at), began + self._seconds)
 
 
 def _taken_over() -> LeaseLostError:

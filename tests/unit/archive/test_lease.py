@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, tzinfo
 
 import msgspec
 import pytest
@@ -125,6 +126,20 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
         eventually(lambda: raises(held.check))
         with pytest.raises(LeaseLostError, match="ran out before it could be renewed"):
             held.check()
+
+
+def test_a_clock_that_is_set_back_does_not_make_it_longer(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Behind:
+            return cls.fromisoformat((datetime.now(tz) - timedelta(hours=3)).isoformat())
+
+    with HeldLease(store, "cut off", QUICK) as held:
+        store.faults.append(down("replace", layout.LOCK))
+        monkeypatch.setattr("kbackup.archive.lease.datetime", Behind)
+        eventually(lambda: raises(held.check))
 
 
 def test_a_short_failure_of_the_store_does_no_harm(store: FaultyStore) -> None:
