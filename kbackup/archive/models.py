@@ -182,14 +182,67 @@ class TopicMetadata(Part, frozen=True, kw_only=True):
     configs: dict[str, str]
 
 
+class Acl(Part, frozen=True, kw_only=True):
+    """In Kafka's own words, in lower case: `resource` is topic, group, cluster or transactional_id, `pattern`
+    literal or prefixed."""
+
+    resource: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class ScramUser(Part, frozen=True, kw_only=True):
+    """A credential without its secret, which no broker gives. `mechanism` such as SCRAM-SHA-512."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+class BrokerConfig(Part, frozen=True, kw_only=True):
+    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null where it is
+    sensitive."""
+
+    broker: int | None
+    name: str
+    value: str | None
+
+
+class GroupConfig(Part, frozen=True, kw_only=True):
+    group: str
+    name: str
+    value: str | None
+
+
+class NotCarried(Part, frozen=True, kw_only=True):
+    """What of a cluster is not in a restore point. `reason`: 'not there' (the cluster has no such thing),
+    'not supported' (the broker or the client library can't tell), 'denied' (to the backup's user), or
+    'failed'."""
+
+    what: str
+    reason: Literal["not there", "not supported", "denied", "failed"]
+    why: str
+
+
 class Metadata(Document, frozen=True, kw_only=True):
-    """backups/<seq>/metadata.json: what a cluster needs beside records and groups."""
+    """backups/<seq>/metadata.json: what a cluster needs beside records and groups.
+
+    Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file."""
 
     format: Literal["kbackup-metadata"] = "kbackup-metadata"
     captured_at: str
     cluster_id: str
     brokers: int
     topics: tuple[TopicMetadata, ...]
+    acls: tuple[Acl, ...] | None = None
+    scram_users: tuple[ScramUser, ...] | None = None
+    broker_configs: tuple[BrokerConfig, ...] | None = None
+    group_configs: tuple[GroupConfig, ...] | None = None
+    not_carried: tuple[NotCarried, ...] = ()
 
 
 class Refreshed(Document, frozen=True, kw_only=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, Metadata, TopicMetadata, now
 from kbackup.errors import ClusterError, UsageError
+from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.select import Selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
@@ -92,8 +93,12 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
     ]
 
 
-def metadata(cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, brokers: int) -> Metadata:
+def metadata(
+    cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, brokers: int, groups: Iterable[str] = ()
+) -> Metadata:
+    """The settings of `topics` and of the cluster; those of `groups` too."""
     configs = cluster.topic_configs(topics)
+    settings = capture_settings(cluster.security, groups)
     return Metadata(
         captured_at=now(),
         cluster_id=cluster_id,
@@ -109,4 +114,9 @@ def metadata(cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, bro
             )
             for _, t in sorted(topics.items())
         ),
+        acls=settings.acls,
+        scram_users=settings.scram_users,
+        broker_configs=settings.broker_configs,
+        group_configs=settings.group_configs,
+        not_carried=settings.not_carried,
     )

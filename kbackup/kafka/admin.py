@@ -1,6 +1,6 @@
 """A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
 
-Its consumer groups: `group_admin`.
+Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from confluent_kafka.admin import ConfigResource, ConfigSource, ListOffsetsResul
 
 from kbackup.kafka.client import TIMEOUT, Connection, Properties
 from kbackup.kafka.group_admin import GroupAdmin
+from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.types import TopicPartition
 
 _BATCH = 2000  # names or partitions in one admin request
@@ -36,12 +37,13 @@ class Topic:
 class Cluster:
     """The admin side of one cluster. Every method raises `UnreachableError` or `ClusterError` naming it.
 
-    `groups` are its consumer groups."""
+    `groups` are its consumer groups, `security` its ACLs, users and dynamic configs."""
 
     def __init__(self, properties: Properties, role: str) -> None:
         self.connection = Connection(properties, role)
         self._admin = self.connection.admin()
         self.groups = GroupAdmin(self.connection, self._admin)
+        self.security = SecurityAdmin(self.connection, self._admin)
 
     def connect(self) -> tuple[str, int]:
         """(cluster id, number of brokers); the first thing to ask."""

@@ -1,0 +1,157 @@
+"""`kbackup diff`: what is different between two restore points, or a restore point and a cluster."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import (
+    archive_option,
+    client_file_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+)
+from kbackup.cli.output import Cell, Reporter
+from kbackup.cli.session import archive_store
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.jobs.select import Selection
+
+if TYPE_CHECKING:
+    from kbackup.jobs.diff_types import Diff, Value, View
+
+LIVE = ("source", "target")
+
+
+@click.command("diff")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@common_options
+@archive_option
+@client_file_option("source")
+@client_file_option("target")
+@key_option(
+    "backup.topics", "-t", "--topic", "--topics", help="Topics to compare: names or /regex/. Empty: all."
+)
+@key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
+@key_option(
+    "backup.groups", "-g", "--group", "--groups", help="Groups to compare: names or /regex/. Empty: all."
+)
+@key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
+@key_options("backup.isolation_level")
+@click.option("--exit-code", is_flag=True, help="End with 3 where there are differences, not with 0.")
+@s3_options
+@pass_frame
+def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
+    """Show what became different from A to B: topics, configs, offsets, groups, ACLs, users.
+
+    A and B are restore points (a number, or latest), or a cluster as it is now: source or target, by that section of
+    the configuration. Offsets of a restore point are those archived, of a cluster those that a backup would read to.
+    """
+    from kbackup.jobs.diff import diff
+
+    take = _views(frame)
+    found = diff(take(a), take(b))
+    _show(found, frame.reporter)
+    frame.reporter.document(found)
+    return EXIT_LOSS if exit_code and not found.same else EXIT_OK
+
+
+def _views(frame: Frame) -> Callable[[str], View]:
+    """What makes a view of a name."""
+    from kbackup.jobs.diff_views import live_view, point_view
+
+    options = frame.config.backup
+    topics = Selection.of(options.topics, options.exclude_topics)
+    groups = Selection.of(options.groups, options.exclude_groups)
+
+    @functools.cache
+    def archive() -> Archive:
+        return open_archive(archive_store(frame))
+
+    def take(name: str) -> View:
+        if name in LIVE:
+            properties = frame.config.source if name == "source" else frame.config.target
+            return live_view(properties, name, topics, groups, options.isolation_level)
+        if name != "latest" and not name.isdecimal():
+            raise UsageError(
+                f"{name!r} is nothing that can be compared", "name a restore point, latest, source or target"
+            )
+        return point_view(archive(), archive().restore_point(name), topics, groups)
+
+    return take
+
+
+def _show(found: Diff, reporter: Reporter) -> None:
+    reporter.note(f"from {found.a} to {found.b}")
+    _table(
+        reporter,
+        ("topic", "change", "partitions", "replication"),
+        [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in found.topics],
+    )
+    configs = [value for topic in found.topics for value in topic.configs]
+    _table(reporter, ("topic", "config", "change", "before", "after"), map(_value, configs))
+    _table(
+        reporter,
+        ("topic", "partition", "start", "end", "added"),
+        [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in found.offsets],
+    )
+    _table(
+        reporter,
+        ("group", "change", "topic", "partition", "before", "after"),
+        [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in found.groups for m in g.moved],
+    )
+    _table(
+        reporter,
+        ("acl", "principal", "host", "permission", "operation", "resource", "name", "pattern"),
+        [
+            (
+                *(d.change, d.acl.principal, d.acl.host, d.acl.permission, d.acl.operation),
+                *(d.acl.resource, d.acl.name, d.acl.pattern),
+            )
+            for d in found.acls
+        ],
+    )
+    _table(reporter, ("user", "mechanism", "change", "before", "after"), map(_value, found.users))
+    _table(reporter, ("broker", "config", "change", "before", "after"), map(_value, found.broker_configs))
+    _table(reporter, ("group", "config", "change", "before", "after"), map(_value, found.group_configs))
+    for what, why in found.not_compared.items():
+        reporter.note(f"not compared: {what} ({why})")
+    reporter.line("there are no differences" if found.same else _sum(found))
+
+
+def _table(reporter: Reporter, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
+    """Followed by an empty line; nothing where there are no rows."""
+    found = list(rows)
+    if found:
+        reporter.table(columns, found)
+        reporter.line()
+
+
+def _value(value: Value) -> tuple[Cell, ...]:
+    return value.owner, value.name, value.change, value.before, value.after
+
+
+def _change(before: int | None, after: int | None) -> str:
+    if before == after:
+        return f"{after:,}" if after is not None else "-"
+    return " -> ".join("-" if number is None else f"{number:,}" for number in (before, after))
+
+
+def _sum(found: Diff) -> str:
+    added = sum(max(0, o.added) for o in found.offsets)
+    counts = (
+        (len(found.topics), "topics"),
+        (len(found.offsets), f"partitions ({added:,} new offsets)"),
+        (len(found.groups), "groups"),
+        (len(found.acls), "ACLs"),
+        (len(found.users), "users"),
+        (len(found.broker_configs) + len(found.group_configs), "settings of brokers and groups"),
+    )
+    return "different: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)

@@ -1,0 +1,120 @@
+"""Restore points and live clusters as views that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kbackup.archive.models import Groups, Manifest, Metadata, TopicMetadata
+from kbackup.archive.reader import Archive
+from kbackup.jobs import capture
+from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, GROUP_CONFIGS, USERS
+from kbackup.jobs.diff_types import TopicView, View
+from kbackup.jobs.select import Selection
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+
+
+def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
+    """A restore point. What its run did not look at is there as of the run that did."""
+    points = {m.seq: m for m in archive.restore_points}
+    wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
+    states = [t for t in point.topics if t.name in wanted]
+    metadata = {seq: archive.metadata(points[seq]) for seq in {point.seq, *(t.captured for t in states)}}
+    known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
+    stood: dict[str, dict[tuple[str, int], int]] = {}
+    for seq in {t.captured for t in states}:
+        captured = {t.name for t in states if t.captured == seq}
+        _add_groups(stood, archive.groups(points[seq]), captured, groups)
+    views = {
+        t.name: _topic_view(
+            t.id,
+            t.incarnation,
+            {p.partition: (p.log_start, p.end) for p in t.partitions},
+            known[t.captured].get(t.name),
+        )
+        for t in states
+    }
+    name = f"restore point {point.seq}"
+    return _view(name, metadata[point.seq], views, stood, groups)
+
+
+def live_view(
+    properties: Properties, role: str, topics: Selection, groups: Selection, isolation: str
+) -> View:
+    """The cluster as a backup would find it now."""
+    cluster = Cluster(properties, role)
+    cluster_id, brokers = cluster.connect()
+    found = cluster.topics(topics.topics(cluster.topic_names()))
+    captured = capture.groups(cluster, groups, set(found))
+    live = capture.live_topics(cluster, found, isolation)
+    metadata = capture.metadata(cluster, found, cluster_id, brokers, (g.group for g in captured.groups))
+    known = {t.name: t for t in metadata.topics}
+    views = {
+        t.name: _topic_view(
+            t.id, None, {number: (p.start, p.end) for number, p in t.partitions.items()}, known[t.name]
+        )
+        for t in live
+    }
+    stood: dict[str, dict[tuple[str, int], int]] = {}
+    _add_groups(stood, captured, set(found), groups)
+    return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups)
+
+
+def _topic_view(
+    id: str, incarnation: int | None, partitions: dict[int, tuple[int, int]], known: TopicMetadata | None
+) -> TopicView:
+    if known is None:
+        return TopicView(id, incarnation, partitions, None, None)
+    return TopicView(id, incarnation, partitions, known.replication_factor, known.configs)
+
+
+def _add_groups(
+    found: dict[str, dict[tuple[str, int], int]], captured: Groups, topics: set[str], selection: Selection
+) -> None:
+    for group in captured.groups:
+        offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in topics}
+        if offsets and selection.matches(group.group):
+            found.setdefault(group.group, {}).update(offsets)
+
+
+def _view(
+    name: str,
+    metadata: Metadata,
+    topics: dict[str, TopicView],
+    groups: dict[str, dict[tuple[str, int], int]],
+    selection: Selection,
+) -> View:
+    users, brokers, configs = metadata.scram_users, metadata.broker_configs, metadata.group_configs
+    return View(
+        name=name,
+        cluster_id=metadata.cluster_id,
+        topics=topics,
+        groups=groups,
+        acls=None if metadata.acls is None else frozenset(metadata.acls),
+        users=None if users is None else {(u.user, u.mechanism): u.iterations for u in users},
+        broker_configs=None if brokers is None else {(_broker(c.broker), c.name): c.value for c in brokers},
+        group_configs=None
+        if configs is None
+        else {(c.group, c.name): c.value for c in configs if selection.matches(c.group)},
+        unknown=_unknown(metadata),
+    )
+
+
+def _broker(number: int | None) -> str:
+    return "all brokers" if number is None else f"broker {number}"
+
+
+def _unknown(metadata: Metadata) -> dict[str, str]:
+    """Why something was not captured."""
+    told = {n.what: n.why for n in metadata.not_carried}
+    lists: Iterable[tuple[str, object]] = (
+        (ACLS, metadata.acls),
+        (USERS, metadata.scram_users),
+        (BROKER_CONFIGS, metadata.broker_configs),
+        (GROUP_CONFIGS, metadata.group_configs),
+    )
+    return {
+        what: told.get(what, "an older version of kbackup did not capture them")
+        for what, found in lists
+        if found is None
+    }

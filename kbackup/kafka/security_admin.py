@@ -1,0 +1,251 @@
+"""What of a cluster is neither topics nor groups, as the admin API shows it: ACLs, SCRAM users, and the configs that
+were set at run time on brokers and groups; and the changes that a restore makes to them.
+
+A cluster need not tell of each of these, and may do without: that is an answer (`Untold`), not an error.
+
+librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name): it is seen in what each
+broker says it inherits, so one that every broker overrides stays hidden, and it can't be set.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kbackup.kafka.client import TIMEOUT, Connection
+
+Reason = Literal["not there", "not supported", "denied", "failed"]
+"""The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
+
+_BATCH = 1000  # groups in one request
+_REASONS: dict[int, Reason] = {
+    KafkaError.SECURITY_DISABLED: "not there",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "denied",
+    KafkaError._UNSUPPORTED_FEATURE: "not supported",
+    KafkaError.UNSUPPORTED_VERSION: "not supported",
+    KafkaError.INVALID_REQUEST: "not supported",
+}
+_CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker
+
+
+@dataclass(frozen=True, slots=True)
+class Untold:
+    """A cluster's answer that holds nothing."""
+
+    reason: Reason
+    why: str
+
+
+class AclRule(NamedTuple):
+    """In Kafka's own words, in lower case: `resource` is topic, group, cluster or transactional_id, `pattern`
+    literal or prefixed."""
+
+    resource: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class Credential(NamedTuple):
+    """`mechanism` as clients call it: SCRAM-SHA-512."""
+
+    user: str
+    mechanism: str
+    iterations: int
+
+
+class Setting(NamedTuple):
+    """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
+    default of brokers. `value` is None where it is sensitive: brokers never tell."""
+
+    owner: str
+    name: str
+    value: str | None
+
+
+class SecurityAdmin:
+    """What is asked for comes sorted."""
+
+    def __init__(self, connection: Connection, admin: AdminClient) -> None:
+        self.connection = connection
+        self._admin = admin
+
+    def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
+        """Every ACL, and in words those of a kind that the client library doesn't know."""
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            None,  # type: ignore[arg-type]  # any name, as documented
+            ResourcePatternType.ANY,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        found = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), "describing ACLs")
+        if isinstance(found, Untold):
+            return found
+        rules = sorted(_rule(binding) for binding in found)
+        strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
+        return [r for r in rules if r not in set(strange)], [_words(r) for r in strange]
+
+    def users(self) -> list[Credential] | Untold:
+        """Each SCRAM credential there is; its secret stays with the broker."""
+        asked: Any = self._admin.describe_user_scram_credentials(request_timeout=TIMEOUT)
+        found = self._ask(asked, "describing SCRAM users")
+        if isinstance(found, Untold):
+            return found
+        return sorted(
+            Credential(user, info.mechanism.name.replace("_", "-"), info.iterations)
+            for user, described in found.items()
+            for info in described.scram_credential_infos
+        )
+
+    def brokers(self) -> list[int] | Untold:
+        found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
+        return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
+
+    def broker_configs(self) -> list[Setting] | Untold:
+        """The dynamic configs of brokers, and their cluster-wide default."""
+        brokers = self.brokers()
+        if isinstance(brokers, Untold):
+            return brokers
+        asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
+        own, of_all = (
+            ConfigSource.DYNAMIC_BROKER_CONFIG.value,
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
+        )
+        found: set[Setting] = set()
+        for broker, futures in asked:
+            (future,) = futures.values()
+            entries = self._ask(future, f"reading configs of broker {broker}")
+            if isinstance(entries, Untold):
+                return entries
+            found |= {
+                Setting(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
+                for e in entries.values()
+                if e.source in (own, of_all)
+            }
+        return sorted(found, key=_by_name)
+
+    def group_configs(self, groups: Iterable[str]) -> list[Setting] | Untold:
+        """The configs set on `groups`."""
+        names = sorted(groups)
+        found: list[Setting] = []
+        for at in range(0, len(names), _BATCH):
+            resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
+            for resource, future in self._describe(resources).items():
+                entries = self._ask(future, f"reading configs of group {resource.name}")
+                if isinstance(entries, Untold):
+                    return entries
+                found += [
+                    Setting(resource.name, e.name, None if e.is_sensitive else e.value)
+                    for e in entries.values()
+                    if e.source == ConfigSource.GROUP_CONFIG.value
+                ]
+        return sorted(found, key=_by_name)
+
+    def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+        """Make each; '' or why it was refused."""
+        if not rules:
+            return {}
+        bindings = {_binding(rule): rule for rule in rules}
+        futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
+        return {
+            bindings[binding]: _refusal(self._ask(future, f"creating an ACL {_words(bindings[binding])}"))
+            for binding, future in futures.items()
+        }
+
+    def set_broker_config(self, broker: str, name: str, value: str) -> str:
+        """'' or why it was refused."""
+        return self._set(ConfigResource(ResourceType.BROKER, broker), name, value, f"of broker {broker}")
+
+    def set_group_config(self, group: str, name: str, value: str) -> str:
+        return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
+
+    def _set(self, resource: ConfigResource, name: str, value: str, of: str) -> str:
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(entry)
+        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
+        return _refusal(self._ask(future, f"setting {name} {of}"))
+
+    def _describe(self, resources: list[ConfigResource]) -> Mapping[ConfigResource, Future[Any]]:
+        described: Mapping[ConfigResource, Future[Any]] = self._admin.describe_configs(
+            resources, request_timeout=TIMEOUT
+        )
+        return described
+
+    def _ask(self, future: Future[Any], doing: str) -> Any:
+        """The answer, or `Untold`."""
+        try:
+            return future.result(timeout=TIMEOUT * 2)
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
+            return Untold(_REASONS.get(error.code(), "failed"), self.connection.error(error, doing).message)
+        except concurrent.futures.TimeoutError:
+            return Untold("failed", f"{self.connection.address} did not answer {doing}")
+
+
+def _refusal(answer: object) -> str:
+    return answer.why if isinstance(answer, Untold) else ""
+
+
+def _by_name(setting: Setting) -> tuple[str, str]:
+    return setting.owner, setting.name
+
+
+def _rule(binding: AclBinding) -> AclRule:
+    resource = _word(binding.restype)
+    return AclRule(
+        _CLUSTER if resource == "broker" else resource,
+        binding.name,
+        _word(binding.resource_pattern_type),
+        binding.principal,
+        binding.host,
+        _word(binding.operation),
+        _word(binding.permission_type),
+    )
+
+
+def _binding(rule: AclRule) -> AclBinding:
+    return AclBinding(
+        "broker" if rule.resource == _CLUSTER else rule.resource,
+        rule.name,
+        rule.pattern,
+        rule.principal,
+        rule.host,
+        rule.operation,
+        rule.permission,
+    )
+
+
+def _words(rule: AclRule) -> str:
+    return (
+        f"{rule.permission} {rule.operation} for {rule.principal} from {rule.host} "
+        f"on {rule.resource} {rule.name} ({rule.pattern})"
+    )
+
+
+def _word(kind: Any) -> str:
+    return str(kind.name).lower()
