@@ -6,6 +6,7 @@
     ├── NoArchiveError          10   nothing that can be read as an archive
     ├── LockedError             11   another writer holds the lease
     ├── LeaseLostError          11   our lease was taken over
+    ├── WrongKeyError           12   the key of an encrypted archive is wrong, missing, or of no use there
     ├── CorruptError            13   bytes that are not what the format or the manifest says
     ├── UnreachableError        14   source, target or store can't be reached or denies us
     ├── ClusterError             1   the cluster answered with an error
@@ -73,6 +74,12 @@ class LockedError(KbackupError):
 
 class LeaseLostError(KbackupError):
     exit_code = 11
+
+
+class WrongKeyError(KbackupError):
+    """The key-encryption key does not fit the archive: another one, none, or one where nothing is encrypted."""
+
+    exit_code = 12
 
 
 class CorruptError(KbackupError):

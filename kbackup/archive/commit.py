@@ -27,7 +27,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
-from kbackup.store.base import Store
+from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 
 _THREADS = 8
@@ -38,7 +38,7 @@ def open_or_create(store: Store) -> Archive:
     try:
         return open_archive(store)
     except NoArchiveError:
-        info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now())
+        info = ArchiveInfo(id=uuid.uuid4().hex, created_at=now(), encryption=encryption_of(store))
     check_conditional_writes(store, "check")
     with suppress(AlreadyExistsError):  # another run made it just now: the one that is there counts
         store.put_new(layout.ARCHIVE, dump(info))

@@ -40,6 +40,7 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
     format: Literal["kbackup-archive"] = "kbackup-archive"
     id: str
     created_at: str
+    encryption: str | None = None
 
 
 class PartitionState(Part, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from kbackup.archive import layout
+from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import ArchiveInfo, Document, Groups, Manifest, Metadata, TopicState, load
 from kbackup.archive.segments import Segment, Starts, decode_segments, decode_starts, starts_of
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, UsageError
@@ -170,11 +171,14 @@ class Archive:
 
 
 def open_archive(store: Store) -> Archive:
-    """`NoArchiveError` where there is none; `CorruptError` for one in a version not known here."""
+    """`NoArchiveError` where there is none; `CorruptError` for one in a version not known here; `WrongKeyError` where
+    it is encrypted and the store is not, or the other way round."""
     try:
         data = store.get(layout.ARCHIVE)
     except NotFoundError as error:
         raise NoArchiveError(
             f"there is no archive at {store.url}", "check the address, or make one with 'kbackup backup'"
         ) from error
-    return Archive(store, load(ArchiveInfo, data, layout.ARCHIVE))
+    info = load(ArchiveInfo, data, layout.ARCHIVE)
+    check_encryption(store, info)
+    return Archive(store, info)

@@ -38,6 +38,7 @@ COMMANDS = {
 }
 """Command: (module, short help)."""
 
+    "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
 
 class LazyGroup(click.Group):
     """Knows its commands by `COMMANDS` and imports one when it is called or asked for help."""

@@ -191,3 +191,4 @@ s3_options = options(
     key_option("s3.path_style", "--s3-path-style/--no-s3-path-style"),
 )
 spark_options = key_option("spark.master")
+    key_option("encryption.key", "--encryption-key"),

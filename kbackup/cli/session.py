@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def archive_store(frame: Frame) -> Store:
     """The store of the archive that the command is about."""
-    return open_store(frame.archive, frame.config.s3)
+    return open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "")
 
 
 @contextmanager

@@ -39,8 +39,22 @@ S3_DOCS = {
     "ca_bundle": "A PEM file of certificates to trust, in place of the system's.",
     "requester_pays": "Accept the bill of reading somebody else's bucket.",
     "expected_bucket_owner": "The account that must own the bucket.",
+    "object_lock_mode": "Put objects under retention when they are written; the bucket must have object lock.",
+    "object_lock_days": "For how many days.",
 }
 """The meaning of `[s3]`'s keys; the keys themselves are the fields of `S3Options`."""
+
+
+class Encryption(msgspec.Struct, frozen=True, kw_only=True):
+    """`[encryption]`"""
+
+    key: Annotated[
+        str | None,
+        Meta(
+            description="The key that the archive is encrypted under: `file:/path`, `env:NAME` or `command:program arguments`. "
+            "Unset: kbackup encrypts nothing."
+        ),
+    ] = None
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +173,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return list(redact(msgspec.to_builtins(self)).items())
+    encryption: Encryption = msgspec.field(default_factory=Encryption)

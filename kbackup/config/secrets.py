@@ -8,7 +8,7 @@ from collections.abc import Mapping
 HIDDEN = "********"
 
 _SECRET = re.compile(
-    r"passw|passphrase|secret|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._]config|assertion[._]private",
+    r"^encryption\.key$|passw|passphrase|secret|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._]config|assertion[._]private",
     re.IGNORECASE,
 )
 _LOCATES = re.compile(r"(location|url|uri|file|path|_id|\.id)$", re.IGNORECASE)

@@ -14,9 +14,21 @@ __all__ = ["S3Options", "Store", "open_store"]
 _HINT = "write s3://bucket/prefix, file:///path or a path"
 
 
-def open_store(url: str, options: S3Options | None = None) -> Store:
-    """The store at `s3://bucket/prefix`, `file:///path` or a path. Nothing is asked or made before its first
-    use."""
+def open_store(url: str, options: S3Options | None = None, key: str = "") -> Store:
+    """The store at `s3://bucket/prefix`, `file:///path` or a path; with `key` (`encryption.key`) what is encrypted
+    by it. Nothing is asked or made before its first use."""
+    store = _plain_store(url, options)
+    return _encrypted(store, key) if key else store
+
+
+def _encrypted(store: Store, key: str) -> Store:
+    from kbackup.store.crypt import CryptStore
+    from kbackup.store.crypt.keyring import Keyring
+
+    return CryptStore(store, Keyring(store, key))
+
+
+def _plain_store(url: str, options: S3Options | None) -> Store:
     scheme, separator, rest = url.partition("://")
     if not separator:
         if not url or url.startswith("file:"):

@@ -185,6 +185,12 @@ class Store(Protocol):
         ...
 
 
+def encryption_of(store: Store) -> str | None:
+    """How `store` encrypts what it is given (`formats/encryption.md`); None where it does not."""
+    found: str | None = getattr(store, "encryption", None)
+    return found
+
+
 def give_up(upload: Upload, error: BaseException | None) -> None:
     """Abort `upload` because of `error`, whose place a failure of the abort must not take."""
     try:

@@ -15,6 +15,10 @@ MAX_PART = 512 * MIB
 
 Sse = Literal["", "AES256", "aws:kms"]
 Checksum = Literal["crc64nvme", "none"]
+LockMode = Literal["", "GOVERNANCE", "COMPLIANCE"]
+
+NOT_LOCKED = ("lock.json", "check/")
+"""What is replaced all the time, and what is removed at once: kept for weeks, it would only pile up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,7 @@ class S3Options:
     CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
     most `parts_in_flight` + 1 parts in memory. Timeouts are in seconds. `requester_pays` accepts the bill of
     reading somebody else's bucket; `expected_bucket_owner` is an account id that the store compares.
+    `object_lock_mode` and `_days` put every object under retention when it is written, but for `NOT_LOCKED`.
     """
 
     endpoint_url: str = ""
@@ -46,6 +51,8 @@ class S3Options:
     ca_bundle: str = ""
     requester_pays: bool = False
     expected_bucket_owner: str = ""
+    object_lock_mode: LockMode = ""
+    object_lock_days: int = 0
 
     def __post_init__(self) -> None:
         if not MIN_PART <= self.part_size <= MAX_PART:
@@ -58,7 +65,22 @@ class S3Options:
             raise UsageError(
                 "an access key id and a secret access key only work together", "set both or none"
             )
+        if self.sse_kms_key_id and self.sse != "aws:kms":
+            raise UsageError("a KMS key id alone encrypts nothing", "set s3.sse to aws:kms")
+        self._check_lock()
         self._check_endpoint()
+
+    def _check_lock(self) -> None:
+        if self.object_lock_days < 0 or bool(self.object_lock_mode) != bool(self.object_lock_days):
+            raise UsageError(
+                "object lock takes a mode and a number of days",
+                "set s3.object_lock_mode and s3.object_lock_days, or neither",
+            )
+        if self.object_lock_mode and self.checksum == "none":
+            raise UsageError(
+                "object lock takes checksums: stores want one with what they lock",
+                "set s3.checksum to crc64nvme",
+            )
 
     def _check_endpoint(self) -> None:
         if not self.endpoint_url:

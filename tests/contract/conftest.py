@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
 from scripts.dev.s3 import S3Server
 
 PART = 5 << 20
@@ -64,11 +67,31 @@ class S3Place(Place):
         return [upload["Key"] for upload in found]
 
 
-@pytest.fixture(params=["file", "moto", "minio"])
+class EncryptedPlace(Place):
+    """Another place, where everything is encrypted."""
+
+    def __init__(self, inner: Place, folder: Path) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.key = folder / "key"
+        self.key.write_text(generate_key())
+
+    def store(self) -> Store:
+        return CryptStore(self.inner.store(), Keyring(self.inner.store(), f"file:{self.key}"))
+
+    def unfinished(self) -> list[str]:
+        return self.inner.unfinished()
+
+
+@pytest.fixture(params=["file", "moto", "minio", "encrypted-file", "encrypted-minio"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "file":
-        return FilePlace(tmp_path / "archive")
-    return S3Place(request.getfixturevalue(f"{request.param}_server"))
+    name = request.param.removeprefix("encrypted-")
+    place: Place = (
+        FilePlace(tmp_path / "archive")
+        if name == "file"
+        else S3Place(request.getfixturevalue(f"{name}_server"))
+    )
+    return EncryptedPlace(place, tmp_path) if name != request.param else place
 
 
 @pytest.fixture(params=["moto", "minio"])

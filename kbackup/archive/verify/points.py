@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
+from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import ArchiveInfo, Groups, Intent, Lease, Manifest, Refreshed, load
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
@@ -47,7 +48,9 @@ def numbers(sizes: Sizes) -> dict[int, set[str]]:
 def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
     points = Points()
     with findings.catching(layout.ARCHIVE):
-        points.archive_id = load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE).id
+        info = load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
+        check_encryption(store, info)
+        points.archive_id = info.id
     if layout.LOCK in sizes:
         with findings.catching(layout.LOCK):
             load(Lease, store.get(layout.LOCK), layout.LOCK)

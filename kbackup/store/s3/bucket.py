@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kbackup.errors import DeniedError, OutcomeUnknownError, StoreError, UnreachableError
 from kbackup.store.base import MAX_KEY_BYTES, check_key
-from kbackup.store.options import S3Options
+from kbackup.store.options import NOT_LOCKED, S3Options
 from kbackup.store.s3.client import attempts, client_of
 from kbackup.store.s3.errors import from_boto, status_of
 
@@ -62,6 +63,16 @@ class Bucket:
             "StorageClass": options.storage_class,
         }
         return {name: value for name, value in args.items() if value}
+
+    def retention(self, key: str) -> dict[str, Any]:
+        """More of them where the object of that key is put under retention."""
+        options = self.options
+        if not options.object_lock_mode or key.startswith(NOT_LOCKED):
+            return {}
+        return {
+            "ObjectLockMode": options.object_lock_mode,
+            "ObjectLockRetainUntilDate": datetime.now(UTC) + timedelta(days=options.object_lock_days),
+        }
 
     def full(self, key: str) -> str:
         """The store's key as the bucket's."""

@@ -48,7 +48,11 @@ _DENIED = {
     "InvalidToken": "the session token is not valid: get new credentials",
     "RequestTimeTooSkewed": "set this machine's clock",
 }
-_RIGHTS = "check the credentials' rights (without s3:ListBucket, missing objects are denied as well)"
+_RIGHTS = (
+    "check the credentials' rights (without s3:ListBucket, missing objects are denied as well), and "
+    "s3.expected_bucket_owner where that is set"
+)
+_UNLOCKED = "s3.object_lock_mode needs a bucket that was made with object lock"
 _DAMAGED = {"BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "InvalidDigest"}
 _FULL = {"XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "QuotaExceeded", "InsufficientStorage"}
 _REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
@@ -138,6 +142,8 @@ def _from_answer(what: str, error: boto.ClientError, lost: bool) -> KbackupError
         return ConflictError(said, "another writer was faster; run again")
     if code in {"NoSuchKey", "NotFound"} or status == 404:
         return NotFoundError(f"{what} does not exist")
+    if code == "InvalidRequest" and "lock" in text.lower():
+        return UsageError(said, _UNLOCKED)
     if code == "InvalidObjectState":
         return StoreError(said, "the object is in an archive tier: restore it there first")
     if status in {401, 403} or code in _DENIED:

@@ -173,7 +173,11 @@ class S3Upload:
         )
         with self._bucket.asking(self._key):
             reply = self._bucket.client.create_multipart_upload(
-                **self._bucket.common, **self._bucket.create, **check, Key=self._full
+                **self._bucket.common,
+                **self._bucket.create,
+                **self._bucket.retention(self._key),
+                **check,
+                Key=self._full,
             )
         return reply["UploadId"]
 

@@ -46,7 +46,8 @@ def crc_from(text: str) -> int:
 
 def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
     """One PutObject; returns the etag. `OutcomeUnknownError` where an answer was lost on the way."""
-    args = {**bucket.common, **bucket.create, **condition, "Key": bucket.full(key), "Body": body}
+    args = {**bucket.common, **bucket.create, **bucket.retention(key), **condition}
+    args |= {"Key": bucket.full(key), "Body": body}
     args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)
 
     def send() -> str:

@@ -29,6 +29,7 @@ SECRETS = [
     "spark.conf.spark.hadoop.fs.s3a.secret.key",
     "spark.conf.spark.ssl.keyPassword",
     "spark.conf.spark.authenticate.secret",
+    "encryption.key",
 ]
 OPEN = [
     "source.bootstrap.servers",
@@ -48,7 +49,11 @@ OPEN = [
 def test_what_is_secret() -> None:
     assert [path for path in SECRETS if not is_secret(path)] == []
     assert [path for path in OPEN if is_secret(path)] == []
-    assert {path for path in KEYS if is_secret(path)} == {"s3.secret_access_key", "s3.session_token"}
+    assert {path for path in KEYS if is_secret(path)} == {
+        "s3.secret_access_key",
+        "s3.session_token",
+        "encryption.key",
+    }
 
 
 @pytest.fixture

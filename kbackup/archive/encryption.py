@@ -1,0 +1,31 @@
+"""Whether an archive is encrypted, and a store that is opened with or without a key fits it."""
+
+from __future__ import annotations
+
+from kbackup.archive import layout
+from kbackup.archive.models import ArchiveInfo
+from kbackup.errors import CorruptError, WrongKeyError
+from kbackup.store.base import Store, encryption_of
+
+KNOWN = {None, "kbackup-encryption-1"}
+
+
+def check_encryption(store: Store, info: ArchiveInfo) -> None:
+    """`WrongKeyError` where a key is missing or too many. That it is the right one shows in reading."""
+    given = encryption_of(store)
+    if given == info.encryption:
+        return
+    if info.encryption not in KNOWN:
+        raise CorruptError(
+            f"file {layout.ARCHIVE} says encryption {info.encryption!r}, which is not known here",
+            "use the kbackup that wrote it, or a newer one",
+        )
+    if given is None:
+        raise WrongKeyError(
+            f"archive {store.url} is encrypted, and no key is given",
+            "set encryption.key (or --encryption-key)",
+        )
+    raise WrongKeyError(
+        f"archive {store.url} is not encrypted, but a key is given",
+        "an archive stays what it was made as: remove encryption.key, or make another archive",
+    )

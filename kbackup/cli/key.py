@@ -1,0 +1,104 @@
+"""`kbackup key`: the keys of encrypted archives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import plural
+from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.session import archive_store
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.store.crypt.kek import check_source, generate_key, load_kek
+
+
+@click.group("key")
+@common_options
+def command() -> None:
+    """Keys of encrypted archives: make one, list those of an archive, hand an archive over to another one."""
+
+
+@command.command("generate")
+@click.argument("file", type=click.Path(path_type=Path))
+@common_options
+@pass_frame
+def generate(frame: Frame, file: Path) -> None:
+    """Write a new key to FILE, which only its owner may read. Keep a copy elsewhere: without it the archive is lost."""
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise UsageError(
+            f"{file}: {(error.strerror or str(error)).lower()}", "name a file that is not there yet"
+        ) from error
+    with os.fdopen(handle, "w", encoding="ascii") as out:
+        out.write(generate_key() + "\n")
+        out.flush()
+        os.fsync(out.fileno())
+    name = load_kek(f"file:{file}").name
+    frame.reporter.line(f'key {name} is in {file}: set encryption.key = "file:{file.absolute()}"')
+    frame.reporter.document({"file": str(file), "key": name})
+
+
+@command.command("list")
+@archive_argument
+@common_options
+@archive_option
+@s3_options
+@pass_frame
+def show(frame: Frame) -> None:
+    """List an archive's files of data keys, and whether the key that is given opens them."""
+    from kbackup.jobs.keys import held_keys
+
+    store = archive_store(frame)
+    held = held_keys(store)
+    frame.reporter.table(
+        ("file", "created at", "under key", "data keys", "opens"),
+        [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in held],
+    )
+    frame.reporter.document({"archive": store.url, "files": held})
+
+
+@command.command("rotate")
+@archive_argument
+@click.option(
+    "--to",
+    "new",
+    required=True,
+    metavar="KEY",
+    help="The new key: file:/path, env:NAME or command:program arguments.",
+)
+@common_options
+@archive_option
+@s3_options
+@pass_frame
+def rotate(frame: Frame, new: str) -> int:
+    """Hand an archive's data keys over to another key; what they encrypt is not touched.
+
+    Waits for no other writer: it needs the lease. After a crash run it again. Ends with exit code 3 where a file under
+    the old key could not be deleted.
+    """
+    from kbackup.jobs.keys import rotate_keys
+
+    check_source(new)
+    store = archive_store(frame)
+    done = rotate_keys(store, new, frame.config.backup.lease_seconds)
+    for failed in done.left:
+        frame.reporter.warning(f"{failed.key} is still under the old key: {failed.error.message}")
+    frame.reporter.line(
+        f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
+        f"{plural(len(done.removed), 'file')} removed"
+    )
+    frame.reporter.document(
+        {
+            "archive": store.url,
+            "key": done.kek,
+            "data_keys": done.keys,
+            "file": done.file,
+            "removed": done.removed,
+            "left": [failed.key for failed in done.left],
+        }
+    )
+    return EXIT_LOSS if done.left else EXIT_OK

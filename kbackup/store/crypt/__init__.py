@@ -1,0 +1,160 @@
+"""A store whose objects are encrypted before they reach another one (`formats/encryption.md` has the bytes)."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kbackup.errors import StoreError
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
+from kbackup.store.crypt.frames import (
+    HEADER,
+    Cipher,
+    decode_header,
+    new_header,
+    open_frames,
+    plain_size,
+    seal_frames,
+)
+from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.read import Reader
+from kbackup.store.crypt.upload import CryptUpload
+
+PLAIN = ("archive.json", "lock.json")
+PLAIN_FOLDER = "check/"
+"""What is needed to say that there is an archive and who writes to it, and what a store is tried with."""
+
+
+class CryptStore:
+    """`Store` over `inner`; sizes and checksums are those of the plain bytes. `keys/` is its own and no key here.
+
+    An object is read under its own name alone. An older version of it, put back under its name, is genuine: that
+    is for whoever knows what it should hold to notice.
+    """
+
+    encryption = "kbackup-encryption-1"
+    """What archive.json says of such an archive."""
+
+    def __init__(self, inner: Store, keyring: Keyring) -> None:
+        self._inner = inner
+        self._keyring = keyring
+        self._reader = Reader(inner, keyring)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CryptStore, (self._inner, self._keyring)
+
+    @property
+    def url(self) -> str:
+        return self._inner.url
+
+    @property
+    def keyring(self) -> Keyring:
+        return self._keyring
+
+    @property
+    def inner(self) -> Store:
+        return self._inner
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_etag(key)[0]
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        plain = self._is_plain(key)
+        data, etag = self._inner.get_with_etag(key)
+        return data if plain else self._opened(key, data), etag
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self.open_range(key, start, length))
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if self._is_plain(key):
+            yield from self._inner.open_range(key, start, length)
+        elif length > 0:
+            yield from self._reader.chunks(key, start, length)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if self._is_plain(key):
+            yield from self._inner.fill(key, start, into)
+        elif into:
+            yield from self._reader.fill(key, start, into)
+
+    def put(self, key: str, data: Buffer) -> str:
+        return self._inner.put(key, self._sealed(key, data))
+
+    def put_new(self, key: str, data: Buffer) -> str:
+        return self._inner.put_new(key, self._sealed(key, data))
+
+    def replace(self, key: str, data: Buffer, etag: str) -> str:
+        return self._inner.replace(key, self._sealed(key, data), etag)
+
+    def upload(self, key: str) -> Upload:
+        if self._is_plain(key):
+            return self._inner.upload(key)
+        made = self._keyring.current()
+        header = new_header(made.id)
+        return CryptUpload(self._inner.upload(key), header, Cipher(made.key, header, key), key)
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        for info in self._inner.list(prefix, start_after):
+            if not info.key.startswith(KEYS):
+                yield self._seen(info)
+
+    def list_dirs(self, prefix: str = "") -> Iterator[str]:
+        if prefix.startswith(KEYS):
+            return
+        for name in self._inner.list_dirs(prefix):
+            if f"{prefix}{name}/" != KEYS:
+                yield name
+
+    def stat(self, key: str) -> ObjectInfo:
+        self._is_plain(key)
+        return self._seen(self._inner.stat(key))
+
+    def checksum(self, key: str) -> int | None:
+        """What the store keeps is a checksum of encrypted bytes."""
+        if self._is_plain(key):
+            return self._inner.checksum(key)
+        self._inner.stat(key)
+        return None
+
+    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
+        failed: builtins.list[Failed] = []
+
+        def ours() -> Iterator[str]:
+            for key in keys:
+                if key.startswith(KEYS):
+                    failed.append(Failed(key, _reserved(key)))
+                else:
+                    yield key
+
+        return self._inner.delete(ours()) + failed
+
+    def _seen(self, info: ObjectInfo) -> ObjectInfo:
+        return info if _stays_plain(info.key) else info._replace(size=plain_size(info.size))
+
+    def _is_plain(self, key: str) -> bool:
+        """Whether an object of that name is not encrypted; `StoreError` for what is no name here."""
+        if check_key(key).startswith(KEYS):
+            raise _reserved(key)
+        return _stays_plain(key)
+
+    def _sealed(self, key: str, data: Buffer) -> Buffer:
+        if self._is_plain(key):
+            return data
+        made = self._keyring.current()
+        header = new_header(made.id)
+        return header.encode() + seal_frames(Cipher(made.key, header, key), view_of(data), 0, last=True)
+
+    def _opened(self, key: str, data: bytes) -> bytes:
+        header = decode_header(data, key)
+        cipher = Cipher(self._keyring.find(header.key_id, key), header, key)
+        return bytes(open_frames(cipher, memoryview(data)[HEADER:], key))
+
+
+def _stays_plain(key: str) -> bool:
+    return key in PLAIN or key.startswith(PLAIN_FOLDER)
+
+
+def _reserved(key: str) -> StoreError:
+    return StoreError(f"key {key!r} can't be used", f"'{KEYS}' is where data keys are kept")

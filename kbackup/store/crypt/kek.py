@@ -1,0 +1,177 @@
+"""Key-encryption keys: what wraps the data keys of an archive, from a file, a variable, or a command (a KMS)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import secrets
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from kbackup.errors import CorruptError, UsageError, WrongKeyError
+from kbackup.store.crypt.frames import KEY_BYTES
+
+_NONCE_BYTES = 12
+_BOUND = b"kbackup-data-key-1"
+_SECONDS = 300.0
+_MAX_NAME = 500
+_FORMS = "write file:/path, env:NAME or command:program arguments"
+_MAKE = "`kbackup key generate` makes one: base64 of 32 bytes"
+
+
+class Kek(Protocol):
+    """A key-encryption key. Key ids are 16 bytes, data keys 32."""
+
+    @property
+    def name(self) -> str:
+        """What tells it from others, in the clear beside what it wraps."""
+        ...
+
+    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """Key id: wrapped data key."""
+        ...
+
+    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        """The reverse; `CorruptError` or `WrongKeyError` where one is not what `wrap` gave for that id."""
+        ...
+
+
+def check_source(source: str) -> None:
+    """`UsageError` for text that says nowhere to find a key; it is not shown: it may be the key itself."""
+    kind, sign, rest = source.partition(":")
+    if not sign or kind not in {"file", "env", "command"} or not rest.strip():
+        raise UsageError("a key is named by where it is", _FORMS)
+
+
+def load_kek(source: str) -> Kek:
+    """The key that `source` names; `WrongKeyError` where it is not to be had."""
+    check_source(source)
+    kind, _, rest = source.partition(":")
+    if kind == "command":
+        return CommandKek(shlex.split(rest))
+    if kind == "env":
+        text = os.environ.get(rest)
+        if text is None:
+            raise WrongKeyError(f"the variable {rest}, which is to hold the key, is not set", _MAKE)
+        return LocalKek(_decoded(text, f"the variable {rest}"))
+    try:
+        text = Path(rest).read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        why = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not text"
+        raise WrongKeyError(f"can't read the key file {rest}: {why}", _MAKE) from None
+    return LocalKek(_decoded(text, f"the file {rest}"))
+
+
+def generate_key() -> str:
+    """A new key as files and variables hold it."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def _decoded(text: str, where: str) -> bytes:
+    try:
+        key = base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise WrongKeyError(f"{where} holds no key", _MAKE)
+    return key
+
+
+class LocalKek:
+    """32 bytes that are here. A data key is wrapped by AES-256-GCM under a random nonce, bound to its id."""
+
+    def __init__(self, key: bytes) -> None:
+        self._aead = AESGCM(key)
+        self._name = "aes256:" + hmac.new(key, b"kbackup-key-name-1", hashlib.sha256).hexdigest()[:16]
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        return {key_id: self._wrap(key_id, key) for key_id, key in keys.items()}
+
+    def _wrap(self, key_id: bytes, key: bytes) -> bytes:
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._aead.encrypt(nonce, key, _BOUND + key_id)
+
+    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        return {key_id: self._unwrap(key_id, data) for key_id, data in wrapped.items()}
+
+    def _unwrap(self, key_id: bytes, data: bytes) -> bytes:
+        try:
+            return self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _BOUND + key_id)
+        except (InvalidTag, ValueError) as error:
+            raise CorruptError(
+                f"data key {key_id.hex()} in keys/ is not what key {self._name} wrapped",
+                "its file was changed: restore it from a bucket version or a copy",
+            ) from error
+
+
+class CommandKek:
+    """A command that wraps and unwraps: it gets `name`, `wrap` or `unwrap` as its last argument, and one key
+    a line in base64 on stdin; it answers in the same order, one a line. Neither ever is an argument."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+        self._name = ""
+
+    @property
+    def name(self) -> str:
+        if not self._name:
+            lines = self._ask("name", b"").decode("utf-8", "replace").split("\n")
+            name = lines[0].strip()
+            if not name or len(name) > _MAX_NAME or not name.isprintable():
+                raise self._wrong("name", "its answer is no name")
+            self._name = name
+        return self._name
+
+    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        return self._each("wrap", keys)
+
+    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        found = self._each("unwrap", wrapped)
+        if any(len(key) != KEY_BYTES for key in found.values()):
+            raise self._wrong("unwrap", f"it gave a key of another size than {KEY_BYTES} bytes")
+        return found
+
+    def _each(self, verb: str, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+        if not keys:
+            return {}
+        answer = self._ask(verb, b"".join(base64.b64encode(key) + b"\n" for key in keys.values()))
+        lines = answer.split()
+        try:
+            values = [base64.b64decode(line, validate=True) for line in lines]
+        except binascii.Error:
+            raise self._wrong(verb, "its answer is not base64") from None
+        if len(values) != len(keys) or not all(values):
+            raise self._wrong(verb, f"it gave {len(values)} keys for {len(keys)}")
+        return dict(zip(keys, values, strict=True))
+
+    def _ask(self, verb: str, text: bytes) -> bytes:
+        try:
+            done = subprocess.run(  # noqa: S603 (the operator's own command; no shell)
+                [*self._command, verb], input=text, capture_output=True, timeout=_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = error.strerror if isinstance(error, OSError) else f"it took longer than {_SECONDS:.0f} s"
+            raise self._wrong(verb, (why or "it can't be run").lower()) from None
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MAX_NAME]
+            raise self._wrong(verb, f"it ended with {done.returncode}" + (f": {said}" if said else ""))
+        return done.stdout
+
+    def _wrong(self, verb: str, why: str) -> WrongKeyError:
+        return WrongKeyError(
+            f"the key command {self._command[0]} {verb}: {why}",
+            "run it by hand; formats/encryption.md says what it gets",
+        )

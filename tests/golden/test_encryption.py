@@ -1,0 +1,90 @@
+"""Encrypted objects by the specification: what it says and what kbackup does is the same, both ways."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidTag
+
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.frames import Cipher, Header, seal_frames, stored_size
+from kbackup.store.crypt.kek import LocalKek, generate_key
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.file import FileStore
+from tests.golden import sealed
+from tests.golden.vectors import VECTORS
+
+VECTOR: dict[str, Any] = json.loads((VECTORS / "encryption" / "expected.json").read_text("utf-8"))
+KEY = b64decode(VECTOR["key"])
+KEY_FILE = json.dumps(VECTOR["key_file"]["content"]).encode()
+each_object = pytest.mark.parametrize("wanted", VECTOR["objects"].values(), ids=VECTOR["objects"])
+
+
+def plain_of(wanted: dict[str, Any]) -> bytes:
+    if "plain" in wanted:
+        return str(wanted["plain"]).encode()
+    return bytes(i * 7 % 251 for i in range(wanted["pattern"]))
+
+
+def stored_of(wanted: dict[str, Any]) -> bytes:
+    """By the specification alone."""
+    ((key_id, data_key),) = sealed.data_keys(KEY_FILE, KEY).items()
+    assert data_key.hex() == VECTOR["data_key"]
+    return sealed.seal(wanted["name"], plain_of(wanted), key_id, data_key, bytes.fromhex(wanted["salt"]))
+
+
+@each_object
+def test_the_vectors_are_what_the_specification_says(wanted: dict[str, Any]) -> None:
+    stored = stored_of(wanted)
+    assert stored.hex() == wanted.get("stored", stored.hex())
+    assert (len(stored), hashlib.sha256(stored).hexdigest()) == (wanted["stored_size"], wanted["sha256"])
+
+
+@each_object
+def test_kbackup_seals_the_vectors(wanted: dict[str, Any]) -> None:
+    (key_id,) = sealed.data_keys(KEY_FILE, KEY)
+    header = Header(key_id, bytes.fromhex(wanted["salt"]))
+    cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, wanted["name"])
+    made = header.encode() + seal_frames(cipher, memoryview(plain_of(wanted)), 0, last=True)
+    assert hashlib.sha256(made).hexdigest() == wanted["sha256"]
+    assert len(made) == stored_size(len(plain_of(wanted)))
+
+
+@each_object
+def test_kbackup_opens_the_vectors(wanted: dict[str, Any], tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    store.put(VECTOR["key_file"]["name"], KEY_FILE)
+    store.put(wanted["name"], stored_of(wanted))
+    (tmp_path / "key").write_text(VECTOR["key"])
+    opened = CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+    assert opened.get(wanted["name"]) == plain_of(wanted)
+
+
+def test_the_name_of_a_key() -> None:
+    assert LocalKek(KEY).name == sealed.kek_name(KEY) == VECTOR["key_file"]["content"]["kek"]
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_000])
+def test_a_stranger_reads_what_kbackup_wrote(size: int, tmp_path: Path) -> None:
+    key = generate_key()
+    (tmp_path / "key").write_text(f"{key}\n")
+    inner = FileStore(tmp_path / "archive")
+    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
+    data = plain_of({"pattern": size})
+    store.put("topics/größe/put", data)
+    with store.upload("topics/größe/uploaded") as upload:
+        upload.write(data)
+        upload.commit()
+    (file,) = [info.key for info in inner.list("keys/")]
+    keys = sealed.data_keys(inner.get(file), b64decode(key))
+    assert file == f"keys/{next(iter(keys)).hex()}.json"
+    for name in ("topics/größe/put", "topics/größe/uploaded"):
+        stored = inner.get(name)
+        assert sealed.unseal(name, stored, keys.__getitem__) == data
+        with pytest.raises(InvalidTag):
+            sealed.unseal(name + "2", stored, keys.__getitem__)

@@ -1,0 +1,283 @@
+"""Encrypted objects: any range of any size, and nothing that was done to them goes unnoticed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from awscrt.checksums import crc64nvme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.archive import layout
+from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError
+from kbackup.store import open_store
+from kbackup.store.crypt import PLAIN, PLAIN_FOLDER, CryptStore
+from kbackup.store.crypt.frames import FRAME, HEADER, SEALED, TAG, plain_size, stored_size
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.file import FileStore
+
+SIZES = [0, 1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME + 77]
+MARKER = b"nobody-but-us-may-read-this"
+
+
+def data_of(size: int) -> bytes:
+    return (bytes(n * 31 % 251 for n in range(997)) * (size // 997 + 1))[:size]
+
+
+class Place:
+    """A directory, encrypted, and as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "key").write_text(generate_key())
+        self.key = f"file:{folder / 'key'}"
+        self.inner = FileStore(folder / "archive")
+        self.store = self.opened()
+
+    def opened(self) -> CryptStore:
+        return CryptStore(self.inner, Keyring(self.inner, self.key))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """An object of each of `SIZES`."""
+    made = Place(tmp_path_factory.mktemp("filled"))
+    for size in SIZES:
+        made.store.put(f"of/{size}", data_of(size))
+    return made
+
+
+@given(st.integers(0, 1 << 50))
+def test_sizes_go_both_ways(size: int) -> None:
+    assert plain_size(stored_size(size)) == size
+
+
+@given(st.integers(0, 5 * SEALED))
+def test_any_stored_size_has_a_plain_one(stored: int) -> None:
+    assert 0 <= plain_size(stored) <= stored
+
+
+@given(st.sampled_from(SIZES[1:]), st.data())
+def test_ranges(filled: Place, size: int, data: st.DataObject) -> None:
+    near = st.one_of(st.integers(0, size), st.sampled_from([at for at in SIZES if at <= size]))
+    start, end = sorted((data.draw(near), data.draw(near)))
+    wanted = data_of(size)[start:end]
+    key = f"of/{size}"
+    assert filled.store.get_range(key, start, end - start) == wanted
+    into = bytearray(end - start + 2)
+    pieces = list(filled.store.fill(key, start, memoryview(into)[1:-1]))
+    assert into == b"\0" + wanted + b"\0"
+    assert b"".join(pieces) == wanted
+
+
+@given(
+    st.lists(
+        st.one_of(st.integers(0, 100), st.integers(FRAME - 2, FRAME + 2), st.integers(0, 4 * FRAME)),
+        max_size=6,
+    )
+)
+def test_uploads_in_any_pieces(filled: Place, sizes: list[int]) -> None:
+    data = data_of(sum(sizes))
+    at = 0
+    with filled.store.upload("uploaded") as upload:
+        for size in sizes:
+            piece = bytearray(data[at : at + size])
+            upload.write(piece)
+            piece[:] = bytes(size)  # it has taken a copy
+            at += size
+        assert upload.commit() == (len(data), crc64nvme(data))
+    assert filled.store.get("uploaded") == data
+    assert filled.inner.stat("uploaded").size == stored_size(len(data))
+    assert filled.store.stat("uploaded").size == len(data)
+    assert filled.store.delete(["uploaded"]) == []
+
+
+def test_nothing_is_stored_in_the_clear(place: Place, tmp_path: Path) -> None:
+    place.store.put("put", MARKER * 5000)
+    with place.store.upload("uploaded") as upload:
+        upload.write(MARKER)
+        upload.commit()
+    etag = place.store.put_new("new", MARKER)
+    place.store.replace("new", MARKER + b"2", etag)
+    files = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
+    assert len([path for path in files if ".tmp" not in path.parts]) == 4  # the data key is one
+    assert not any(MARKER in path.read_bytes() for path in files)
+
+
+def test_what_stays_in_the_clear(place: Place) -> None:
+    assert PLAIN == (layout.ARCHIVE, layout.LOCK)
+    assert PLAIN_FOLDER == layout.SCRATCH
+    for key in (*PLAIN, PLAIN_FOLDER + "some/probe"):
+        etag = place.store.put_new(key, MARKER)
+        assert place.inner.get_with_etag(key) == (MARKER, etag)
+        assert place.store.get_range(key, 1, 4) == MARKER[1:5]
+        assert place.store.stat(key) == place.inner.stat(key)
+    assert list(place.inner.list(KEYS)) == []  # and takes no data key
+
+
+def test_keys_are_no_objects(place: Place) -> None:
+    place.store.put("a/b", b"")
+    assert [info.key for info in place.store.list()] == ["a/b"]
+    assert list(place.store.list_dirs()) == ["a"]
+    assert not any(place.store.list("keys/"))
+    assert not any(place.store.list_dirs("keys/"))
+    (file,) = [info.key for info in place.inner.list(KEYS)]
+    asks: list[Callable[[], object]] = [
+        lambda: place.store.get(file),
+        lambda: place.store.put(file, b""),
+        lambda: place.store.stat(file),
+        lambda: place.store.upload(file),
+        lambda: place.store.get_range(file, 0, 1),
+    ]
+    for ask in asks:
+        with pytest.raises(StoreError, match="can't be used"):
+            ask()
+    assert [failed.key for failed in place.store.delete([file])] == [file]
+    assert place.inner.stat(file).size > 0
+
+
+def reads(store: CryptStore, key: str, size: int) -> list[Callable[[], object]]:
+    """Every way to read a whole object of `size` plain bytes."""
+    return [
+        partial(store.get, key),
+        partial(store.get_with_etag, key),
+        partial(store.get_range, key, 0, size),
+        lambda: list(store.fill(key, 0, memoryview(bytearray(size)))),
+    ]
+
+
+def must_refuse(place: Place, key: str, size: int) -> None:
+    for read in reads(place.opened(), key, size):
+        with pytest.raises(CorruptError, match=key):
+            read()
+
+
+@given(st.sampled_from([1, 1000, FRAME + 1]), st.data())
+def test_a_flipped_bit(filled: Place, size: int, data: st.DataObject) -> None:
+    stored = bytearray(filled.inner.get(f"of/{size}"))
+    at = data.draw(st.integers(0, 8 * len(stored) - 1))
+    stored[at // 8] ^= 1 << at % 8
+    name = f"of/{size}"
+    whole = filled.inner.get(name)
+    try:
+        filled.inner.put(name, stored)
+        must_refuse(filled, name, size)
+    finally:
+        filled.inner.put(name, whole)
+
+
+@pytest.mark.parametrize(
+    "cut", [0, 5, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + SEALED, -1, -TAG, -77 - TAG]
+)
+def test_a_cut_object(place: Place, cut: int) -> None:
+    size = 3 * FRAME + 77
+    place.store.put("key", data_of(size))
+    place.inner.put("key", place.inner.get("key")[:cut])
+    must_refuse(place, "key", size)
+    assert place.store.stat("key").size < size
+
+
+def moved(stored: bytes, order: list[int]) -> bytes:
+    frames = [stored[at : at + SEALED] for at in range(HEADER, len(stored), SEALED)]
+    return stored[:HEADER] + b"".join(frames[n] for n in order)
+
+
+@pytest.mark.parametrize("order", [[1, 0, 2], [0, 2], [0, 1], [0, 1, 1, 2], [0, 0, 2], [2], [0, 1, 2, 2], []])
+def test_frames_in_another_order(place: Place, order: list[int]) -> None:
+    size = 2 * FRAME + 77
+    place.store.put("key", data_of(size))
+    place.inner.put("key", moved(place.inner.get("key"), order))
+    must_refuse(place, "key", size)
+
+
+@pytest.mark.parametrize("size", [0, 77, FRAME, FRAME + 5])
+def test_an_object_under_another_name(place: Place, size: int) -> None:
+    place.store.put("one", data_of(size))
+    place.store.put("other", data_of(size))
+    place.inner.put("other", place.inner.get("one"))
+    with pytest.raises(CorruptError, match="other"):
+        place.opened().get("other")
+    assert place.store.get("one") == data_of(size)
+
+
+def test_a_frame_of_another_object_or_version(place: Place) -> None:
+    place.store.put("key", data_of(2 * FRAME))
+    before = place.inner.get("key")
+    place.store.put("key", data_of(2 * FRAME))
+    after = place.inner.get("key")
+    mixed = after[: HEADER + SEALED] + before[HEADER + SEALED :]
+    assert len(mixed) == len(after)
+    place.inner.put("key", mixed)
+    must_refuse(place, "key", 2 * FRAME)
+
+
+def test_an_older_version_is_genuine(place: Place) -> None:
+    """Encryption alone can't tell: manifests do (formats/encryption.md)."""
+    place.store.put("key", b"older")
+    before = place.inner.get("key")
+    place.store.put("key", b"newer")
+    place.inner.put("key", before)
+    assert place.opened().get("key") == b"older"
+
+
+def test_an_object_that_was_not_encrypted(place: Place) -> None:
+    place.inner.put("key", b"as it is" * 100)
+    must_refuse(place, "key", 100)
+    place.inner.put("key", b"KBCRYPT\x02" + bytes(200))
+    with pytest.raises(CorruptError, match=r"key at byte 7: encrypted in version 2, known is 1"):
+        place.store.get("key")
+
+
+@pytest.mark.parametrize("size", [10, 3 * FRAME])
+def test_an_object_that_is_replaced_between_two_reads(place: Place, size: int) -> None:
+    place.store.put("key", data_of(size))
+    assert place.store.get_range("key", 0, 5) == data_of(size)[:5]
+    place.opened().put("key", b"x" * 2 * size)
+    assert place.store.get_range("key", size, 5) == b"xxxxx"
+    assert b"".join(place.store.fill("key", 0, memoryview(bytearray(5)))) == b"xxxxx"
+    place.opened().put("key", b"yz")
+    with pytest.raises(CorruptError, match="has 2 bytes"):
+        place.store.get_range("key", size, 5)
+    assert place.store.get_range("key", 0, 2) == b"yz"
+    place.inner.delete(["key"])
+    with pytest.raises(NotFoundError):
+        place.store.get_range("key", 0, 1)
+
+
+def test_a_pickled_store_needs_the_key_no_more(place: Place, tmp_path: Path) -> None:
+    """Executors get the data keys of the archive, and not what wraps them."""
+    place.opened().put("by/another/run", b"1")
+    place.store.put("by/this/run", b"2")
+    kek = (tmp_path / "key").read_text()
+    pickled = pickle.dumps(place.store)
+    assert kek.encode() not in pickled
+    (tmp_path / "key").unlink()
+    other: CryptStore = pickle.loads(pickled)
+    assert (other.get("by/another/run"), other.get("by/this/run")) == (b"1", b"2")
+    other.put("by/a/task", b"3")
+    assert len(list(place.inner.list(KEYS))) == 2  # under this run's data key
+
+
+def test_a_store_is_opened_by_address_and_key(place: Place, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "archive"), None, place.key)
+    store.put("key", MARKER)
+    assert place.opened().get("key") == MARKER
+    assert MARKER not in place.inner.get("key")
+    assert store.url == str(tmp_path / "archive")
+
+
+@pytest.mark.parametrize("source", ["", "AAAA", "hush", "/path", "vault:x", "file:", "env: "])
+def test_what_names_no_key(source: str, place: Place) -> None:
+    with pytest.raises(KbackupError, match="named by where it is") as caught:
+        Keyring(place.inner, source)
+    assert caught.value.exit_code == 2
+    assert not source.strip() or source not in caught.value.message

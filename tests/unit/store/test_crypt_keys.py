@@ -1,0 +1,387 @@
+"""Data keys and what wraps them: from a file, a variable, a command; the wrong one, none, and another one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.encryption import KNOWN
+from kbackup.archive.models import ArchiveInfo, dump
+from kbackup.archive.reader import open_archive
+from kbackup.cli import main
+from kbackup.errors import CorruptError, KbackupError, LockedError, StoreError, WrongKeyError
+from kbackup.jobs.keys import held_keys, rotate_keys
+from kbackup.store.base import Failed
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
+from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.rotate import rotate
+from kbackup.store.file import FileStore
+from tests.unit.archive.faulty import FaultyStore
+
+# A KMS: its key is in a file beside it, which also notes what it was called with.
+KMS = """
+import base64, pathlib, sys
+from cryptography.fernet import Fernet
+folder, verb = pathlib.Path(sys.argv[1]), sys.argv[2]
+with (folder / "calls").open("a") as calls:
+    print(*sys.argv[2:], file=calls)
+box = Fernet((folder / "kms-key").read_bytes())
+if verb == "name":
+    print("kms:backup")
+for line in sys.stdin.buffer.read().split():
+    data = base64.b64decode(line)
+    print(base64.b64encode(box.encrypt(data) if verb == "wrap" else box.decrypt(data)).decode())
+"""
+
+
+def key_file(folder: Path, name: str = "key") -> str:
+    (folder / name).write_text(generate_key() + "\n")
+    return f"file:{folder / name}"
+
+
+def kms(folder: Path) -> str:
+    from cryptography.fernet import Fernet
+
+    folder.mkdir(exist_ok=True)
+    (folder / "kms-key").write_bytes(Fernet.generate_key())
+    (folder / "kms.py").write_text(KMS)
+    return f"command:{sys.executable} {folder / 'kms.py'} {folder}"
+
+
+def opened(inner: FileStore, source: str) -> CryptStore:
+    return CryptStore(inner, Keyring(inner, source))
+
+
+@pytest.fixture
+def inner(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path / "archive")
+
+
+def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    for run in range(3):
+        store = opened(inner, source)
+        store.put(f"{run}/a", b"a")
+        store.put(f"{run}/b", b"b")
+    assert len(list(inner.list(KEYS))) == 3
+    assert [opened(inner, source).get(f"{run}/{name}") for run in range(3) for name in "ab"] == [
+        b"a",
+        b"b",
+    ] * 3
+    assert len({inner.get(f"{run}/a")[8:24] for run in range(3)}) == 3
+    assert inner.get("0/a")[8:24] == inner.get("0/b")[8:24]
+
+
+def test_from_a_variable(inner: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKUP_KEY", generate_key())
+    opened(inner, "env:BACKUP_KEY").put("a", b"a")
+    assert opened(inner, "env:BACKUP_KEY").get("a") == b"a"
+
+
+def test_from_a_command(inner: FileStore, tmp_path: Path) -> None:
+    source = kms(tmp_path / "kms")
+    for run in range(3):
+        opened(inner, source).put(f"run/{run}", b"data")
+    calls = tmp_path / "kms" / "calls"
+    assert calls.read_text().split() == ["name", "wrap", "name", "unwrap", "wrap", "name", "unwrap", "wrap"]
+    calls.unlink()
+    store = opened(inner, source)
+    store.keyring.check()
+    assert [store.get(f"run/{run}") for run in range(3)] == [b"data"] * 3
+    assert calls.read_text().split() == ["name", "unwrap"]  # all at once, and no key is an argument
+    (file, *_) = [json.loads(inner.get(info.key)) for info in inner.list(KEYS)]
+    assert file["kek"] == "kms:backup"
+
+
+BAD_COMMANDS = {
+    "no-such-command": "no such file",
+    "sh -c 'exit 3' --": "ended with 3",
+    "sh -c 'echo the key is disabled >&2; exit 1' --": "ended with 1: the key is disabled",
+    "true": "no name",
+    """sh -c 'if [ "$0" = name ]; then echo n; else echo "not base64!"; fi'""": "not base64",
+    """sh -c 'if [ "$0" = name ]; then echo n; fi'""": "0 keys for 1",
+}
+
+
+@pytest.mark.parametrize("command", BAD_COMMANDS)
+def test_commands_that_fail(command: str, inner: FileStore) -> None:
+    with pytest.raises(WrongKeyError, match=BAD_COMMANDS[command]):
+        opened(inner, f"command:{command}").put("a", b"a")
+    assert list(inner.list()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "hush", base64.b64encode(bytes(31)).decode(), "\u00e9" * 44],
+    ids=["none", "empty", "short", "31", "no-ascii"],
+)
+def test_no_key(text: str | None, inner: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if text is not None:
+        (tmp_path / "key").write_text(text)
+        monkeypatch.setenv("BACKUP_KEY", text)
+    for source in (f"file:{tmp_path / 'key'}", "env:BACKUP_KEY"):
+        with pytest.raises(WrongKeyError) as caught:
+            opened(inner, source).put("a", b"a")
+        assert caught.value.exit_code == 12
+        assert "key generate" in caught.value.hint
+        assert not text or text not in str(caught.value)
+    assert list(inner.list()) == []
+
+
+def test_another_key(inner: FileStore, tmp_path: Path) -> None:
+    right, wrong = key_file(tmp_path), key_file(tmp_path, "wrong")
+    opened(inner, right).put("topics/a", b"a")
+    names = f"{load_kek(right).name}.*{load_kek(wrong).name}"
+    with pytest.raises(WrongKeyError, match=f"file topics/a was encrypted under key {names}"):
+        opened(inner, wrong).get("topics/a")
+    with pytest.raises(WrongKeyError, match=f"is encrypted under key {names}"):
+        opened(inner, wrong).put("topics/b", b"b")
+    with pytest.raises(WrongKeyError):
+        opened(inner, wrong).upload("topics/b")
+    assert [info.key for info in inner.list("topics/")] == ["topics/a"]
+
+
+def change(inner: FileStore, path: str, **members: Any) -> None:
+    inner.put(path, json.dumps(json.loads(inner.get(path)) | members).encode())
+
+
+def test_key_files_that_were_changed(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    opened(inner, source).put("a", b"a")
+    (path,) = [info.key for info in inner.list(KEYS)]
+    whole = inner.get(path)
+    ((key_id, wrapped),) = json.loads(whole)["keys"].items()
+    other = ("0" if wrapped[30] != "0" else "1").join((wrapped[:30], wrapped[31:]))
+    changes: list[dict[str, Any]] = [
+        {"keys": {key_id: other}},
+        {"keys": {key_id: wrapped[:20]}},
+        {"keys": {key_id: ""}},
+        {"keys": {key_id: "***"}},
+        {"keys": {key_id: 1}},
+        {"keys": {"abc": wrapped}},
+        {"keys": {"00": wrapped}},
+        {"keys": {}},
+        {"format": "kbackup-key"},
+        {"version": 2},
+        {"more": 1},
+    ]
+    for members in changes:
+        inner.put(path, whole)
+        change(inner, path, **members)
+        with pytest.raises(CorruptError, match=key_id):
+            opened(inner, source).get("a")
+    inner.put(path, whole[:50])
+    with pytest.raises(CorruptError, match=path):
+        opened(inner, source).get("a")
+    inner.delete([path])
+    with pytest.raises(CorruptError, match=f"file a at byte 8: no file of keys/ holds data key {key_id}"):
+        opened(inner, source).get("a")
+
+
+def test_a_data_key_under_another_id(inner: FileStore, tmp_path: Path) -> None:
+    """Two runs' data keys swapped: neither opens."""
+    source = key_file(tmp_path)
+    for name in ("a", "b"):
+        opened(inner, source).put(name, b"data")
+    first, second = (info.key for info in inner.list(KEYS))
+    one, two = (next(iter(json.loads(inner.get(path))["keys"].items())) for path in (first, second))
+    change(inner, first, keys={one[0]: two[1]})
+    change(inner, second, keys={two[0]: one[1]})
+    for name in ("a", "b"):
+        with pytest.raises(CorruptError):
+            opened(inner, source).get(name)
+
+
+def test_an_archive_stays_what_it_was_made_as(tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    plain, secret = FileStore(tmp_path / "plain"), FileStore(tmp_path / "secret")
+    assert open_or_create(plain).info.encryption is None
+    assert open_or_create(opened(secret, source)).info.encryption == CryptStore.encryption
+    assert CryptStore.encryption in KNOWN
+    for ask in (open_archive, open_or_create):
+        with pytest.raises(WrongKeyError, match="is encrypted, and no key is given"):
+            ask(secret)
+        with pytest.raises(WrongKeyError, match="is not encrypted, but a key is given"):
+            ask(opened(plain, source))
+    assert {info.key for info in plain.list()} == {"archive.json"}
+    unknown = ArchiveInfo(id="0" * 32, created_at="", encryption="kbackup-encryption-9")
+    secret.put("archive.json", dump(unknown))
+    with pytest.raises(CorruptError, match="kbackup-encryption-9"):
+        open_archive(opened(secret, source))
+
+
+@pytest.mark.parametrize("command", ["list", "info", "verify"])
+def test_commands_end_with_12(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, wrong = key_file(tmp_path), key_file(tmp_path, "wrong")
+    archive = tmp_path / "archive"
+    store = opened(FileStore(archive), source)
+    open_or_create(store)
+    store.put("backups/0000000001/manifest.json", b"{}")
+    asked = [command, "--archive", str(archive)]
+    assert main(asked) == 12
+    assert main([*asked, "--encryption-key", wrong]) == 12
+    assert main([*asked, "--encryption-key", f"file:{tmp_path / 'none'}"]) == 12
+    assert main([*asked, "--encryption-key", source]) == 13
+    for key in ("key", "wrong"):
+        assert (tmp_path / key).read_text().strip() not in capsys.readouterr().err
+
+
+# Rotation
+
+
+def filled(inner: FileStore, source: str, runs: int = 3) -> dict[str, bytes]:
+    """An archive with objects of some runs; returns what is stored of them."""
+    open_or_create(opened(inner, source))
+    for run in range(runs):
+        opened(inner, source).put(f"run/{run}", b"data")
+    return {info.key: inner.get(info.key) for info in inner.list("run/")}
+
+
+def test_rotation_touches_no_data(inner: FileStore, tmp_path: Path) -> None:
+    old, new = key_file(tmp_path), kms(tmp_path / "kms")
+    stored = filled(inner, old)
+    done = rotate_keys(opened(inner, old), new, 60)
+    assert (done.keys, len(done.removed), done.left) == (3, 3, ())
+    assert [info.key for info in inner.list(KEYS)] == [done.file]
+    assert {key: inner.get(key) for key in stored} == stored
+    assert {opened(inner, new).get(key) for key in stored} == {b"data"}
+    with pytest.raises(WrongKeyError):
+        opened(inner, old).get("run/0")
+    with pytest.raises(WrongKeyError):
+        opened(inner, old).put("run/9", b"")
+    opened(inner, new).put("run/3", b"data")
+    (before, after) = held_keys(opened(inner, new))
+    assert (before.keys, after.keys, before.ours, after.ours) == (3, 1, True, True)
+    assert not any(held.ours for held in held_keys(opened(inner, old)))
+    back = rotate_keys(opened(inner, new), old, 60)
+    assert back.keys == 4
+    assert opened(inner, old).get("run/3") == b"data"
+
+
+class KilledError(BaseException):
+    pass
+
+
+class Dies(FaultyStore):
+    """After so many of the steps before and after its requests."""
+
+    def __init__(self, inner: FileStore, steps: int) -> None:
+        super().__init__(inner)
+        self.left = steps
+
+    def _fail(self, operation: Any, key: str, after: bool) -> None:
+        if self.left == 0:
+            raise KilledError
+        self.left -= 1
+
+    def delete(self, keys: Iterable[str]) -> list[Failed]:
+        for key in keys:
+            self._before("delete", key)
+            assert self.inner.delete([key]) == []
+            self._after("delete", key)
+        return []
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_rotation_that_is_killed_can_be_run_again(step: int, inner: FileStore, tmp_path: Path) -> None:
+    """At every request, before and after it takes effect: the archive opens with one of the keys, and again with the
+    new one alone when it was run again."""
+    old, new = key_file(tmp_path), key_file(tmp_path, "new")
+    stored = filled(inner, old)
+    keks = load_kek(old), load_kek(new)
+    with pytest.raises(KilledError):
+        rotate(Dies(inner, step), *keks)
+    opens = [source for source in (old, new) if all_open(inner, source, stored)]
+    assert opens
+    rotate(inner, *keks)
+    assert all_open(inner, new, stored)
+    assert not all_open(inner, old, stored)
+    assert len(list(inner.list(KEYS))) == 1
+
+
+def all_open(inner: FileStore, source: str, stored: dict[str, bytes]) -> bool:
+    try:
+        return {opened(inner, source).get(key) for key in stored} == {b"data"}
+    except WrongKeyError:
+        return False
+
+
+def test_rotation_folds(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    stored = filled(inner, source, 4)
+    assert rotate_keys(opened(inner, source), source, 60).keys == 4
+    again = rotate_keys(opened(inner, source), source, 60)
+    assert (again.keys, again.removed) == (4, ())
+    assert all_open(inner, source, stored)
+
+
+def test_rotation_needs_the_key_and_the_lease(inner: FileStore, tmp_path: Path) -> None:
+    from kbackup.archive.lease import HeldLease
+
+    old, new, third = key_file(tmp_path), key_file(tmp_path, "new"), key_file(tmp_path, "third")
+    filled(inner, old)
+    before = {info.key: inner.get(info.key) for info in inner.list(KEYS)}
+    with pytest.raises(WrongKeyError, match="neither"):
+        rotate_keys(opened(inner, third), new, 60)
+    with HeldLease(inner, "kbackup backup", 60), pytest.raises(LockedError):
+        rotate_keys(opened(inner, old), new, 60)
+    assert {info.key: inner.get(info.key) for info in inner.list(KEYS)} == before
+
+
+def test_rotation_says_what_stays(inner: FileStore, tmp_path: Path) -> None:
+    class Keeps(FaultyStore):
+        def delete(self, keys: Iterable[str]) -> list[Failed]:
+            return [Failed(key, StoreError(f"{key} is locked")) for key in keys]
+
+    old, new = key_file(tmp_path), key_file(tmp_path, "new")
+    filled(inner, old)
+    done = rotate(Keeps(inner), load_kek(old), load_kek(new))
+    assert (done.keys, done.removed, len(done.left)) == (3, (), 3)
+
+
+# The command
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("old", "new"):
+        assert main(["key", "generate", str(tmp_path / name)]) == 0
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
+    assert main(["key", "generate", str(tmp_path / "new")]) == 2
+    old, new = (f"file:{tmp_path / name}" for name in ("old", "new"))
+    archive = tmp_path / "archive"
+    filled(FileStore(archive), old)
+    capsys.readouterr()
+    assert main(["key", "list", str(archive), "--encryption-key", old, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [(file["keys"], file["ours"]) for file in listed["files"]] == [(1, True)] * 3
+    assert main(["key", "rotate", str(archive), "--encryption-key", old, "--to", new, "--json"]) == 0
+    rotated = json.loads(capsys.readouterr().out)
+    assert (rotated["data_keys"], len(rotated["removed"]), rotated["left"]) == (3, 3, [])
+    assert rotated["key"] == load_kek(new).name
+    assert main(["key", "rotate", str(archive), "--encryption-key", old, "--to", "hush"]) == 2
+    assert main(["key", "list", str(archive)]) == 12
+    assert main(["key", "list", str(archive), "--encryption-key", new]) == 0
+    out, err = capsys.readouterr()
+    assert rotated["file"] in out
+    assert "hush" not in out + err
+    for name in ("old", "new"):
+        assert (tmp_path / name).read_text().strip() not in out + err
+
+
+def test_two_keys_have_two_names() -> None:
+    names = {LocalKek(base64.b64decode(generate_key())).name for _ in range(20)}
+    assert len(names) == 20
+
+
+def test_the_error_has_its_code() -> None:
+    assert issubclass(WrongKeyError, KbackupError)
+    assert WrongKeyError.exit_code == 12
