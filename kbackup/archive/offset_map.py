@@ -28,6 +28,7 @@ _FIELDS: list[pa.Field[Any]] = [
 ]
 SCHEMA = pa.schema(_FIELDS)
 _PREVIOUS = b"kbackup.previous"
+_CUT = b"kbackup.cut"
 
 
 class PartName(NamedTuple):
@@ -43,6 +44,28 @@ class PartName(NamedTuple):
     def parse(cls, text: str) -> PartName | None:
         attempt, _, number = text.rpartition("-")
         return cls(attempt, int(number)) if attempt and number.isdecimal() else None
+
+
+class Cut(NamedTuple):
+    """Of parts with a window alone: the records in it, their bytes, and how many were left out for want of a
+    timestamp."""
+
+    records: int = 0
+    bytes: int = 0
+    untimed: int = 0
+
+    def plus(self, other: Cut) -> Cut:
+        return Cut(*map(sum, zip(self, other, strict=True)))
+
+
+NOTHING = Cut()
+
+
+class Committed(NamedTuple):
+    """All that a unit has committed: its map, and what windows selected of what it read for that."""
+
+    runs: pa.Table
+    cut: Cut
 
 
 def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]) -> pa.Table:
@@ -66,14 +89,21 @@ def _part_key(restore_id: str, unit: int, name: PartName) -> str:
 
 
 def write_part(
-    store: Store, restore_id: str, unit: int, name: PartName, runs: pa.Table, previous: PartName | None
+    store: Store,
+    restore_id: str,
+    unit: int,
+    name: PartName,
+    runs: pa.Table,
+    previous: PartName | None,
+    cut: Cut = NOTHING,
 ) -> None:
-    table = runs.replace_schema_metadata({_PREVIOUS: str(previous or "").encode()})
-    store.put_new(_part_key(restore_id, unit, name), _encode(table))
+    """`cut` is what windows selected since the part before."""
+    told = {_PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
+    store.put_new(_part_key(restore_id, unit, name), _encode(runs.replace_schema_metadata(told)))
 
 
-def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> pa.Table:
-    """The map of everything that a unit has committed, `last` being the part named in its progress."""
+def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> Committed:
+    """Everything that a unit has committed, `last` being the part named in its progress."""
     tables: list[pa.Table] = []
     while last is not None:
         some = [
@@ -81,11 +111,17 @@ def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) 
         ]
         tables = some + tables
         last = PartName.parse(some[0].schema.metadata[_PREVIOUS].decode())
-    return (
-        pa.concat_tables([t.replace_schema_metadata(None) for t in tables])
-        if tables
-        else SCHEMA.empty_table()
-    )
+    cut = NOTHING
+    for table in tables:
+        cut = cut.plus(_cut(table))
+    bare = [t.replace_schema_metadata(None) for t in tables]
+    return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+
+
+def _cut(part: pa.Table) -> Cut:
+    """Nothing where it is not told: that part is older than windows are."""
+    told = part.schema.metadata.get(_CUT)
+    return Cut(*map(int, told.decode().split(","))) if told else NOTHING
 
 
 def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.Table:

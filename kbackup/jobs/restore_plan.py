@@ -10,6 +10,7 @@ from typing import Literal
 from kbackup.archive.content import ArchivedTopic, Content
 from kbackup.archive.models import Document, GroupOffset, Part
 from kbackup.archive.segments import Segment
+from kbackup.archive.window import Choice, Window
 from kbackup.config import parse_rule
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.select import Selection
@@ -22,7 +23,7 @@ _LEGAL = re.compile(r"^[a-zA-Z0-9._-]{1,249}$")
 
 class PlannedTopic(Part, frozen=True, kw_only=True):
     """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
-    documented records files."""
+    documented records files; where a window was asked for, both they and `records` are at most so many."""
 
     source: str
     incarnation: int
@@ -36,12 +37,14 @@ class PlannedTopic(Part, frozen=True, kw_only=True):
 
 
 class UnitPart(Part, frozen=True, kw_only=True):
-    """One source partition and where its records go; `segments` are in order of offset."""
+    """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
+    are wanted; None: all of them. `restore_read.read_part` reads them."""
 
     topic: str
     partition: int
     target: str
     segments: tuple[Segment, ...]
+    window: Window | None = None
 
     @property
     def tp(self) -> TopicPartition:
@@ -61,7 +64,8 @@ class PlannedGroup(Part, frozen=True, kw_only=True):
 
 
 class RestorePlan(Document, frozen=True, kw_only=True):
-    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id."""
+    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is there where a
+    window was asked for."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -75,6 +79,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     topics: tuple[PlannedTopic, ...]
     units: tuple[tuple[UnitPart, ...], ...]
     groups: tuple[PlannedGroup, ...]
+    choice: Choice | None = None
 
     @property
     def records(self) -> int:

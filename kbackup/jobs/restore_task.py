@@ -7,25 +7,21 @@ verified. A segment too large for that is read through once before.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from kbackup.archive.offset_map import PartName, read_parts, runs_table, write_part
-from kbackup.archive.segment_io import read_segment
-from kbackup.archive.segments import Segment
-from kbackup.formats.block import slice_block
+from kbackup.archive.offset_map import NOTHING, Committed, Cut, PartName, read_parts, runs_table, write_part
 from kbackup.jobs.ahead import ahead
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_plan import UnitPart
+from kbackup.jobs.restore_read import Piece, read_part
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce import BlockProducer, Progress
 from kbackup.store.base import Store
-from kbackup.types import RecordBlock, TopicPartition
+from kbackup.types import TopicPartition
 
 LARGE_SEGMENT = 256 << 20
 _AHEAD = 1  # blocks that wait while one is produced; the store is read two ranges ahead as well
@@ -39,11 +35,12 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`); `moved` counts records whose
-    timestamp 0 became 1."""
+    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`), `cut` what its windows selected; `moved`
+    counts records whose timestamp 0 became 1."""
 
     number: int
     runs: pa.Table
+    cut: Cut
     moved: int
     kernel: Kernel
 
@@ -66,19 +63,14 @@ class RestoreWork:
             unit.run()
         finally:
             unit.producer.close()
-        yield UnitResult(task.number, unit.all_runs(), unit.producer.moved, chosen())
-
-
-class _Piece(NamedTuple):
-    """Records of a segment, or (None) that all of it was read and is what it should be."""
-
-    tp: TopicPartition
-    segment: Segment
-    block: RecordBlock | None
+        done = unit.everything()
+        yield UnitResult(task.number, done.runs, done.cut, unit.producer.moved, chosen())
 
 
 @dataclass
 class _UnitRun:
+    """`pending` is how many bytes were read since the last commit, `counted` what windows selected of them."""
+
     work: RestoreWork
     unit: Unit
     sender: ProgressSender
@@ -86,6 +78,9 @@ class _UnitRun:
     parts_written: int = 0
     began_from: PartName | None = None
     pending: int = 0
+    sent: bool = False
+    counted: Cut = NOTHING
+    cut: Cut = NOTHING
 
     def __post_init__(self) -> None:
         txid = f"kbackup-{self.work.restore_id}-{self.unit.number}" if self.work.transactions else None
@@ -99,65 +94,58 @@ class _UnitRun:
         self.reached = {tp: p.next for tp, p in progress.items()}
         notes = {p.note for p in progress.values()}
         self.began_from = PartName.parse(notes.pop()) if notes else None
-        wanted = [
-            (part.tp, segment)
-            for part in self.unit.parts
-            for segment in part.segments
-            if segment.last >= self.reached.get(part.tp, 0)
-        ]
-        for piece in ahead(self._read(wanted), _AHEAD):
-            self._take(piece)
+        for part, piece in ahead(self._read(dict(self.reached)), _AHEAD):
+            self._take(part, piece)
         self._commit()
 
-    def all_runs(self) -> pa.Table:
-        """The map of this attempt and of those before it."""
+    def everything(self) -> Committed:
+        """What this attempt did and those before it."""
         earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
-        return pa.concat_tables([earlier, *self.tables])
+        runs = pa.concat_tables([earlier.runs, *self.tables])
+        return Committed(runs, earlier.cut.plus(self.cut).plus(self.counted))
 
-    def _read(self, wanted: Sequence[tuple[TopicPartition, Segment]]) -> Iterator[_Piece]:
+    def _read(self, starts: Mapping[TopicPartition, int]) -> Iterator[tuple[UnitPart, Piece]]:
         """Runs ahead of what is produced, from one segment into the next."""
-        for tp, segment in wanted:
-            if self.work.transactions and segment.bytes > LARGE_SEGMENT:
-                for _ in read_segment(self.work.store, segment):
-                    pass
-            for block in read_segment(self.work.store, segment):
-                yield _Piece(tp, segment, block)
-            yield _Piece(tp, segment, None)
+        check_first = LARGE_SEGMENT if self.work.transactions else None
+        for part in self.unit.parts:
+            for piece in read_part(self.work.store, part, starts.get(part.tp, 0), check_first):
+                yield part, piece
 
-    def _take(self, piece: _Piece) -> None:
-        tp, segment, block = piece
-        if block is None:
-            self.reached[tp] = segment.last + 1
-        else:
-            rest = _from(block, self.reached.get(tp, 0))
-            if not len(rest):
-                return
-            self.producer.send(tp, rest)
-            self.sender.add(len(rest), rest.nbytes)
-            self.pending += rest.nbytes
-            self.reached[tp] = int(rest.offsets[-1]) + 1
-        may_end = block is None or segment.bytes > LARGE_SEGMENT
+    def _take(self, part: UnitPart, piece: Piece) -> None:
+        block = piece.block
+        if block is not None:
+            self.producer.send(part.tp, block)
+            self.sender.add(len(block), block.nbytes)
+            self.sent = True
+        if part.window is not None:
+            found = (len(block), block.nbytes) if block is not None else (0, 0)
+            self.counted = self.counted.plus(Cut(*found, piece.untimed))
+        self.pending += (
+            piece.read
+        )  # not what was sent: a window that selects little must not keep one open for long
+        self.reached[part.tp] = piece.next
+        may_end = block is None or piece.segment.bytes > LARGE_SEGMENT
         if may_end and self.pending >= self.work.transaction_bytes:
             self._commit()
 
     def _commit(self) -> None:
-        if not self.pending:
+        self.pending = 0
+        if not self.sent:
             return
         runs = self.producer.flush()
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         self.tables.append(table)
         if self.work.transactions:
-            name = PartName(self.attempt, self.parts_written)
-            write_part(self.work.state, self.work.restore_id, self.unit.number, name, table, self.began_from)
-            self.parts_written += 1
-            self.producer.commit({tp: Progress(at, str(name)) for tp, at in self.reached.items()})
-        self.pending = 0
+            self._publish(table)
+        self.cut, self.counted = self.cut.plus(self.counted), NOTHING
+        self.sent = False
 
-
-def _from(block: RecordBlock, offset: int) -> RecordBlock:
-    """The block's records at or after `offset`."""
-    at = int(np.searchsorted(block.offsets, offset))
-    return slice_block(block, at, len(block)) if at else block
+    def _publish(self, table: pa.Table) -> None:
+        """The map first, then its name with the records themselves."""
+        work, name = self.work, PartName(self.attempt, self.parts_written)
+        write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, self.counted)
+        self.parts_written += 1
+        self.producer.commit({tp: Progress(at, str(name)) for tp, at in self.reached.items()})
 
 
 def units(parts: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:

@@ -7,7 +7,16 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.offset_map import SCHEMA, PartName, decode, read_parts, runs_table, write_map, write_part
+from kbackup.archive.offset_map import (
+    SCHEMA,
+    Cut,
+    PartName,
+    decode,
+    read_parts,
+    runs_table,
+    write_map,
+    write_part,
+)
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.types import TopicPartition
 from tests.unit.archive.faulty import FaultyStore
@@ -44,23 +53,31 @@ def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -
     write_part(store, "r", 0, PartName("three", 0), run(3, 300, 9), PartName("two", 0))
     write_part(store, "r", 1, PartName("other", 0), run(0, 900, 1), None)
 
-    assert rows(read_parts(store, "r", 0, PartName("one", 1))) == [(0, 100, 1), (1, 101, 1)]
-    assert rows(read_parts(store, "r", 0, PartName("three", 0))) == [
+    assert rows(read_parts(store, "r", 0, PartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
+    assert rows(read_parts(store, "r", 0, PartName("three", 0)).runs) == [
         (0, 100, 1),
         (1, 101, 1),
         (2, 200, 1),
         (3, 300, 9),
     ]
-    assert rows(read_parts(store, "r", 1, PartName("other", 0))) == [(0, 900, 1)]
-    nothing = read_parts(store, "r", 0, None)
+    assert rows(read_parts(store, "r", 1, PartName("other", 0)).runs) == [(0, 900, 1)]
+    nothing, cut = read_parts(store, "r", 0, None)
+    assert cut == Cut()
     assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
+
+
+def test_what_windows_selected_is_summed_over_the_committed_parts(store: FaultyStore) -> None:
+    write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
+    write_part(store, "r", 0, PartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
+    write_part(store, "r", 0, PartName("two", 0), run(1, 200, 4), PartName("one", 0), Cut(4, 90, 0))
+    assert read_parts(store, "r", 0, PartName("two", 0)).cut == Cut(5, 120, 2)
 
 
 def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
     write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None)
     with pytest.raises(AlreadyExistsError):
         write_part(store, "r", 0, PartName("one", 0), run(0, 555, 1), None)
-    assert rows(read_parts(store, "r", 0, PartName("one", 0))) == [(0, 100, 1)]
+    assert rows(read_parts(store, "r", 0, PartName("one", 0)).runs) == [(0, 100, 1)]
 
 
 def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
