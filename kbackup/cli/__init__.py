@@ -34,11 +34,11 @@ COMMANDS = {
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes against its manifests."),
     "check": ("check", "Check configuration, access and rights before a run."),
+    "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),
 }
 """Command: (module, short help)."""
 
-    "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
 
 class LazyGroup(click.Group):
     """Knows its commands by `COMMANDS` and imports one when it is called or asked for help."""

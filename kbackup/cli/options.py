@@ -189,6 +189,6 @@ s3_options = options(
     key_option("s3.region", "--s3-region"),
     key_option("s3.profile", "--s3-profile"),
     key_option("s3.path_style", "--s3-path-style/--no-s3-path-style"),
+    key_option("encryption.key", "--encryption-key"),
 )
 spark_options = key_option("spark.master")
-    key_option("encryption.key", "--encryption-key"),

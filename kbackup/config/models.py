@@ -164,6 +164,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Properties, Meta(description="librdkafka properties of the cluster that is restored into.")
     ] = {}
     s3: S3Options = msgspec.field(default_factory=S3Options)
+    encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)
     restore: Restore = msgspec.field(default_factory=Restore)
     spark: Spark = msgspec.field(default_factory=Spark)
@@ -173,4 +174,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return list(redact(msgspec.to_builtins(self)).items())
-    encryption: Encryption = msgspec.field(default_factory=Encryption)
