@@ -22,7 +22,7 @@ from scripts.dev.process import Process, StartError, free_ports, listening
 
 MIB = 1 << 20
 _ATTEMPTS = 3
-_PORTS_PER_NODE = 3
+_LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
 # Small internal topics start faster; short intervals let tests see compaction and retention happen.
 # Retention is for topics that ask for it: records with timestamps of old would be gone within a second.
@@ -62,9 +62,9 @@ class Broker:
     """A running cluster; as a context manager, one that is stopped and removed at the end.
 
     `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
-    and CONTROLLER, all plain text; to put SASL or TLS on CLIENT, give `listener.security.protocol.map` and
-    the rest, and in `client` what a client needs to log in. `start`, `stop`, `kill` and `restart` take one
-    node (from 0) or, without an argument, all; data and ports stay.
+    and CONTROLLER, all plain text, and those of `listeners` (name: security protocol) for other clients
+    (`bootstrap_of`); `client` is what `client()` needs beside an address. `start`, `stop`, `kill` and `restart`
+    take one node (from 0) or, without an argument, all; data and ports stay.
     """
 
     def __init__(
@@ -72,8 +72,10 @@ class Broker:
         properties: Mapping[str, str] | None = None,
         nodes: int = 1,
         client: Mapping[str, str] | None = None,
+        listeners: Mapping[str, str] | None = None,
     ) -> None:
         self._properties = dict(properties or {})
+        self._listeners = _LISTENERS | dict(listeners or {})
         self._client = dict(client or {})
         self._count = nodes
         self._folder = Path()
@@ -105,7 +107,11 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._ports)
+        return self.bootstrap_of("CLIENT")
+
+    def bootstrap_of(self, listener: str) -> str:
+        at = list(self._listeners).index(listener)
+        return ",".join(f"127.0.0.1:{ports[at]}" for ports in self._ports)
 
     @property
     def folder(self) -> Path:
@@ -172,8 +178,9 @@ class Broker:
 
     def _prepare(self) -> None:
         """Write every node's properties and format its storage."""
-        flat = free_ports(_PORTS_PER_NODE * self._count)
-        self._ports = [flat[n * _PORTS_PER_NODE : (n + 1) * _PORTS_PER_NODE] for n in range(self._count)]
+        each = len(self._listeners)
+        flat = free_ports(each * self._count)
+        self._ports = [flat[n * each : (n + 1) * each] for n in range(self._count)]
         # No '-' in it: at the start, the tool would take it for a flag.
         self._cluster = base64.b64encode(uuid.uuid4().bytes, altchars=b"A_").decode().rstrip("=")
         for node in range(self._count):
@@ -193,16 +200,22 @@ class Broker:
             cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
 
     def _node_properties(self, node: int) -> dict[str, str]:
-        client, internal, controller = self._ports[node]
-        voters = (f"{n + 1}@127.0.0.1:{ports[2]}" for n, ports in enumerate(self._ports))
+        listeners = {
+            name: f"{name}://127.0.0.1:{port}"
+            for name, port in zip(self._listeners, self._ports[node], strict=True)
+        }
+        advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
+        voters = (
+            f"{n + 1}@{address}" for n, address in enumerate(self.bootstrap_of("CONTROLLER").split(","))
+        )
         return {
             **_DEFAULTS,
             "process.roles": "broker,controller",
             "node.id": str(node + 1),
             "controller.quorum.voters": ",".join(voters),
-            "listeners": f"CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"CLIENT://127.0.0.1:{client},INTERNAL://127.0.0.1:{internal}",
-            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": ",".join(listeners.values()),
+            "advertised.listeners": ",".join(advertised),
+            "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in self._listeners.items()),
             "inter.broker.listener.name": "INTERNAL",
             "controller.listener.names": "CONTROLLER",
             "log.dirs": str(self._folder / f"node-{node}" / "data"),
