@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
 from kbackup.jvm import LIGHT, class_archive
+from kbackup.printable import printable_lines
 from kbackup.ready import Ready
 
 _GREETINGS = (
@@ -25,6 +27,9 @@ _PLAIN_PLANS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
+
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+"""What Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -206,18 +211,21 @@ def _start_context(settings: Mapping[str, str]) -> None:
     """Starts a JVM and the context that the session is built on, unless there is one.
 
     The JVM writes to our stderr (stdout is ours alone), without the lines it greets everybody with. Its Python workers
-    write there too: all else passes.
+    write there too: all else passes. pyspark puts the settings on the JVM's command line, which every user of the
+    machine can read: secret ones go to the context alone.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
     launch_gateway: Any = java_gateway.launch_gateway
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    conf, open_conf = (SparkConf(loadDefaults=False) for _ in range(2))
+    conf.setAll(list(settings.items()))
+    open_conf.setAll([(name, value) for name, value in settings.items() if not _SECRET.search(name)])
     if SparkContext._active_spark_context is not None:
         return
     reading, writing = os.pipe()
     threading.Thread(target=_pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
     try:
-        gateway = launch_gateway(conf, {"stdout": writing, "stderr": writing})
+        gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing})
     finally:
         os.close(writing)
     SparkContext(conf=conf, gateway=gateway)
@@ -227,7 +235,8 @@ def _pass_on(reading: int) -> None:
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in lines:
             if not any(word in line for word in _GREETINGS):
-                out.write(line)
+                said = printable_lines(line.decode(errors="backslashreplace"))
+                out.write(said.encode())
 
 
 def _with_attempts(master: str, attempts: int) -> str:

@@ -21,10 +21,10 @@ from click.shell_completion import shell_complete
 from kbackup import __version__
 from kbackup.cli.exit_codes import EXIT_CODES
 from kbackup.cli.frame import State
-from kbackup.cli.human import printable
 from kbackup.cli.options import common_options
 from kbackup.cli.output import Reporter
 from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
+from kbackup.printable import printable, printable_lines
 
 COMMANDS = {
     "backup": ("backup", "Take a backup: one new restore point."),
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if isinstance(raised, BrokenPipeError) and _stdout_is_gone():
                 return KbackupError.exit_code
             if state.debug:
-                traceback.print_exception(raised)
+                print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
             return _report(_as_error(raised), state)
 
 
@@ -143,11 +143,17 @@ def _is_interrupt(raised: BaseException | None) -> bool:
 def _report(error: KbackupError, state: State) -> int:
     for label, text in (("kbackup", error.message), ("hint", error.hint)):
         if text:
-            print(f"{label}: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+            print(f"{label}: {_lines(text)}", file=sys.stderr)
     if state.json and not (state.reporter and state.reporter.documents):
         told = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
         Reporter(json=True).document({"error": {**told, "exit_code": error.exit_code}})
     return error.exit_code
+
+
+def _lines(text: str) -> str:
+    """Lines after the first are indented: a name with a line feed in it can't pass for a line of its own."""
+    first, *others = map(printable, text.split("\n"))
+    return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in others)])
 
 
 def _stdout_is_gone() -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from kbackup.printable import printable as printable
+
 
 def human_size(nbytes: float) -> str:
     """1536 is "1.5 KiB"."""
@@ -51,10 +53,3 @@ def human_time(ms: int | None) -> str:
         return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%SZ")
     except (OverflowError, ValueError):
         return f"{ms} ms"
-
-
-def printable(text: str) -> str:
-    """`text` with all escaped that could steer a terminal or break a line: controls, bidi marks, surrogates."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

@@ -6,15 +6,17 @@ and the document stays silent without it: a command calls both.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 from typing import TextIO
 
 import msgspec
 
-from kbackup.cli.human import printable
 from kbackup.cli.progress import Progress
+from kbackup.printable import printable, printable_lines
 
 Cell = str | int | float | None
 
@@ -37,7 +39,7 @@ class Reporter:
         if self.documents:
             raise RuntimeError("a command prints one JSON document")
         self.documents += 1
-        _print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), sys.stdout)
+        _print(_json(value), sys.stdout)
 
     def line(self, text: str = "") -> None:
         if not self.json:
@@ -82,6 +84,20 @@ def cell_text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
 
 
+def _json(value: object) -> str:
+    """Indented, with all escaped that a terminal could take for a command; what reads JSON reads the same."""
+    try:
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
+        text = json.dumps(msgspec.to_builtins(value, str_keys=True), indent=2)
+    lines = text.split("\n")
+    return "\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in lines)
+
+
+def _escaped(sign: str) -> str:
+    return sign if sign.isprintable() else json.dumps(sign)[1:-1]
+
+
 def _print(text: str, stream: TextIO) -> None:
     print(text, file=stream, flush=True)
 
@@ -124,6 +140,12 @@ class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's name)
         record.message = printable(record.message)
         return super().formatMessage(record)
+
+    def formatException(  # noqa: N802 (logging's name)
+        self,
+        ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
+    ) -> str:
+        return printable_lines(super().formatException(ei))
 
 
 def configure_logging(verbose: int = 0) -> None:
