@@ -60,6 +60,11 @@ _DROPPED = {
     **dict.fromkeys(("metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms"), _JAVA),
     **dict.fromkeys(("auto.include.jmx.reporter", "socket.connection.setup.timeout.max.ms"), _JAVA),
 }
+_OIDC_LOGINS = {
+    f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerLoginCallbackHandler"
+    for package in ("", "secured.")
+}
+"""What Java needs beside `sasl.jaas.config` for client credentials; librdkafka knows by `sasl.oauthbearer.method`."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----\s*", re.DOTALL)
 
 
@@ -91,6 +96,8 @@ def translate(java: dict[str, str], file: str) -> Client:
         where = f"{file}: {name}"
         if name in _DROPPED:
             notes.append(f"{where} is left out: {_DROPPED[name]}")
+        elif name == "sasl.login.callback.handler.class" and value in _OIDC_LOGINS:
+            continue
         elif name in _SPECIAL:
             found |= _SPECIAL[name](value, where)
         elif name.endswith((".class", ".classes")) or name == "security.providers":
@@ -170,7 +177,8 @@ def _buffer(value: str, where: str) -> dict[str, str]:
 def _class_hint(value: str) -> str:
     if "oauthbearer" in value.lower():
         return (
-            "set sasl.oauthbearer.method=oidc and its librdkafka properties in [source] or [target] instead"
+            "set sasl.oauthbearer.method=oidc and its librdkafka properties in [source] or [target] instead, "
+            "or name a Python function by kbackup.oauth.callback"
         )
     return "remove it; what it does must be set by librdkafka's own properties"
 

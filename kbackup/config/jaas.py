@@ -1,4 +1,4 @@
-"""User name and password out of Java's `sasl.jaas.config`."""
+"""What logs in, out of Java's `sasl.jaas.config`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ _OTHER_MODULES = {
     "Krb5LoginModule": "set sasl.kerberos.keytab and sasl.kerberos.principal instead; "
     "librdkafka must be built with GSSAPI (SCRAM or client certificates work everywhere)",
     "OAuthBearerLoginModule": "set sasl.oauthbearer.method=oidc with sasl.oauthbearer.client.id, "
-    "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url instead",
+    "sasl.oauthbearer.client.secret and sasl.oauthbearer.token.endpoint.url instead, or kbackup.oauth.callback",
 }
+_CLIENT_CREDENTIALS = {
+    "clientId": "sasl.oauthbearer.client.id",
+    "clientSecret": "sasl.oauthbearer.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
+_SUBJECT, _LIFETIME = "unsecuredLoginStringClaim_sub", "unsecuredLoginLifetimeSeconds"
 
 
 def jaas_credentials(text: str, where: str) -> dict[str, str]:
-    """`sasl.username` and `sasl.password` of a PLAIN or SCRAM login; `where` stands in errors, the text never
-    does."""
+    """`sasl.username` and `sasl.password` of a PLAIN or SCRAM login, `sasl.oauthbearer.…` of a login by client
+    credentials or by tokens that nobody signed; `where` stands in errors, the text never does."""
     module, options = _parse(text, where)
     name = module.rpartition(".")[2]
+    if name == "OAuthBearerLoginModule" and (found := _tokens_of(options)):
+        return found
     if name not in _PASSWORD_MODULES:
         hint = _OTHER_MODULES.get(name, "logins by PlainLoginModule and ScramLoginModule can be used")
         raise UsageError(f"{where}: the login module {module} exists in Java only", hint)
@@ -31,6 +39,20 @@ def jaas_credentials(text: str, where: str) -> dict[str, str]:
             f"{where}: no user name or no password in it", f'{name} required username="…" password="…";'
         )
     return {"sasl.username": options["username"], "sasl.password": options["password"]}
+
+
+def _tokens_of(options: dict[str, str]) -> dict[str, str]:
+    """Empty where librdkafka has nothing like it."""
+    if {"clientId", "clientSecret"} <= options.keys():
+        named = {ours: options[java] for java, ours in _CLIENT_CREDENTIALS.items() if java in options}
+        return {"sasl.oauthbearer.method": "oidc"} | named
+    if subject := options.get(_SUBJECT):
+        life = f" lifeSeconds={options[_LIFETIME]}" if _LIFETIME in options else ""
+        return {
+            "enable.sasl.oauthbearer.unsecure.jwt": "true",
+            "sasl.oauthbearer.config": f"principal={subject}{life}",
+        }
+    return {}
 
 
 def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:

@@ -13,11 +13,13 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import ConfigResource, ConfigSource, ListOffsetsResultInfo, NewTopic, OffsetSpec
 
+from kbackup.errors import KbackupError
 from kbackup.kafka.client import TIMEOUT, Connection, Properties
 from kbackup.kafka.group_admin import GroupAdmin
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.types import TopicPartition
 
+_PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
 _BATCH = 2000  # names or partitions in one admin request
 
 Item = TypeVar("Item", str, TopicPartition)
@@ -46,13 +48,17 @@ class Cluster:
         self.security = SecurityAdmin(self.connection, self._admin)
 
     def connect(self) -> tuple[str, int]:
-        """(cluster id, number of brokers); the first thing to ask."""
-        try:
-            metadata = self._admin.list_topics(timeout=15)
-        except KafkaException as raised:
-            self._admin.poll(0)  # lets librdkafka say why
-            raise self.connection.error(raised.args[0], "") from raised
-        return metadata.cluster_id or "", len(metadata.brokers)
+        """(cluster id, number of brokers); the first thing to ask. Who is not let in is told so at once."""
+        for patience in _PATIENCE:
+            try:
+                metadata = self._admin.list_topics(timeout=patience)
+            except KafkaException as raised:
+                self._admin.poll(0)  # lets librdkafka say why
+                if self.connection.locked_out or patience == _PATIENCE[-1]:
+                    raise self.connection.error(raised.args[0], "") from raised
+            else:
+                return metadata.cluster_id or "", len(metadata.brokers)
+        raise AssertionError
 
     def topic_names(self) -> list[str]:
         with self.connection.errors("listing topics"):
@@ -149,6 +155,20 @@ class Cluster:
         topic = NewTopic(name, partitions, replication_factor, config=dict(configs))
         futures = self._admin.create_topics([topic], operation_timeout=TIMEOUT, validate_only=dry_run)
         self.connection.result(futures[name], f"creating topic {name}")
+
+    def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
+        """For each topic '' or why the broker refused; one that is not there counts as deleted. They may be seen for
+        some time yet."""
+        said: dict[str, str] = {}
+        for some in _batched(names):
+            futures = self._admin.delete_topics(some, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+            for name, future in futures.items():
+                try:
+                    self.connection.result(future, f"deleting topic {name}", missing=_no_topic)
+                    said[name] = ""
+                except KbackupError as error:
+                    said[name] = error.message
+        return said
 
 
 def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:

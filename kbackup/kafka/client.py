@@ -16,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
+from kbackup.kafka import rights
+from kbackup.kafka.oauth import CALLBACK, Tokens
 
 log = logging.getLogger("kbackup.librdkafka")
 
@@ -38,10 +40,19 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._NO_OFFSET,
 }
-_DENIED = {
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
+_LOGIN_HINT = "is sasl.mechanism right, and are user and password, or the token?"
+_TLS_HINT = "is ssl.ca.location the authority of the brokers' certificates, and is ours one that they accept?"
+_NOT_LET_IN = {
+    KafkaError._AUTHENTICATION: _LOGIN_HINT,
+    KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN_HINT,
+    KafkaError._SSL: _TLS_HINT,
+}
+"""What is wrong before anything is asked, with a hint: trying again changes nothing."""
+
+_TLS_ALERT = "SSL routines"
+"""Of OpenSSL, in what librdkafka says of a connection that the other side ended because of our certificate."""
+
+_FORBIDDEN = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -56,6 +67,8 @@ class Connection:
         self.properties = dict(properties)
         self.role = role
         self.last: KafkaError | None = None
+        named = self.properties.pop(CALLBACK, "")
+        self.tokens = Tokens(named, role) if named else None
         if not self.properties.get("bootstrap.servers"):
             raise UsageError(
                 f"no {role} cluster is named",
@@ -69,37 +82,58 @@ class Connection:
     def config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
         """The user's properties win over our tuning, never over what correctness needs (those are refused in
         the config)."""
+        callbacks = {"oauth_cb": self._token} if self.tokens is not None else {}
         return {
             "log_level": 3,
             "client.id": "kbackup",
             **extra,
             **self.properties,
             "error_cb": self.heard,
+            **callbacks,
         }
 
     def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
         """The same as librdkafka itself takes it: text alone, and no callback."""
-        every = self.config(extra)
-        del every["error_cb"]
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in every.items()
+            for name, value in self.config(extra).items()
+            if not callable(value)
         }
 
     def heard(self, error: KafkaError) -> None:
-        """Remember what the client said last."""
-        self.last = error
+        """Remember what the client said last; that all brokers are gone says less than why the last one is."""
+        if self.last is None or error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.last = error
+
+    @property
+    def locked_out(self) -> bool:
+        """Whether the last that was heard is something that no waiting mends."""
+        return self.last is not None and bool(_why_not_let_in(self.last))
+
+    def _token(self, config: str) -> tuple[str, float, str, dict[str, str]]:
+        """As confluent-kafka wants it."""
+        assert self.tokens is not None  # noqa: S101 (it is called by none but clients that have them)
+        token = self.tokens(config)
+        return token.value, token.expires, token.principal, dict(token.extensions)
 
     def error(self, error: KafkaError, doing: str) -> KbackupError:
         """The right kind of error for what librdkafka reports while `doing` something."""
         last = self.last
-        if error.code() in _UNREACHABLE and last is not None and last.code() in _DENIED:
+        if (
+            error.code() in _UNREACHABLE
+            and last is not None
+            and (self.locked_out or last.code() in _FORBIDDEN)
+        ):
             error = last
         when = f" {doing}" if doing else ""
-        if error.code() in _DENIED:
+        if self.tokens is not None and self.tokens.failure and error.code() not in _FORBIDDEN:
+            return self._no_token(when)
+        if hint := _why_not_let_in(error):
+            return UnreachableError(f"{self.address} denied access{when}: {error.str()}", hint)
+        if error.code() in _FORBIDDEN:
             return UnreachableError(
-                f"{self.address} denied access{when}: {error.str()}",
-                "check credentials, TLS settings and ACLs",
+                f"{self.address} denied access{when}: {error.str()}{rights.needed(doing)}",
+                "give its user that right: infra/docs/security.md has the list",
             )
         if error.code() in _UNREACHABLE:
             said = f" ({last.str()})" if last is not None else ""
@@ -109,6 +143,13 @@ class Connection:
             )
         return ClusterError(
             f"{self.address} failed{when}: {error.str()}", f"librdkafka calls it {error.name()}"
+        )
+
+    def _no_token(self, when: str = "") -> UnreachableError:
+        assert self.tokens is not None  # noqa: S101 (they have failed)
+        return UnreachableError(
+            f"no token to log in to the {self.address}{when}: {self.tokens.failure}",
+            f"look into the function that [{self.role}] {CALLBACK} names",
         )
 
     def result(
@@ -132,6 +173,8 @@ class Connection:
             raise self.error(raised.args[0], doing) from raised
 
     def admin(self) -> AdminClient:
+        if self.tokens is not None:
+            self._try_tokens(self.tokens)
         with self._building():
             return AdminClient(self.config({}), logger=log)
 
@@ -148,7 +191,21 @@ class Connection:
         try:
             yield
         except KafkaException as raised:
+            if self.tokens is not None and self.tokens.failure:
+                raise self._no_token() from raised
             raise UsageError(
                 f"[{self.role}] has a property librdkafka can't use: {raised.args[0].str()}",
                 "see librdkafka's CONFIGURATION.md for names and values",
             ) from raised
+
+    def _try_tokens(self, tokens: Tokens) -> None:
+        """Once, before the first client: it would wait ten seconds for a token that does not come."""
+        try:
+            tokens(self.properties.get("sasl.oauthbearer.config", ""))
+        except Exception as error:  # (it is the user's function)
+            raise self._no_token() from error
+
+
+def _why_not_let_in(error: KafkaError) -> str:
+    """A hint where that is what an error says, else ''."""
+    return _TLS_HINT if _TLS_ALERT in error.str() else _NOT_LET_IN.get(error.code(), "")

@@ -13,10 +13,13 @@ from kbackup.kafka.native.librdkafka import (
     EVENT_ERROR,
     EVENT_LOG,
     ErrorCallback,
+    TokenCallback,
     error_of,
     fatal_error_of,
     lib,
     new_client,
+    set_token,
+    taken,
     text,
 )
 
@@ -31,14 +34,16 @@ class Handle:
         self.connection = connection
         settings = connection.settings(extra) | {"log.queue": "true"}
         self._on_error = ErrorCallback(self._told)
+        self._on_token = TokenCallback(self._token_is_due) if connection.tokens is not None else None
         every = EVENT_ERROR | EVENT_LOG | events
-        self.client = new_client(kind, settings, every, self._on_error, connection.role)
+        self.client = new_client(kind, settings, every, self._on_error, self._on_token, connection.role)
         lib.rd_kafka_set_log_queue(self.client, None)
         self.main: int = lib.rd_kafka_queue_get_main(self.client)
         if settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper() == "OAUTHBEARER":
-            lib.rd_kafka_sasl_background_callbacks_enable(
-                self.client
-            )  # tokens are fetched by librdkafka itself
+            # nobody polls a client in the middle of a transaction call, and a token may be due
+            failed = taken(lib.rd_kafka_sasl_background_callbacks_enable(self.client))
+            if failed is not None:
+                raise connection.error(failed, "starting to log in by tokens")
 
     def topic(self, name: str) -> int:
         """A `rd_kafka_topic_t *`, to be destroyed."""
@@ -56,6 +61,13 @@ class Handle:
 
     def _told(self, client: int, code: int, reason: bytes, opaque: int) -> None:
         self._remember(client, error_of(code, text(reason)))
+
+    def _token_is_due(self, client: int, config: bytes, opaque: int) -> None:
+        assert self.connection.tokens is not None  # noqa: S101 (or nobody would call)
+        try:
+            set_token(client, self.connection.tokens(text(config)))
+        except Exception:  # noqa: BLE001 (it is the user's function, and a frame of C is above: `tokens.failure` says it)
+            lib.rd_kafka_oauthbearer_set_token_failure(client, b"the callback gave none that can be used")
 
     def _remember(self, client: int, error: KafkaError) -> None:
         fatal = error.code() == KafkaError._FATAL

@@ -26,11 +26,15 @@ import confluent_kafka
 from confluent_kafka import KafkaError, cimpl
 
 from kbackup.errors import UsageError
+from kbackup.kafka.oauth import Token
 
 PRODUCER, CONSUMER = 0, 1
 
 ErrorCallback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p, c_void_p)
 """Client, code, reason, opaque. Some errors of topics are told in no other way to a simple consumer."""
+
+TokenCallback = ctypes.CFUNCTYPE(None, c_void_p, c_char_p, c_void_p)
+"""Client, `sasl.oauthbearer.config`, opaque. Called from a thread of librdkafka's own when a token is due."""
 
 EVENT_DELIVERY, EVENT_LOG, EVENT_ERROR = 0x1, 0x4, 0x8
 
@@ -50,6 +54,13 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_conf_set": (c_int, (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)),
     "rd_kafka_conf_set_events": (None, (c_void_p, c_int)),
     "rd_kafka_conf_set_error_cb": (None, (c_void_p, c_void_p)),
+    "rd_kafka_conf_set_oauthbearer_token_refresh_cb": (None, (c_void_p, c_void_p)),
+    "rd_kafka_conf_enable_sasl_queue": (None, (c_void_p, c_int)),
+    "rd_kafka_oauthbearer_set_token": (
+        c_int,
+        (c_void_p, c_char_p, c_int64, c_char_p, c_void_p, c_size_t, c_char_p, c_size_t),
+    ),
+    "rd_kafka_oauthbearer_set_token_failure": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "rd_kafka_destroy": (None, (c_void_p,)),
     "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
@@ -185,9 +196,11 @@ def fatal_error_of(client: int) -> KafkaError:
     return error_of(lib.rd_kafka_fatal_error(client, reason, _TEXT), text(reason.value), True)
 
 
-def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: Any, role: str) -> int:
+def new_client(
+    kind: int, settings: Mapping[str, str], events: int, on_error: Any, on_token: Any, role: str
+) -> int:
     """`rd_kafka_t *`; `UsageError` for a property that can't be used. Its value is never shown. The caller keeps
-    `on_error` (an `ErrorCallback`) as long as the client."""
+    `on_error` (an `ErrorCallback`) and `on_token` (a `TokenCallback`, or None) as long as the client."""
     reason = ctypes.create_string_buffer(_TEXT)
     conf = lib.rd_kafka_conf_new()
     for name, value in settings.items():
@@ -198,11 +211,32 @@ def new_client(kind: int, settings: Mapping[str, str], events: int, on_error: An
             )
     lib.rd_kafka_conf_set_events(conf, events)
     lib.rd_kafka_conf_set_error_cb(conf, on_error)
+    lib.rd_kafka_conf_enable_sasl_queue(conf, 1)  # so that its callbacks can go to a thread of librdkafka's
+    if on_token is not None:
+        lib.rd_kafka_conf_set_oauthbearer_token_refresh_cb(conf, on_token)
     client: int | None = lib.rd_kafka_new(kind, conf, reason, _TEXT)
     if not client:
         lib.rd_kafka_conf_destroy(conf)
         raise _unusable(role, text(reason.value))
     return client
+
+
+def set_token(client: int, token: Token) -> None:
+    """`ValueError` with librdkafka's words where it can't be used."""
+    reason = ctypes.create_string_buffer(_TEXT)
+    pairs = [word.encode() for pair in token.extensions.items() for word in pair]
+    code = lib.rd_kafka_oauthbearer_set_token(
+        client,
+        token.value.encode(),
+        int(token.expires * 1000),
+        token.principal.encode(),
+        (c_char_p * len(pairs))(*pairs),
+        len(pairs),
+        reason,
+        _TEXT,
+    )
+    if code != 0:
+        raise ValueError(text(reason.value))
 
 
 def _unusable(role: str, reason: str) -> UsageError:

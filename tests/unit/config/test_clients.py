@@ -65,6 +65,33 @@ def test_user_and_password_of_jaas(config: str) -> None:
     assert translated(sasl_jaas_config=config) == {"sasl.username": "u", "sasl.password": "p"}
 
 
+OAUTH = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+
+
+def test_client_credentials_of_jaas() -> None:
+    assert translated(
+        sasl_mechanism="OAUTHBEARER",
+        sasl_oauthbearer_token_endpoint_url="https://idp/token",
+        sasl_login_callback_handler_class=OAUTH.replace("Module", "CallbackHandler"),
+        sasl_jaas_config=f'{OAUTH} required clientId="backup" clientSecret="hush" scope="kafka";',
+    ) == {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": "backup",
+        "sasl.oauthbearer.client.secret": "hush",
+        "sasl.oauthbearer.scope": "kafka",
+    }
+
+
+def test_tokens_that_nobody_signs() -> None:
+    options = 'unsecuredLoginStringClaim_sub="backup" unsecuredLoginLifetimeSeconds="600"'
+    assert translated(sasl_jaas_config=f"{OAUTH} required {options};") == {
+        "enable.sasl.oauthbearer.unsecure.jwt": "true",
+        "sasl.oauthbearer.config": "principal=backup lifeSeconds=600",
+    }
+
+
 @pytest.mark.parametrize(
     ("config", "why", "remedy"),
     [

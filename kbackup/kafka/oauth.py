@@ -1,0 +1,72 @@
+"""Tokens for OAUTHBEARER from a function of the user's own, by its name: it is looked up where a client is made, in the
+driver and in each executor."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from kbackup.errors import UsageError
+
+CALLBACK = "kbackup.oauth.callback"
+"""The property that names it, `module:function`; librdkafka never sees it."""
+
+_SHAPE = "(token, expiry in seconds since the epoch[, principal[, extensions]])"
+
+
+class Token(NamedTuple):
+    """`expires` in seconds since the epoch; `extensions` are those of SASL (RFC 7628)."""
+
+    value: str
+    expires: float
+    principal: str = ""
+    extensions: Mapping[str, str] = {}
+
+
+class Tokens:
+    """Calls the function with `sasl.oauthbearer.config`, as confluent-kafka calls an `oauth_cb`. `failure` says why the
+    last call gave no token that can be used; '' where it did. A token itself is never said."""
+
+    def __init__(self, name: str, role: str) -> None:
+        self.name = name
+        self.failure = ""
+        self._function = _find(name, role)
+
+    def __call__(self, config: str) -> Token:
+        """Raises what the function raises, and `ValueError` for what is no token."""
+        try:
+            token = self._token(config)
+        except Exception as error:
+            words = str(error).replace(config, "…") if config else str(error)
+            self.failure = f"{self.name} raised {type(error).__name__}: {words}"
+            raise
+        self.failure = ""
+        return token
+
+    def _token(self, config: str) -> Token:
+        answer = self._function(config)
+        try:
+            token = Token(*answer)
+            fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
+            left = float(token.expires) - time.time()
+        except (TypeError, ValueError):
+            fits = False
+        if not fits:
+            raise ValueError(f"its answer is not {_SHAPE}")
+        if left <= 0:
+            raise ValueError(f"its token expired {-left:.0f} s ago")
+        return token
+
+
+def _find(name: str, role: str) -> Callable[[str], Any]:
+    module, _, function = name.partition(":")
+    hint = f"name an importable module:function that returns {_SHAPE}"
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
+    if not callable(found):
+        raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
+    return found  # type: ignore[no-any-return]  # it is whatever the user has written

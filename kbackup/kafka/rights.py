@@ -1,0 +1,34 @@
+"""Which right is missing where a cluster denies something, in the words of `kafka-acls`."""
+
+from __future__ import annotations
+
+_NEEDED = {
+    "describing topic": "Describe on the topic",
+    "reading configs of topic": "DescribeConfigs on the topic",
+    "reading configs of broker": "DescribeConfigs on the cluster",
+    "asking for offsets": "Describe on the topic",
+    "asking where": "Describe on the topic",
+    "listing consumer groups": "Describe on the cluster",
+    "reading offsets of group": "Describe on the group and on its topics",
+    "describing group": "Describe on the group",
+    "setting offsets of group": "Read on the group and on its topics",
+    "deleting group": "Delete on the group",
+    "creating topic": "Create on the cluster, or on topics of that name",
+    "starting transactions": "Write on transactional ids and Read on groups that begin with kbackup-",
+    "committing a transaction": "Write on transactional ids and Read on groups that begin with kbackup-",
+    "delivering": "Write on the topic",
+    "reading": "Read on the topic",
+    "starting to read": "Read on the topic",
+    "a read": "Read on the topic",
+    "describing ACLs": "Describe on the cluster",
+    "describing SCRAM users": "Describe on the cluster",
+    "creating an ACL": "Alter on the cluster",
+    "setting": "AlterConfigs on the cluster",
+}
+"""By how what was being done begins, the longer before the shorter."""
+
+
+def needed(doing: str) -> str:
+    """What it takes to be allowed to: '' where that is not known."""
+    right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
+    return f" (it takes {right})" if right else ""
