@@ -59,9 +59,15 @@ class RangeReader:
     """
 
     def __init__(
-        self, properties: Properties, isolation: str, group: str, timeout: float, partitions: int = 1
+        self,
+        properties: Properties,
+        isolation: str,
+        group: str,
+        timeout: float,
+        partitions: int = 1,
+        role: str = "source",
     ) -> None:
-        self._connection = Connection(properties, "source")
+        self._connection = Connection(properties, role)
         self._timeout = timeout
         self.vanished: list[Vanished] = []
         tuning = _TUNING | {
