@@ -140,6 +140,8 @@ def _from_answer(what: str, error: boto.ClientError, lost: bool) -> KbackupError
         return CorruptError(said, SHORTER)
     if status == 409 and code in {"ConditionalRequestConflict", "OperationAborted"}:
         return ConflictError(said, "another writer was faster; run again")
+    if code.lower().startswith("kms"):
+        return StoreError(said, "check s3.sse_kms_key_id, that the key is enabled, and the rights to use it")
     if code in {"NoSuchKey", "NotFound"} or status == 404:
         return NotFoundError(f"{what} does not exist")
     if code == "InvalidRequest" and "lock" in text.lower():

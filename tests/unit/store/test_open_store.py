@@ -82,6 +82,12 @@ def test_secrets_do_not_show() -> None:
         {"secret_access_key": "hush"},
         {"endpoint_url": "https://user:hush@host"},
         {"endpoint_url": "host:9000"},
+        {"sse_kms_key_id": "key"},
+        {"sse": "AES256", "sse_kms_key_id": "key"},
+        {"object_lock_mode": "GOVERNANCE"},
+        {"object_lock_days": 3},
+        {"object_lock_mode": "GOVERNANCE", "object_lock_days": -1},
+        {"object_lock_mode": "GOVERNANCE", "object_lock_days": 3, "checksum": "none"},
         {"endpoint_url": "ftp://host"},
     ],
 )

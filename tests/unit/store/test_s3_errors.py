@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from botocore import exceptions as boto
 
+from kbackup.archive import layout
 from kbackup.errors import (
     CorruptError,
     DeniedError,
@@ -19,6 +21,7 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.store import S3Options
+from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import write
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, UploadGoneError, from_boto, never_sent
@@ -53,6 +56,8 @@ ANSWERS = [
     (429, "TooManyRequests", UnreachableError),
     (507, "XMinioStorageFull", StoreError),
     (501, "NotImplemented", StoreError),
+    (404, "kms:KeyNotFound", StoreError),
+    (400, "KMS.DisabledException", StoreError),
     (400, "Whatever", StoreError),
 ]
 
@@ -148,6 +153,35 @@ def test_options_become_arguments() -> None:
         "StorageClass": "STANDARD_IA",
     }
     assert Bucket("b", "p", S3Options()).create == {}
+
+
+def test_retention() -> None:
+    bucket = Bucket("b", "p", S3Options(object_lock_mode="COMPLIANCE", object_lock_days=3))
+    before = datetime.now(UTC)
+    for key in (
+        "archive.json",
+        "topics/t/index_partition_000",
+        "backups/0000000001/manifest.json",
+        "keys/k.json",
+    ):
+        found = bucket.retention(key)
+        assert found["ObjectLockMode"] == "COMPLIANCE"
+        assert (
+            timedelta(0)
+            <= found["ObjectLockRetainUntilDate"] - before - timedelta(days=3)
+            < timedelta(hours=1)
+        )
+    assert NOT_LOCKED == (layout.LOCK, layout.SCRATCH)
+    assert [bucket.retention(key) for key in ("lock.json", "check/some/probe")] == [{}, {}]
+    assert Bucket("b", "p", S3Options()).retention("archive.json") == {}
+
+
+def test_a_bucket_without_object_lock() -> None:
+    said = from_boto(
+        "s3://b/k", answer(400, "InvalidRequest", "Bucket is missing Object Lock Configuration"), False
+    )
+    assert type(said) is UsageError
+    assert "made with object lock" in said.hint
 
 
 def test_a_key_is_as_long_as_s3_takes() -> None:

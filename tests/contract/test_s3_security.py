@@ -1,0 +1,273 @@
+"""Encryption by the store, the bucket's owner, object lock, and the roles of `infra/policies`: on real servers where
+they have it, by what is sent where they don't."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from awscrt.checksums import crc64nvme
+from botocore.exceptions import ClientError
+
+from kbackup.errors import AlreadyExistsError, DeniedError, NotFoundError, StoreError, UsageError
+from kbackup.store import S3Options, Store, open_store
+from kbackup.store.probe import check_conditional_writes
+from kbackup.store.s3.client import client_of
+from scripts.dev.minio_kms import MinioWithKms
+from scripts.dev.moto import MotoServer
+from scripts.dev.s3 import S3Server
+from tests.contract.conftest import PART
+
+POLICIES = Path(__file__).parents[2] / "infra" / "policies"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MinioWithKms]:
+    with MinioWithKms() as running:
+        yield running
+
+
+def new_bucket(server: S3Server, **options: Any) -> str:
+    name = f"security-{secrets.token_hex(8)}"
+    server.create_bucket(name, **options)
+    return name
+
+
+def options_of(server: S3Server, **more: Any) -> S3Options:
+    base: dict[str, Any] = {
+        "endpoint_url": server.endpoint_url,
+        "region": server.region,
+        "access_key_id": server.access_key,
+        "secret_access_key": server.secret_key,
+        "part_size": PART,
+        "max_attempts": 3,
+    }
+    return S3Options(**base | more)
+
+
+def upload(store: Store, key: str, data: bytes) -> None:
+    with store.upload(key) as upload:
+        upload.write(data)
+        assert upload.commit() == (len(data), crc64nvme(data))
+
+
+def in_every_way(store: Store) -> list[str]:
+    """An object by each way to write one; returns their keys."""
+    store.put("put", b"1")
+    etag = store.put_new("new", b"2")
+    store.replace("new", b"33", etag)
+    upload(store, "small", b"4")
+    upload(store, "large", bytes(2 * PART + 5))
+    assert store.get("new") == b"33"
+    assert store.get_range("large", 2 * PART, 5) == bytes(5)
+    assert store.checksum("large") == crc64nvme(bytes(2 * PART + 5))
+    return ["put", "new", "small", "large"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"sse": "AES256"}, {"ServerSideEncryption": "AES256"}),
+        (
+            {"sse": "aws:kms", "sse_kms_key_id": MinioWithKms.kms_key},
+            {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": f"arn:aws:kms:{MinioWithKms.kms_key}"},
+        ),
+    ],
+    ids=["SSE-S3", "SSE-KMS"],
+)
+def test_encryption_by_the_store(
+    server: MinioWithKms, given: dict[str, str], expected: dict[str, str]
+) -> None:
+    bucket = new_bucket(server)
+    for key in in_every_way(open_store(f"s3://{bucket}/p", options_of(server, **given))):
+        head: Any = server.client().head_object(Bucket=bucket, Key=f"p/{key}")
+        assert {name: head.get(name) for name in expected} == expected
+
+
+def test_a_kms_key_that_is_not_there(server: MinioWithKms) -> None:
+    options = options_of(server, sse="aws:kms", sse_kms_key_id="no-such-key")
+    store = open_store(f"s3://{new_bucket(server)}/p", options)
+    with pytest.raises(StoreError, match="key") as caught:
+        store.put("key", b"")
+    assert not isinstance(caught.value, NotFoundError)
+    assert "s3.sse_kms_key_id" in caught.value.hint
+
+
+@pytest.fixture
+def sent(
+    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[S3Options], list[tuple[str, dict[str, str]]]]:
+    """Notes what requests a client with these options sends: operation and headers."""
+
+    def note(options: S3Options) -> list[tuple[str, dict[str, str]]]:
+        found: list[tuple[str, dict[str, str]]] = []
+
+        def before(params: dict[str, Any], model: Any, **_: Any) -> None:
+            found.append(
+                (model.name, {name.lower(): str(value) for name, value in params["headers"].items()})
+            )
+
+        client_of(options).meta.events.register_last("before-call.s3", before)
+        return found
+
+    return note
+
+
+def test_every_request_names_the_owner(
+    moto_server: MotoServer, sent: Callable[[S3Options], list[tuple[str, dict[str, str]]]]
+) -> None:
+    options = options_of(moto_server, expected_bucket_owner="111122223333")
+    store = open_store(f"s3://{new_bucket(moto_server)}/p", options)
+    requests = sent(options)
+    store.put("put", b"1")
+    store.replace("put", b"2", store.stat("put").etag)
+    upload(store, "large", bytes(PART + 1))
+    store.upload("aborted").abort()
+    assert b"".join(store.open_range("large", 5, 10)) == bytes(10)
+    assert [info.key for info in store.list()] == ["large", "put"]
+    assert store.delete(["put"]) == []
+    names = {name for name, _ in requests}
+    assert names >= {
+        "PutObject",
+        "CompleteMultipartUpload",
+        "UploadPart",
+        "GetObject",
+        "HeadObject",
+        "DeleteObjects",
+    }
+    without = {
+        name for name, headers in requests if headers.get("x-amz-expected-bucket-owner") != "111122223333"
+    }
+    assert without == set()
+
+
+def test_another_owner_is_refused(moto_server: MotoServer) -> None:
+    """As the store words it, where it compares: moto and MinIO don't."""
+    from kbackup.store.s3.errors import from_boto
+
+    response: Any = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+    said = from_boto("s3://b/k", ClientError(response, "GetObject"), False)
+    assert type(said) is DeniedError
+    assert "s3.expected_bucket_owner" in said.hint
+
+
+# Object lock
+
+
+@pytest.mark.parametrize("mode", ["GOVERNANCE", "COMPLIANCE"])
+def test_object_lock(server: MinioWithKms, mode: str) -> None:
+    bucket = new_bucket(server, object_lock=True)
+    store = open_store(f"s3://{bucket}/p", options_of(server, object_lock_mode=mode, object_lock_days=2))
+    client: Any = server.client()
+    check_conditional_writes(store, "check/probe")
+    lease = store.put_new("lock.json", b"1")
+    for n in range(3):
+        lease = store.replace("lock.json", b"%d" % n, lease)
+    for key in in_every_way(store):
+        assert client.get_object_retention(Bucket=bucket, Key=f"p/{key}")["Retention"]["Mode"] == mode
+    with pytest.raises(AlreadyExistsError):
+        store.put_new("put", b"2")
+    versions = client.list_object_versions(Bucket=bucket, Prefix="p/")["Versions"]
+    refused, gone = {}, set()
+    for version in versions:
+        try:
+            client.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
+            gone.add(version["Key"].partition("/")[2].partition("/")[0])
+        except ClientError as error:
+            refused[version["Key"]] = error.response["Error"]["Message"]
+    assert refused.keys() == {"p/put", "p/new", "p/small", "p/large"}
+    assert all(re.search("WORM|lock", said) for said in refused.values())
+    assert gone == {"lock.json", "check"}
+    # a plain delete hides an object; what it hid is still there
+    assert store.delete(["large"]) == []
+    with pytest.raises(NotFoundError):
+        store.get("large")
+    (marker,) = [
+        m for m in client.list_object_versions(Bucket=bucket)["DeleteMarkers"] if m["Key"] == "p/large"
+    ]
+    client.delete_object(Bucket=bucket, Key="p/large", VersionId=marker["VersionId"])
+    assert store.stat("large").size == 2 * PART + 5
+
+
+def test_object_lock_takes_a_bucket_for_it(server: MinioWithKms) -> None:
+    options = options_of(server, object_lock_mode="GOVERNANCE", object_lock_days=2)
+    store = open_store(f"s3://{new_bucket(server)}/p", options)
+    for write in (lambda: store.put("key", b""), lambda: upload(store, "key", bytes(PART + 1))):
+        with pytest.raises(UsageError, match="ock") as caught:
+            write()
+        assert "made with object lock" in caught.value.hint
+
+
+# The roles
+
+
+def role(server: MinioWithKms, name: str, bucket: str) -> Store:
+    """The archive at `p` of the bucket, for somebody with exactly that policy."""
+    policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", "p")
+    return open_store(f"s3://{bucket}/p", options_of(server, **server.credentials(policy)))
+
+
+def test_a_writer(server: MinioWithKms) -> None:
+    bucket = new_bucket(server)
+    store = role(server, "writer", bucket)
+    check_conditional_writes(store, "check")
+    in_every_way(store)
+    with store.upload("aborted") as aborted:
+        aborted.write(bytes(3 * PART))
+    assert "Uploads" not in server.client().list_multipart_uploads(Bucket=bucket)
+    with pytest.raises(NotFoundError):
+        store.get("nothing")
+    (failed,) = store.delete(["put"])
+    assert isinstance(failed.error, DeniedError)
+    assert "rights to delete" in failed.error.hint
+    assert store.get("put") == b"1"
+    elsewhere = open_store(f"s3://{bucket}/other", S3Options(**_options(store)))
+    with pytest.raises(DeniedError):
+        elsewhere.put("key", b"")
+
+
+def test_a_reader(server: MinioWithKms) -> None:
+    bucket = new_bucket(server)
+    keys = in_every_way(role(server, "writer", bucket))
+    store = role(server, "reader", bucket)
+    assert sorted(info.key for info in store.list()) == sorted(keys)
+    assert store.get("new") == b"33"
+    assert store.checksum("large") == crc64nvme(bytes(2 * PART + 5))
+    for write in (
+        lambda: store.put("more", b""),
+        lambda: store.put_new("more", b""),
+        lambda: store.replace("put", b"", store.stat("put").etag),
+        lambda: upload(store, "more", bytes(PART + 1)),
+    ):
+        with pytest.raises(DeniedError):
+            write()
+    assert [failed.key for failed in store.delete(["put"])] == ["put"]
+    assert len(list(store.list())) == len(keys)
+
+
+def test_an_expirer(server: MinioWithKms) -> None:
+    bucket = new_bucket(server)
+    store = role(server, "expirer", bucket)
+    assert store.delete(in_every_way(store)) == []
+    assert list(store.list()) == []
+    with pytest.raises(ClientError):
+        client_of(S3Options(**_options(store))).delete_bucket(Bucket=bucket)
+
+
+def _options(store: Any) -> dict[str, Any]:
+    options: S3Options = store._bucket.options
+    return {name: getattr(options, name) for name in S3Options.__slots__}
+
+
+@pytest.mark.parametrize("path", sorted(POLICIES.glob("*.json")), ids=lambda path: path.stem)
+def test_policies_stay_within_the_prefix(path: Path) -> None:
+    for statement in json.loads(path.read_text())["Statement"]:
+        assert statement["Effect"] == "Allow"
+        assert not any("*" in action for action in statement["Action"])
+        inside = all(resource.startswith("arn:aws:s3:::BUCKET/PREFIX/") for resource in statement["Resource"])
+        assert inside or statement["Action"] == ["s3:ListBucket"]
