@@ -11,7 +11,7 @@ import numpy as np
 
 from kbackup.archive import layout
 from kbackup.archive.models import Groups, TopicState
-from kbackup.archive.segments import Starts
+from kbackup.archive.segments import Segment, Starts
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets
 
@@ -52,4 +52,15 @@ def group_files(topics: Iterable[TopicState], groups: Groups) -> dict[str, bytes
         )
         for t in topics
         for p in t.partitions
+    }
+
+
+def with_segments(starts: Starts, added: Iterable[Segment]) -> Starts:
+    """`starts` with the segments that a run added."""
+    new: dict[tuple[str, int, int], list[int]] = {}
+    for s in added:
+        new.setdefault((s.topic, s.incarnation, s.partition), []).append(s.first)
+    return {
+        **starts,
+        **{place: np.sort(np.append(starts.get(place, _NONE), firsts)) for place, firsts in new.items()},
     }

@@ -21,9 +21,11 @@ from click.shell_completion import shell_complete
 from kbackup import __version__
 from kbackup.cli.exit_codes import EXIT_CODES
 from kbackup.cli.frame import State
+from kbackup.cli.metering import ended, metrics_file
 from kbackup.cli.options import common_options
 from kbackup.cli.output import Reporter
 from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
+from kbackup.metrics import counted, failed
 from kbackup.printable import printable, printable_lines
 
 COMMANDS = {
@@ -86,24 +88,32 @@ def cli() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code; errors are said on stderr, without a traceback."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((argument for argument in args if argument in COMMANDS), "")
+    counted.begin(command)
     state = State(
         json="--json" in args,
         debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
     )
     with _sigterm_interrupts():
-        try:
-            return _run(args, state)
-        except click.exceptions.Exit as done:
-            return done.exit_code
-        except click.exceptions.NoArgsIsHelpError as shown:
-            shown.show()
-            return UsageError.exit_code
-        except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 (the outermost frame: all end in a code)
-            if isinstance(raised, BrokenPipeError) and _stdout_is_gone():
-                return KbackupError.exit_code
-            if state.debug:
-                print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
-            return _report(_as_error(raised), state)
+        return ended(_guarded(args, command, state), state.metrics)
+
+
+def _guarded(args: list[str], command: str, state: State) -> int:
+    """All ends in a code."""
+    try:
+        state.metrics = metrics_file(args, command)
+        return _run(args, state)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.exceptions.NoArgsIsHelpError as shown:
+        shown.show()
+        return UsageError.exit_code
+    except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 (the outermost frame: all end in a code)
+        if isinstance(raised, BrokenPipeError) and _stdout_is_gone():
+            return KbackupError.exit_code
+        if state.debug:
+            print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
+        return _report(_as_error(raised), state)
 
 
 def _run(args: list[str], state: State) -> int:
@@ -141,6 +151,7 @@ def _is_interrupt(raised: BaseException | None) -> bool:
 
 
 def _report(error: KbackupError, state: State) -> int:
+    failed(error)
     for label, text in (("kbackup", error.message), ("hint", error.hint)):
         if text:
             print(f"{label}: {_lines(text)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`kbackup backup`: one new restore point."""
+"""`kbackup backup`: one new restore point, or with `--follow` one after the other."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.follow import follow_until_stopped
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
@@ -20,10 +21,10 @@ from kbackup.cli.options import (
 )
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from kbackup.jobs.backup import BackupReport
+    from kbackup.jobs.backup_run import BackupReport
 
 
 @click.command("backup")
@@ -35,15 +36,29 @@ if TYPE_CHECKING:
 @key_option("backup.groups", "-g", "--group", "--groups")
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
+@click.option(
+    "--follow", is_flag=True, help="Don't end: restore point after restore point, until SIGTERM or Ctrl-C."
+)
+@key_option("follow.interval_seconds", "--interval")
+@key_option("follow.max_age_seconds", "--max-age")
+@key_options("follow.small_bytes", "follow.small_segments")
+@key_option("follow.listen", "--listen")
+@key_option("follow.stale_after_seconds", "--stale-after")
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame) -> int:
+def command(frame: Frame, follow: bool) -> int:
     """Back up topics, group offsets and settings: one new restore point.
 
     Takes what is new since the last restore point; everything the first time. The restore point exists when this
     command says so, and not before. Ends with exit code 3 when records were lost before they could be archived.
+
+    With --follow there is a restore point every --interval, or as soon as a partition has --segment-bytes of new
+    records, until SIGTERM or Ctrl-C; then a last one, and exit code 0. An outage of cluster or store is waited out.
     """
+    if follow:
+        return follow_until_stopped(frame)
+    _refuse_what_only_follows(frame)
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
     with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
@@ -52,6 +67,12 @@ def command(frame: Frame) -> int:
         report = backup(config.backup, config.source, store, session, shown)
     show(report, reporter)
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+
+
+def _refuse_what_only_follows(frame: Frame) -> None:
+    for path, origin in frame.loaded.origins.items():
+        if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
+            raise UsageError(f"{origin.name} is only of use with --follow", "add --follow, or leave it out")
 
 
 def show(report: BackupReport, reporter: Reporter) -> None:

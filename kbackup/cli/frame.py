@@ -6,13 +6,16 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import click
 
 from kbackup.cli.output import Reporter, configure_logging
 from kbackup.config import Config, Files, Loaded, Setting, load
 from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.metrics_export import MetricsFile
 
 P = ParamSpec("P")
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ class State:
     debug: bool = False
     verbose: int = 0
     reporter: Reporter | None = None
+    metrics: MetricsFile | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Frame:
 
     loaded: Loaded
     reporter: Reporter
+    metrics: MetricsFile | None = None
 
     @property
     def config(self) -> Config:
@@ -68,6 +73,7 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
         state = click.get_current_context().ensure_object(State)
         configure_logging(2 if state.debug else state.verbose)
         state.reporter = Reporter(json=state.json, quiet=state.quiet)
-        return command(Frame(load_config(state), state.reporter), *args, **kwargs) or 0
+        frame = Frame(load_config(state), state.reporter, state.metrics)
+        return command(frame, *args, **kwargs) or 0
 
     return run

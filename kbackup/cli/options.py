@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from kbackup.cli.frame import State
+from kbackup.cli.metering import OPTION
 from kbackup.config import KEYS, Key, Origin, Setting
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -149,6 +150,10 @@ def _set(context: click.Context, parameter: click.Parameter, values: tuple[str, 
     context.ensure_object(State).settings.extend(Setting(path, value, origin) for path, value in pairs)
 
 
+def _read_before(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    """`kbackup.cli.metering` has read it by now."""
+
+
 def _hidden_option(*names: str, callback: Callable[..., None], **attributes: Any) -> Callable[[F], F]:
     """An option whose value goes to `State` and not to the command."""
     return click.option(*names, expose_value=False, callback=callback, **attributes)
@@ -176,6 +181,12 @@ common_options = options(
     ),
     _hidden_option(
         "--debug", callback=_store("debug"), is_flag=True, help="Show tracebacks, log everything."
+    ),
+    _hidden_option(
+        OPTION,
+        callback=_read_before,
+        metavar="FILE",
+        help="Write metrics for node_exporter's textfile collector, also when the command fails.",
     ),
 )
 archive_option = key_option("archive", "-a", "--archive")

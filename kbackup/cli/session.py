@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.cli.frame import Frame
 from kbackup.config import Config
+from kbackup.metrics import counted
 from kbackup.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 def archive_store(frame: Frame) -> Store:
     """The store of the archive that the command is about."""
-    return open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "")
+    store = open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "")
+    counted.archive(store.url)
+    return store
 
 
 @contextmanager

@@ -94,6 +94,33 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     ] = 60
 
 
+class Follow(msgspec.Struct, frozen=True, kw_only=True):
+    """`[follow]`: `backup --follow`"""
+
+    interval_seconds: Annotated[
+        float, Meta(ge=0.1, description="How often there is a restore point, where there is anything new.")
+    ] = 60
+    max_age_seconds: Annotated[
+        float, Meta(ge=0, description="How long new records of a partition may wait to become a segment.")
+    ] = 600
+    small_bytes: Annotated[
+        int, Meta(ge=0, description="A partition with less than this of new records waits for more.")
+    ] = 1 << 20
+    small_segments: Annotated[
+        int, Meta(ge=0, description="So many of those that wait go with each restore point all the same.")
+    ] = 100
+    listen: Annotated[
+        str,
+        Meta(description="Where `/metrics` and `/healthz` are served (`127.0.0.1:9464`). Unset: nowhere."),
+    ] = ""
+    stale_after_seconds: Annotated[
+        float, Meta(ge=1, description="`/healthz` says 503 when no round has ended well for so long.")
+    ] = 300
+    topic_metrics: Annotated[
+        bool, Meta(description="Count the lag of each topic, too: as many series as there are topics.")
+    ] = False
+
+
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """`[restore]`"""
 
@@ -166,6 +193,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     s3: S3Options = msgspec.field(default_factory=S3Options)
     encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)
+    follow: Follow = msgspec.field(default_factory=Follow)
     restore: Restore = msgspec.field(default_factory=Restore)
     spark: Spark = msgspec.field(default_factory=Spark)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from kbackup.metrics import counted
+
 
 class Listener(Protocol):
     def phase(self, name: str) -> None: ...
@@ -36,4 +38,6 @@ class Phases:
         try:
             yield
         finally:
-            self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 3)
+            took = time.monotonic() - began
+            self.seconds[name] = round(self.seconds.get(name, 0.0) + took, 3)
+            counted.add("kbackup_phase_seconds_total", took, name)

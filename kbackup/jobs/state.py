@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from kbackup.archive.models import PartitionState, TopicState, Totals
+import msgspec
+
+from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState, Totals
 from kbackup.archive.segments import Segment
 from kbackup.jobs.plan import PartitionPlan, Plan
 from kbackup.types import TopicPartition
@@ -57,3 +59,33 @@ def totals(plan: Plan, segments: Sequence[Segment], groups: int) -> Totals:
         stored_bytes=sum(s.stored for s in segments),
         groups=groups,
     )
+
+
+def says_more(plan: Plan, parent: Manifest | None) -> bool:
+    """Whether a restore point of `plan` would say anything of topics and records that `parent` doesn't."""
+    if parent is None or plan.losses:
+        return True
+    return _vector(next_states(parent.seq, plan, ())) != _vector(parent.topics)
+
+
+def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
+    return [
+        (t.name, t.id, t.incarnation, t.state, [(p.partition, p.start, p.end) for p in t.partitions])
+        for t in topics
+    ]
+
+
+def same_groups(one: Groups, other: Groups) -> bool:
+    """Whether the same groups stand at the same places, whenever that was."""
+
+    def stand(groups: Groups) -> tuple[object, ...]:
+        return {g.group: (g.type, g.offsets) for g in groups.groups}, set(groups.not_carried)
+
+    return stand(one) == stand(other)
+
+
+def same_settings(one: Metadata, other: Metadata) -> bool:
+    def timeless(metadata: Metadata) -> Metadata:
+        return msgspec.structs.replace(metadata, captured_at="", checksum="")
+
+    return timeless(one) == timeless(other)

@@ -18,7 +18,10 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, now
 from kbackup.archive.segments import Segment
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs import backup as job
+from kbackup.jobs.backup_commit import commit, refresh
+from kbackup.jobs.backup_round import write_intent
+from kbackup.jobs.backup_run import Captured, Run
+from kbackup.jobs.listen import Phases, Silent
 from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
 from kbackup.jobs.recover import Recovered
 from kbackup.jobs.restore_choose import choose_content, choose_plan
@@ -96,21 +99,22 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         with run.step("open", "archive.json, the manifests of all restore points"):
             archive = open_or_create(store)
             seq = (archive.head.seq if archive.head else 0) + 1
-        state = job._Run(
+        state = Run(
             *(options, {}, archive, cast(Any, None), "simulated", 100),
-            *(lease, seq, archive.head, now(), []),
+            *(lease, seq, archive.head, []),
         )
         with run.step("plan", "make_plan, without, make_tasks"):
             plan = make_plan(archive.head, live, [t.name for t in live])
             tasks = make_tasks(without(plan.ranges, {}), options.split_records, options.pack_records)
         with run.step("intent", "intent.json"):
-            job._write_intent(state, plan)
+            captured = Captured(now(), plan, groups, metadata)
+            write_intent(state, captured)
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
         with run.step("commit", "segments.parquet, groups.json, metadata.json, manifest.json"):
-            manifest = job._commit(state, plan, found, [], groups, metadata, Recovered([], []))
+            commit(state, captured, found, [], Recovered([], []))
         with run.step("refresh", "partition indexes, group offset files"):
-            job._refresh(state, manifest, found)
+            refresh(state, Phases(Silent()))
     run.requests = dict(store.requests - asked)
     for name in (layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA, layout.INTENT):
         run.sizes[name] = store.stat(layout.backup_key(seq, name)).size

@@ -1,0 +1,91 @@
+"""`kbackup backup --follow`: restore points until it is asked to stop."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+from kbackup.cli.ending import asked_by_signals
+from kbackup.cli.frame import Frame
+from kbackup.cli.human import human_duration, human_size, plural
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.session import archive_store, spark_session
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError
+from kbackup.jobs.stop import Stop
+from kbackup.metrics import counted
+
+if TYPE_CHECKING:
+    from kbackup.jobs.backup_run import BackupReport
+    from kbackup.jobs.follow import FollowReport
+    from kbackup.metrics_server import Health
+
+
+class Told:
+    """Says on stderr what each round did, and keeps health and metrics file up to date."""
+
+    def __init__(self, frame: Frame, health: Health | None) -> None:
+        self._reporter, self._metrics, self._health = frame.reporter, frame.metrics, health
+
+    def committed(self, report: BackupReport) -> None:
+        totals = report.totals
+        for text in (*report.warnings, *(f"loss: {loss.message}" for loss in report.losses)):
+            self._reporter.warning(text)
+        waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""
+        self._reporter.note(
+            f"restore point {report.restore_point}: {plural(totals.records, 'new record')}, "
+            f"{human_size(totals.bytes)} in {plural(totals.segments, 'segment')}{waiting}"
+        )
+
+    def well(self) -> None:
+        if self._health is not None:
+            self._health.well()
+        self._write()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self._reporter.warning(f"{error}; trying again in {human_duration(pause)}")
+        if self._health is not None:
+            self._health.failed(error.message)
+        self._write()
+
+    def _write(self) -> None:
+        if self._metrics is None:
+            return
+        try:
+            self._metrics.write(counted.snapshot())
+        except OSError as error:
+            self._reporter.warning(f"the metrics were not written: {error}")
+
+
+def follow_until_stopped(frame: Frame) -> int:
+    config = frame.config
+    store = archive_store(frame)
+    with ExitStack() as stack:
+        health: Health | None = None
+        if config.follow.listen:
+            from kbackup.metrics_server import Health, Server
+
+            health = Health(config.follow.stale_after_seconds)
+            server = stack.enter_context(Server(config.follow.listen, health))
+            frame.reporter.note(f"metrics on port {server.port}")
+        session = stack.enter_context(spark_session(config, at_once=True))
+        shown = stack.enter_context(ShownProgress(frame.reporter))
+        stop = stack.enter_context(closing(Stop()))
+        stack.enter_context(asked_by_signals(stop))
+        from kbackup.jobs.follow import Follower  # while the JVM starts
+
+        follower = Follower(
+            config.backup, config.follow, config.source, store, session, shown, Told(frame, health), stop
+        )
+        report = follower.follow()
+    _show(report, frame)
+    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+
+
+def _show(report: FollowReport, frame: Frame) -> None:
+    frame.reporter.line(
+        f"stopped after {human_duration(report.seconds)}: "
+        f"{plural(report.restore_points, 'restore point')} of {report.archive}, "
+        f"{plural(report.records, 'new record')}, {human_size(report.bytes)} "
+        f"({human_size(report.stored_bytes)} stored); newest {report.restore_point or 'none'}"
+    )
+    frame.reporter.document(report)

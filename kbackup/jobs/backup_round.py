@@ -1,0 +1,110 @@
+"""One restore point: a page of named steps. The manifest is the commit; what comes before it no reader sees."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Sequence
+
+from kbackup.archive import layout
+from kbackup.archive.models import Intent, IntentTopic, dump
+from kbackup.archive.segments import Segment
+from kbackup.jobs import capture
+from kbackup.jobs.backup_commit import commit, report
+from kbackup.jobs.backup_run import BackupReport, Captured, Run, Spark
+from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.hold_back import clamp
+from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
+from kbackup.jobs.recover import recover
+from kbackup.jobs.select import Selection
+from kbackup.jobs.tasks import run_tasks
+from kbackup.kafka import kernel
+from kbackup.kafka.kernel import Kernel
+from kbackup.kafka.read import Vanished
+from kbackup.types import TopicPartition
+
+
+def look(
+    run: Run, phases: Phases, started_at: str, choose: Callable[[Plan], Plan] = lambda plan: plan
+) -> Captured:
+    """What there is to archive. `choose` may hold partitions of the plan back."""
+    options, cluster = run.options, run.cluster
+    with phases.step("discover"):
+        selection = Selection.of(options.topics, options.exclude_topics)
+        topics, existing = capture.discover(cluster, selection, run.head)
+    with phases.step("capture groups"):
+        # before the end offsets, so that no group points past what is archived
+        selection = Selection.of(options.groups, options.exclude_groups)
+        groups = capture.groups(cluster, selection, set(topics))
+    with phases.step("resolve ranges"):
+        live = capture.live_topics(cluster, topics, options.isolation_level)
+        names = [group.group for group in groups.groups]
+        settings = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
+    with phases.step("plan"):
+        plan = choose(make_plan(run.head, live, existing))
+    return Captured(started_at, plan, clamp(groups, plan), settings)
+
+
+def take(run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener) -> BackupReport:
+    """A restore point of what was captured, without the files that follow from it (`refresh`)."""
+    plan = captured.plan
+    with phases.step("plan"):
+        write_intent(run, captured)
+    with phases.step("run"):
+        recovered = recover(
+            run.archive, plan, run.unfinished, run.options.isolation_level, spark, run.lease.check
+        )
+        segments, vanished = _read(run, plan, recovered.segments, spark, listener)
+    with phases.step("commit"):
+        capture.check_same_topics(run.cluster, plan)
+        manifest = commit(run, captured, segments, vanished, recovered)
+    return report(run, manifest, plan, phases)
+
+
+def write_intent(run: Run, captured: Captured) -> None:
+    intent = Intent(
+        archive_id=run.archive.info.id,
+        seq=run.seq,
+        parent=run.parent,
+        run_id=run.run_id,
+        host=socket.gethostname(),
+        started_at=captured.started_at,
+        isolation_level=run.options.isolation_level,
+        topics=tuple(
+            IntentTopic(name=t.name, id=t.id, incarnation=t.incarnation) for t in captured.plan.topics
+        ),
+    )
+    run.lease.check()
+    run.archive.store.put_new(layout.backup_key(run.seq, layout.INTENT), dump(intent))
+
+
+def _read(
+    run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener: Listener
+) -> tuple[list[Segment], list[Vanished]]:
+    intervals: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for segment in taken:
+        intervals.setdefault(TopicPartition(segment.topic, segment.partition), []).append(
+            (segment.first, segment.last)
+        )
+    ranges = without(plan.ranges, intervals)
+    tasks = make_tasks(ranges, run.options.split_records, run.options.pack_records)
+    if not tasks:
+        return list(taken), []
+    expected = sum(r.end - r.start for r in ranges)
+    work = BackupWork(
+        source=run.source,
+        store=run.archive.store,
+        isolation=run.options.isolation_level,
+        group=f"kbackup-backup-{run.run_id}",
+        segment_bytes=run.options.segment_bytes,
+        compression=run.options.compression,
+        poll_timeout=run.options.poll_timeout_seconds,
+        incarnations={t.name: t.incarnation for t in plan.topics},
+        since=run.archive.store.stat(layout.backup_key(run.seq, layout.INTENT)).modified,
+    )
+    results = run_tasks(
+        spark(), tasks, work, lambda records, size: listener.progress(records, size, expected)
+    )
+    kernel.say(r for r in results if isinstance(r, Kernel))
+    segments = [r for r in results if isinstance(r, Segment)]
+    return [*taken, *segments], [r for r in results if isinstance(r, Vanished)]

@@ -1,0 +1,88 @@
+"""What the steps of a backup share: both ends under the lease, what was captured, and what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import Groups, Intent, Loss, Manifest, Metadata, TopicState, Totals
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import Segment, Starts
+from kbackup.config.models import Backup
+from kbackup.jobs.plan import Plan
+from kbackup.jobs.state import same_groups, same_settings, says_more
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spark = Callable[[], "SparkSession"]
+
+
+@dataclass(frozen=True)
+class BackupReport:
+    """What a run did. `seconds` are by step; `held_back` counts the partitions whose new records wait."""
+
+    restore_point: int
+    parent: int | None
+    committed_at: str
+    archive: str
+    totals: Totals
+    topics: tuple[TopicState, ...]
+    losses: tuple[Loss, ...]
+    warnings: tuple[str, ...]
+    held_back: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Run:
+    """Cluster and archive, connected, under the lease; and where the archive stands, which each commit moves on.
+
+    `seq` is the number of the next restore point; `unfinished` are intents of runs that may have left segments.
+    `groups` and `settings` are those of `head`; `starts` is where the segments of `refreshed` start, the restore
+    point whose derived files are all written.
+    """
+
+    options: Backup
+    source: Properties
+    archive: Archive
+    cluster: Cluster
+    cluster_id: str
+    brokers: int
+    lease: HeldLease
+    seq: int
+    head: Manifest | None
+    unfinished: list[Intent]
+    groups: Groups | None = None
+    settings: Metadata | None = None
+    added: Sequence[Segment] = ()
+    refreshed: Manifest | None = None
+    starts: Starts | None = None
+
+    @property
+    def run_id(self) -> str:
+        return self.lease.owner
+
+    @property
+    def parent(self) -> int | None:
+        return self.head.seq if self.head is not None else None
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What the cluster held: the plan to archive it, and what goes beside the manifest."""
+
+    started_at: str
+    plan: Plan
+    groups: Groups
+    settings: Metadata
+
+    def says_more_than(self, run: Run) -> bool:
+        """Whether a restore point of this would say anything that the newest one doesn't."""
+        if says_more(self.plan, run.head) or run.groups is None or run.settings is None:
+            return True
+        return not (same_groups(self.groups, run.groups) and same_settings(self.settings, run.settings))

@@ -1,0 +1,28 @@
+"""Being asked to stop, by a signal handler or another thread, while waiting for something else."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+
+class Stop:
+    """`ask` may be called in a signal handler: it takes no lock that the interrupted thread could hold."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self.asked = False
+
+    def ask(self) -> None:
+        if not self.asked:
+            self.asked = True
+            self._writer.send(b"!")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was asked, by now or within `seconds`."""
+        return bool(select.select([self._reader], [], [], max(0.0, seconds))[0])
+
+    def close(self) -> None:
+        self._reader.close()
+        self._writer.close()

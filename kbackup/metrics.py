@@ -1,0 +1,209 @@
+"""What this process counts, for Prometheus. Counting needs no library: what shows it is in `metrics_export`.
+
+Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
+but for `archive` (one a process) and `topic` (only where that is asked for).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kbackup import __version__
+from kbackup.errors import EXIT_OK, KbackupError
+
+if TYPE_CHECKING:
+    from kbackup.archive.models import TopicState
+    from kbackup.jobs.backup_run import BackupReport
+    from kbackup.jobs.restore_report import RestoreReport
+    from kbackup.jobs.verify import VerifyReport
+
+
+class Metric(NamedTuple):
+    """`labels` are its own. One that `stays` keeps its last value where a run doesn't set it."""
+
+    kind: Literal["counter", "gauge"]
+    help: str
+    labels: tuple[str, ...] = ()
+    stays: bool = False
+
+
+METRICS: dict[str, Metric] = {
+    "kbackup_build_info": Metric("gauge", "1; the version is a label.", ("version",)),
+    "kbackup_success": Metric("gauge", "Whether the last run ended with exit code 0."),
+    "kbackup_exit_code": Metric("gauge", "Exit code of the last run."),
+    "kbackup_run_start_timestamp_seconds": Metric("gauge", "When the last run began."),
+    "kbackup_run_duration_seconds": Metric("gauge", "How long the last run took."),
+    "kbackup_last_success_timestamp_seconds": Metric(
+        "gauge", "When a run ended with exit code 0; with --follow: when a round ended well.", stays=True
+    ),
+    "kbackup_phase_seconds_total": Metric("counter", "Time spent in each named step.", ("phase",)),
+    "kbackup_errors_total": Metric(
+        "counter", "Errors that ended a run or a round, by class and exit code.", ("error", "exit_code")
+    ),
+    "kbackup_retries_total": Metric("counter", "Rounds of --follow that are tried again after an error."),
+    "kbackup_records_total": Metric("counter", "Records archived, restored or verified."),
+    "kbackup_bytes_total": Metric("counter", "Their bytes in the documented encoding."),
+    "kbackup_stored_bytes_total": Metric("counter", "Bytes of the segments as they are stored."),
+    "kbackup_segments_total": Metric("counter", "Segments archived or verified."),
+    "kbackup_restore_points_total": Metric("counter", "Restore points committed."),
+    "kbackup_rounds_total": Metric("counter", "Rounds of --follow, by how they ended.", ("result",)),
+    "kbackup_restore_point": Metric("gauge", "Number of the newest restore point.", stays=True),
+    "kbackup_restore_point_timestamp_seconds": Metric(
+        "gauge", "When the newest restore point was committed.", stays=True
+    ),
+    "kbackup_lag_offsets": Metric(
+        "gauge", "Offsets between archived ends and log ends, over all partitions."
+    ),
+    "kbackup_lag_max_offsets": Metric("gauge", "The same of the partition with the most."),
+    "kbackup_topic_lag_offsets": Metric(
+        "gauge", "The same by topic, where follow.topic_metrics is set.", ("topic",)
+    ),
+    "kbackup_held_back_partitions": Metric("gauge", "Partitions whose few new records wait for more."),
+    "kbackup_topics": Metric("gauge", "Topics in the newest restore point of this run."),
+    "kbackup_partitions": Metric("gauge", "Partitions in it."),
+    "kbackup_groups": Metric("gauge", "Consumer groups in it."),
+    "kbackup_losses_total": Metric("counter", "Losses found: records that can never be archived.", ("kind",)),
+    "kbackup_lost_offsets_total": Metric("counter", "Offsets in them, as far as that is known."),
+    "kbackup_findings": Metric("gauge", "What a verification found to be wrong."),
+}
+"""Every metric there is; `infra/docs/metrics.md` lists them."""
+
+LOSSES = ("retention", "truncated", "recreated")
+_FROM_THE_START = (
+    "kbackup_records_total",
+    "kbackup_bytes_total",
+    "kbackup_stored_bytes_total",
+    "kbackup_segments_total",
+    "kbackup_restore_points_total",
+    "kbackup_retries_total",
+    "kbackup_lost_offsets_total",
+)
+
+Values = Mapping[tuple[str, tuple[str, ...]], float]
+"""(name, values of its own labels) -> value."""
+
+
+class Snapshot(NamedTuple):
+    command: str
+    archive: str
+    values: Values
+
+
+class Counted:
+    """One process's values; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begin("")
+
+    def begin(self, command: str) -> None:
+        """From nothing, for a command."""
+        with self._lock:
+            self._command, self._archive = command, ""
+            self._values: dict[tuple[str, tuple[str, ...]], float] = {}
+            self._began = time.monotonic()
+        self.put("kbackup_build_info", 1, __version__)
+        self.put("kbackup_run_start_timestamp_seconds", time.time())
+
+    def archive(self, url: str) -> None:
+        with self._lock:
+            self._archive = url
+
+    def add(self, name: str, value: float = 1, *labels: str) -> None:
+        with self._lock:
+            self._values[name, labels] = self._values.get((name, labels), 0) + value
+
+    def put(self, name: str, value: float, *labels: str) -> None:
+        with self._lock:
+            self._values[name, labels] = value
+
+    def replace(self, name: str, by: Mapping[str, float]) -> None:
+        """All values of a metric with one label."""
+        with self._lock:
+            self._values = {key: v for key, v in self._values.items() if key[0] != name}
+            self._values |= {(name, (label,)): v for label, v in by.items()}
+
+    def snapshot(self) -> Snapshot:
+        with self._lock:
+            return Snapshot(self._command, self._archive, dict(self._values))
+
+    def end(self, code: int) -> None:
+        self.put("kbackup_run_duration_seconds", time.monotonic() - self._began)
+        self.put("kbackup_exit_code", code)
+        self.put("kbackup_success", code == EXIT_OK)
+        if code == EXIT_OK:
+            self.put("kbackup_last_success_timestamp_seconds", time.time())
+
+
+counted = Counted()
+
+
+def failed(error: KbackupError) -> None:
+    counted.add("kbackup_errors_total", 1, type(error).__name__, str(error.exit_code))
+
+
+def well() -> None:
+    """A round ended well."""
+    counted.put("kbackup_last_success_timestamp_seconds", time.time())
+
+
+def backup_begins() -> None:
+    """Counters are there from the start, so that the first loss is seen as an increase."""
+    for name in _FROM_THE_START:
+        counted.add(name, 0)
+    for kind in LOSSES:
+        counted.add("kbackup_losses_total", 0, kind)
+
+
+def backed_up(report: BackupReport) -> None:
+    totals = report.totals
+    counted.add("kbackup_restore_points_total")
+    counted.add("kbackup_records_total", totals.records)
+    counted.add("kbackup_bytes_total", totals.bytes)
+    counted.add("kbackup_stored_bytes_total", totals.stored_bytes)
+    counted.add("kbackup_segments_total", totals.segments)
+    counted.put("kbackup_restore_point", report.restore_point)
+    committed = datetime.fromisoformat(report.committed_at).timestamp()
+    counted.put("kbackup_restore_point_timestamp_seconds", committed)
+    counted.put("kbackup_topics", totals.topics)
+    counted.put("kbackup_partitions", totals.partitions)
+    counted.put("kbackup_groups", totals.groups)
+    counted.put("kbackup_held_back_partitions", report.held_back)
+    for loss in report.losses:
+        counted.add("kbackup_losses_total", 1, loss.kind)
+        if loss.start is not None and loss.end is not None:
+            counted.add("kbackup_lost_offsets_total", loss.end - loss.start)
+    lag(lag_of(report.topics))
+
+
+def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
+    """Topic -> what each of its partitions lacked when it was captured last; topics that are captured alone."""
+    return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
+
+
+def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    every = [n for partitions in by_topic.values() for n in partitions]
+    counted.put("kbackup_lag_offsets", sum(every))
+    counted.put("kbackup_lag_max_offsets", max(every, default=0))
+
+
+def topic_lag(by_topic: Mapping[str, Iterable[int]]) -> None:
+    counted.replace("kbackup_topic_lag_offsets", {name: sum(lags) for name, lags in by_topic.items()})
+
+
+def restored(report: RestoreReport) -> None:
+    counted.add("kbackup_records_total", report.records)
+    counted.add("kbackup_bytes_total", report.bytes)
+    counted.put("kbackup_topics", len(report.topics))
+    counted.put("kbackup_groups", len(report.groups))
+
+
+def verified(report: VerifyReport) -> None:
+    counted.add("kbackup_records_total", report.read_records)
+    counted.add("kbackup_bytes_total", report.read_bytes)
+    counted.add("kbackup_segments_total", report.segments)
+    counted.put("kbackup_findings", len(report.findings))

@@ -1,0 +1,101 @@
+"""`backup --follow` in a thread of this process, with all that it tells."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import KbackupError
+from kbackup.jobs.backup_run import BackupReport
+from kbackup.jobs.follow import Follower, FollowReport
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.stop import Stop
+from kbackup.metrics_server import Health
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+
+_PATIENCE = 240.0  # s; only ends what hangs
+
+
+class Following:
+    """A context manager; leaving it asks the follower to stop, waits, and raises what it raised."""
+
+    def __init__(
+        self, options: Backup, rhythm: Follow, broker: Broker, store: Store, spark: SparkSession
+    ) -> None:
+        self.commits: list[BackupReport] = []
+        self.rounds = 0
+        self.errors: list[KbackupError] = []
+        self.health = Health(rhythm.stale_after_seconds)
+        self.report: FollowReport | None = None
+        self._later = 0.0
+        self._stop = Stop()
+        self._raised: list[BaseException] = []
+        self._follower = Follower(
+            options,
+            rhythm,
+            {"bootstrap.servers": broker.bootstrap},
+            store,
+            lambda: spark,
+            Silent(),
+            self,
+            self._stop,
+            lambda: time.monotonic() + self._later,
+        )
+        self._thread = threading.Thread(target=self._run, name="follower")
+
+    def committed(self, report: BackupReport) -> None:
+        self.commits.append(report)
+
+    def well(self) -> None:
+        self.rounds += 1
+        self.health.well()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.errors.append(error)
+        self.health.failed(error.message)
+
+    def _run(self) -> None:
+        try:
+            self.report = self._follower.follow()
+        except BaseException as raised:  # noqa: BLE001 (raised again in the test)
+            self._raised.append(raised)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.ask()
+        self._thread.join(_PATIENCE)
+        assert not self._thread.is_alive(), "it does not end"
+        self._stop.close()
+        if self._raised and error is None:
+            raise self._raised[0]
+
+    def pass_time(self, seconds: float) -> None:
+        """For the follower alone."""
+        self._later += seconds
+
+    def until(self, true: Callable[[], bool]) -> None:
+        end = time.monotonic() + _PATIENCE
+        while not true():
+            if self._raised:
+                raise self._raised[0]
+            assert time.monotonic() < end, f"{self.rounds} rounds, {len(self.commits)} commits, {self.errors}"
+            time.sleep(0.05)
+
+    def another_round(self, count: int = 1) -> None:
+        """Until `count` rounds have begun after this moment and ended."""
+        wanted = self.rounds + count + 1
+        self.until(lambda: self.rounds >= wanted)

@@ -1,0 +1,124 @@
+"""Backing up all the time, against a real broker and S3 server: what it commits, and when it doesn't."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from kbackup.archive.models import PartitionState
+from kbackup.archive.reader import Archive as Opened
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup, Follow
+from kbackup.types import TopicPartition
+from tests.faults.truth import commit, in_archive, in_cluster
+from tests.following import Following
+from tests.integration.backed_up import produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from tests.integration.conftest import Archive
+
+QUICK = Follow(interval_seconds=0.3)
+PATIENT = Follow(interval_seconds=0.3, small_bytes=1 << 20, small_segments=0, max_age_seconds=3600)
+
+
+def partition(archive: Opened, topic: str, number: int) -> PartitionState:
+    head = archive.restore_point("latest")
+    (found,) = [p for t in head.topics if t.name == topic for p in t.partitions if p.partition == number]
+    return found
+
+
+def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
+    broker: Broker, spark: SparkSession, new_archive: Callable[[], Archive]
+) -> None:
+    name, store = f"followed-{secrets.token_hex(4)}", new_archive().store
+    first, later = f"{name}-a", f"{name}-b"
+    broker.create_topic(first, 2)
+    produce(broker, first, 0, range(50))
+    options = Backup(topics=(f"/{name}-.*/",), groups=(name,), segment_bytes=4000)
+    with Following(options, QUICK, broker, store, spark) as following:
+        following.until(lambda: len(following.commits) == 1)
+        produce(broker, first, 1, range(30))
+        following.until(lambda: sum(r.totals.records for r in following.commits) == 80)
+
+        broker.create_topic(later, 1)
+        following.until(lambda: later in {t.name for t in following.commits[-1].topics})
+        produce(broker, later, 0, range(20))
+        following.until(lambda: sum(r.totals.records for r in following.commits) == 100)
+
+        commits = len(following.commits)
+        following.another_round(3)
+        assert len(following.commits) == commits, "nothing new, no restore point"
+
+        commit(broker, name, {TopicPartition(first, 0): 40})
+        following.until(lambda: len(following.commits) == commits + 1)
+        assert following.commits[-1].totals.records == 0
+        produce(broker, first, 0, range(50, 300))
+    assert following.report is not None
+    assert (following.report.records, following.report.losses) == (350, {})
+    assert not following.errors
+    assert in_archive(store) == in_cluster(broker, [first, later])
+    archive = open_archive(store)
+    assert [m.seq for m in archive.restore_points] == list(range(1, len(following.commits) + 1))
+    (group,) = archive.groups(archive.restore_point("latest")).groups
+    assert [(o.topic, o.partition, o.offset) for o in group.offsets] == [(first, 0, 40)]
+
+
+def test_small_partitions_wait_and_their_groups_wait_with_them(
+    broker: Broker, spark: SparkSession, new_archive: Callable[[], Archive]
+) -> None:
+    name, store = f"waiting-{secrets.token_hex(4)}", new_archive().store
+    broker.create_topic(name, 2)
+    produce(broker, name, 0, range(50))
+    options = Backup(topics=(name,), groups=(name,))
+    with Following(options, PATIENT, broker, store, spark) as following:
+        following.until(lambda: len(following.commits) == 1)
+        produce(broker, name, 0, range(50, 60))
+        following.another_round(2)
+        assert len(following.commits) == 1, "ten records wait for more"
+
+        commit(broker, name, {TopicPartition(name, 0): 57})
+        following.until(lambda: len(following.commits) == 2)
+        held = following.commits[1]
+        assert (held.totals.records, held.totals.segments, held.held_back) == (0, 0, 1)
+        archive = open_archive(store)
+        state = partition(archive, name, 0)
+        assert (state.end, state.log_end, state.records) == (50, 60, 50)
+        (group,) = archive.groups(archive.restore_point("latest")).groups
+        assert [o.offset for o in group.offsets] == [50], "no group is ahead of what is archived"
+
+        produce(broker, name, 1, range(12_000))
+        following.until(lambda: len(following.commits) == 3)
+        assert following.commits[2].totals.records >= 1024, "a MiB of records of unknown size"
+        assert partition(open_archive(store), name, 0).end == 50
+
+        following.pass_time(3600)
+        following.until(lambda: len(following.commits) == 4)
+        assert following.commits[3].held_back == 0
+        archive = open_archive(store)
+        assert partition(archive, name, 0).end == 60
+        (group,) = archive.groups(archive.restore_point("latest")).groups
+        assert [o.offset for o in group.offsets] == [57]
+        produce(broker, name, 0, range(60, 70))
+        following.another_round()
+        assert len(following.commits) == 4
+    assert following.commits[-1].totals.records == 10, "at the end nobody waits"
+    assert in_archive(store) == in_cluster(broker, [name])
+
+
+def test_a_whole_segment_does_not_wait_for_the_interval(
+    broker: Broker, spark: SparkSession, new_archive: Callable[[], Archive]
+) -> None:
+    name, store = f"busy-{secrets.token_hex(4)}", new_archive().store
+    broker.create_topic(name, 1)
+    produce(broker, name, 0, range(10))
+    options = Backup(topics=(name,), groups=(name,), segment_bytes=20_000)
+    with Following(options, Follow(interval_seconds=3600), broker, store, spark) as following:
+        following.until(lambda: len(following.commits) == 1)
+        produce(broker, name, 0, range(10, 400))
+        following.until(lambda: len(following.commits) == 2)
+    assert following.commits[1].totals.records == 390
