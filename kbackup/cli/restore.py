@@ -55,7 +55,8 @@ def command(frame: Frame, dry_run: bool) -> int:
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
-    state = open_store(config.restore.state, config.s3) if config.restore.state else store
+    key = config.encryption.key or ""
+    state = open_store(config.restore.state, config.s3, key) if config.restore.state else store
 
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
         _show_plan(plan, warnings, dry_run, reporter)

@@ -1,0 +1,164 @@
+"""An encrypted archive on the real S3 server: backed up, verified and restored as any other, and nothing of it can be
+read where it lies."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from kbackup.archive import layout
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.verify import VerifyReport, verify
+from kbackup.store import open_store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from tests.integration.conftest import Archive, Kbackup
+from tests.truth import Position, assert_restored, commit, positions, read_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+
+MARKER = f"marker-{secrets.token_hex(8)}"
+KEY = "ENCRYPTED_ARCHIVE_KEY"
+
+
+@dataclass(frozen=True)
+class Encrypted:
+    archive: Archive
+    topic: str
+    group: str
+    store: CryptStore
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    return generate_key()
+
+
+@pytest.fixture(autouse=True)
+def in_the_environment(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process alone: Spark's workers were started without it."""
+    monkeypatch.setenv(KEY, key)
+
+
+def fill(broker: Broker, topic: str, numbers: range) -> None:
+    producer = Producer(broker.client(log_level=0))
+    for n in numbers:
+        value = None if n % 10 == 0 else f"{MARKER} {n} ".encode() * (n % 50)
+        headers: list[tuple[str, str | bytes | None]] = [(MARKER, str(n).encode())]
+        producer.produce(
+            topic, value, f"{MARKER}-{n}", n % 2, headers=headers, timestamp=1_700_000_000_000 + n
+        )
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture(scope="module")
+def encrypted(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], key: str) -> Encrypted:
+    """Two restore points: big segments of many frames, then small compressed ones."""
+    topic, group = f"encrypted-{secrets.token_hex(6)}", f"{MARKER}-group"
+    archive = new_archive()
+    broker.create_topic(topic, partitions=3)
+    options = ["--encryption-key", f"env:{KEY}", "--topic", topic, "--group", group]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY, key)
+        fill(broker, topic, range(2000))
+        commit(broker.bootstrap, group, {(topic, 0): Position(700, MARKER), (topic, 1): Position(1000)})
+        kbackup.backup(archive, *options, "--segment-bytes", "400KiB")
+        fill(broker, topic, range(2000, 2600))
+        kbackup.backup(archive, *options, "--compression", "zstd", "--segment-bytes", "20KB")
+    store = CryptStore(archive.store, Keyring(archive.store, f"env:{KEY}"))
+    return Encrypted(archive, topic, group, store)
+
+
+def verified(encrypted: Encrypted, spark: SparkSession, quick: bool = False) -> VerifyReport:
+    opened = open_store(encrypted.archive.url, encrypted.archive.store._bucket.options, f"env:{KEY}")  # type: ignore[attr-defined]
+    return verify(opened, "all", quick, lambda: spark, Silent())
+
+
+def test_nothing_of_it_is_readable(encrypted: Encrypted) -> None:
+    clear = {layout.ARCHIVE, layout.LOCK}
+    stored = {key: encrypted.archive.store.get(key) for key in encrypted.archive.objects()}
+    assert [key for key, data in stored.items() if MARKER.encode() in data] == []
+    plain = [key for key in stored if not key.startswith("keys/") and key not in clear]
+    assert len(plain) > 20
+    assert all(stored[key].startswith(b"KBCRYPT\x01") for key in plain)
+    assert not any(encrypted.topic.encode() in stored[key] for key in plain)
+    assert MARKER.encode() in b"".join(
+        encrypted.store.get(key) for key in plain
+    )  # a reader with the key has it
+    assert len([key for key in stored if key.startswith("keys/")]) == 2  # a data key a run
+    assert len({stored[key][8:24] for key in plain}) == 2
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_it_is_verified(encrypted: Encrypted, spark: SparkSession, quick: bool) -> None:
+    report = verified(encrypted, spark, quick)
+    assert report.findings == ()
+    assert report.segments > 10
+    assert quick or report.read_records == 2600
+
+
+def test_it_is_restored(encrypted: Encrypted, broker: Broker, kbackup: Kbackup) -> None:
+    """By tasks that never had the key: they get the archive's data keys."""
+    prefix = f"back-{secrets.token_hex(4)}"
+    options = ["--encryption-key", f"env:{KEY}", "--map-regex", rf"^(.*)$={prefix}.\1"]
+    report = kbackup.restore(encrypted.archive, *options, "--restore-id", prefix)
+    assert report["missing"] == []
+    source = read_topic(broker.bootstrap, encrypted.topic)
+    target = read_topic(broker.bootstrap, f"{prefix}.{encrypted.topic}")
+    assert sum(map(len, source.values())) == 2600
+    assert_restored(source, target)
+    stand = positions(broker.bootstrap, encrypted.group)
+    assert stand[f"{prefix}.{encrypted.topic}", 0] == Position(700, MARKER)
+    assert stand[f"{prefix}.{encrypted.topic}", 1] == Position(1000)
+    state = [key for key in encrypted.archive.objects() if key.startswith(layout.RESTORES)]
+    assert layout.restore_key(prefix, layout.REPORT) in state
+    assert all(encrypted.archive.store.get(key).startswith(b"KBCRYPT\x01") for key in state)
+
+
+@pytest.mark.parametrize("command", ["list", "info", "restore", "backup"])
+def test_without_the_key_nothing_begins(encrypted: Encrypted, kbackup: Kbackup, command: str) -> None:
+    before = encrypted.archive.objects()
+    asked = [command, "--archive", encrypted.archive.url]
+    assert kbackup(*asked).code == 12
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(KEY, generate_key())
+        outcome = kbackup(*asked, "--encryption-key", f"env:{KEY}")
+    assert (outcome.code, outcome.document["error"]["type"]) == (12, "WrongKeyError")
+    now = encrypted.archive.objects()
+    assert now.keys() == before.keys()
+    assert {key for key in now if now[key] != before[key]} <= {layout.LOCK}
+
+
+def test_it_can_be_looked_into(encrypted: Encrypted, kbackup: Kbackup) -> None:
+    listed = kbackup("list", encrypted.archive.url, "--encryption-key", f"env:{KEY}")
+    assert [point["number"] for point in listed.document["restore_points"]] == [1, 2]
+    shown = kbackup(
+        "info", "--archive", encrypted.archive.url, encrypted.topic, "--encryption-key", f"env:{KEY}"
+    )
+    assert shown.code == 0
+    assert encrypted.topic in str(shown.document)
+
+
+def test_damage_names_the_file(encrypted: Encrypted, spark: SparkSession) -> None:
+    keys = [k for k in encrypted.archive.objects() if k.startswith(layout.TOPICS) and k.endswith("_records")]
+    victim, other = keys[0], keys[1]
+    whole = encrypted.archive.store.get(victim)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    try:
+        for damaged in (bytes(flipped), encrypted.archive.store.get(other), whole[:-1000]):
+            encrypted.archive.store.put(victim, damaged)
+            assert {finding.file for finding in verified(encrypted, spark).findings} == {victim}
+    finally:
+        encrypted.archive.store.put(victim, whole)
+    assert verified(encrypted, spark).findings == ()
