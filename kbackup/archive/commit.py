@@ -14,6 +14,7 @@ from contextlib import suppress
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.derived import group_files, partition_indexes
+from kbackup.archive.fold import fold
 from kbackup.archive.models import (
     ArchiveInfo,
     FileSum,
@@ -105,7 +106,8 @@ def refresh_derived(
     parent: Manifest | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Write the partition indexes and group offset files that follow from a restore point.
+    """Write the partition indexes and group offset files that follow from the newest restore point, and a checkpoint
+    where it is time for one.
 
     `check` is called before each: it raises when a newer restore point may have refreshed them meanwhile.
 
@@ -124,6 +126,7 @@ def refresh_derived(
 
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(put, files.items()))
+    fold(archive, manifest, check)
     put((layout.backup_key(manifest.seq, layout.REFRESHED), dump(Refreshed(seq=manifest.seq, at=now()))))
 
 

@@ -12,6 +12,8 @@ LOCK = "lock.json"
 TOPICS = "topics/"
 BACKUPS = "backups/"
 RESTORES = "restores/"
+DRILLS = "drills/"
+CHECKPOINTS = "checkpoints/"
 SCRATCH = "check/"
 
 INTENT = "intent.json"
@@ -20,6 +22,9 @@ SEGMENTS = "segments.parquet"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
 REFRESHED = "refreshed.json"
+
+CHECKPOINT = "checkpoint.json"
+POINTS = "points.json"
 
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
@@ -30,6 +35,7 @@ _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)$")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)$")
 _BACKUP = re.compile(r"^backups/([0-9]+)/([^/]+)$")
 _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+_CHECKPOINT = re.compile(r"^checkpoints/([0-9]+)/([^/]+)$")
 
 
 class SegmentName(NamedTuple):
@@ -102,6 +108,15 @@ def parse_backup_key(key: str) -> tuple[int, str] | None:
 
 
 def restore_key(restore_id: str, name: str) -> str:
+def checkpoint_key(seq: int, name: str) -> str:
+    return f"{CHECKPOINTS}{seq:010d}/{name}"
+
+
+def parse_checkpoint_key(key: str) -> tuple[int, str] | None:
+    found = _CHECKPOINT.match(key)
+    return (int(found[1]), found[2]) if found else None
+
+
     if not _RESTORE_ID.match(restore_id):
         raise UsageError(
             f"restore id {restore_id!r} can't be used", "use letters, digits, '.', '_' and '-', at most 100"

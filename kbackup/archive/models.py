@@ -102,9 +102,9 @@ class FileSum(Part, frozen=True, kw_only=True):
     sha256: str
 
 
-class Manifest(Document, frozen=True, kw_only=True):
-    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never
-    commit."""
+class Point(Document, frozen=True, kw_only=True):
+    """What a manifest says but for its `topics`: enough for listings, the chain of restore points and their
+    losses."""
 
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
     status: Literal["committed", "abandoned"]
@@ -117,11 +117,47 @@ class Manifest(Document, frozen=True, kw_only=True):
     committed_at: str
     cluster_id: str = ""
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
-    topics: tuple[TopicState, ...] = ()
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
     totals: Totals | None = None
     files: dict[str, FileSum] = {}
+
+
+class Manifest(Point, frozen=True, kw_only=True):
+    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never
+    commit."""
+
+    topics: tuple[TopicState, ...] = ()
+
+
+class FoldedPart(Part, frozen=True, kw_only=True):
+    """Every number from `first` to `last`: their manifests without topics in checkpoints/<last>/points.json, the
+    segments that they added in segments.parquet beside it. `rows` counts both."""
+
+    first: int
+    last: int
+    rows: int
+    points: FileSum
+    segments: FileSum
+
+
+class Checkpoint(Document, frozen=True, kw_only=True):
+    """checkpoints/<seq>/checkpoint.json: what the restore points up to `seq` say, in a few files. `parts` follow
+    one another from number 1 to `seq`."""
+
+    format: Literal["kbackup-checkpoint"] = "kbackup-checkpoint"
+    archive_id: str
+    seq: int
+    parts: tuple[FoldedPart, ...]
+
+
+class FoldedPoints(Document, frozen=True, kw_only=True):
+    """checkpoints/<seq>/points.json: manifests without their topics, in order, seals among them. `checksum` of
+    each is that of the manifest it is from."""
+
+    format: Literal["kbackup-points"] = "kbackup-points"
+    archive_id: str
+    points: tuple[Point, ...]
 
 
 class IntentTopic(Part, frozen=True, kw_only=True):
@@ -270,6 +306,8 @@ class Lease(Document, frozen=True, kw_only=True):
 D = TypeVar("D", bound=Document)
 
 
+_HINT = "is the archive damaged? run 'kbackup verify'"
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
 
@@ -284,10 +322,20 @@ def _sum(text: bytes) -> str:
     return "sha256:" + hashlib.sha256(bare).hexdigest()
 
 
-def dump(document: Document) -> bytes:
-    """The file's bytes, its checksum filled in, indented for people."""
+def dump(document: Document, indent: int = 1) -> bytes:
+    """The file's bytes, its checksum filled in, indented for people, or (-1) not."""
     full = msgspec.structs.replace(document, checksum=_sum(msgspec.json.encode(document)))
-    return msgspec.json.format(msgspec.json.encode(full), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(full), indent=indent) + b"\n"
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What comes before everything else: no other member is looked at."""
+
+    format: Any = None
+    version: Any = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
 
 
 _decoders: dict[type[Document], msgspec.json.Decoder[Any]] = {}
@@ -305,12 +353,12 @@ def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
 def load(kind: type[D], data: bytes, name: str) -> D:
     """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here."""
     try:
-        head = msgspec.json.decode(data)
-        found = (head.get("format"), head.get("version")) if isinstance(head, dict) else (None, None)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptError(
-            f"file {name} is not JSON: {error}", "is the archive damaged? run 'kbackup verify'"
-        ) from error
+        head = _HEAD.decode(data)
+        found = (head.format, head.version)
+    except msgspec.ValidationError:
+        found = (None, None)  # JSON, but no object
+    except _UNREADABLE as error:
+        raise CorruptError(f"file {name} is not JSON: {error}", _HINT) from error
     expected = msgspec.structs.fields(kind)[0].default
     if found[0] != expected:
         raise CorruptError(
@@ -323,8 +371,8 @@ def load(kind: type[D], data: bytes, name: str) -> D:
         )
     try:
         document = _decoder(kind).decode(data)
-    except msgspec.ValidationError as error:
-        raise CorruptError(f"file {name}: {error}", "is the archive damaged? run 'kbackup verify'") from error
+    except _UNREADABLE as error:
+        raise CorruptError(f"file {name}: {error}", _HINT) from error
     if document.checksum != _sum(data):
         raise CorruptError(
             f"file {name} does not match its own checksum", "it was changed after it was written"

@@ -3,23 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import pyarrow as pa
 
 from kbackup.archive import layout
+from kbackup.archive.checkpoints import Covered, chained, folded, newest
 from kbackup.archive.encryption import check_encryption
-from kbackup.archive.models import ArchiveInfo, Document, Groups, Manifest, Metadata, TopicState, load
-from kbackup.archive.segments import Segment, Starts, decode_segments, decode_starts, starts_of
+from kbackup.archive.models import (
+    ArchiveInfo,
+    FoldedPart,
+    Groups,
+    Manifest,
+    Metadata,
+    Point,
+    TopicState,
+    load,
+)
+from kbackup.archive.segments import (
+    FOLDED,
+    PLACE,
+    SCHEMA,
+    Segment,
+    Starts,
+    decode_table,
+    from_batches,
+    in_order,
+    of_topics,
+    rows_where,
+    starts_of,
+    with_seq,
+)
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, UsageError
 from kbackup.store.base import Store
 
 _THREADS = 16
-D = TypeVar("D", bound=Document)
+_FILES = {
+    "committed": (
+        layout.INTENT,
+        layout.SEGMENTS,
+        layout.GROUPS,
+        layout.METADATA,
+        layout.MANIFEST,
+        layout.REFRESHED,
+    ),
+    "abandoned": (layout.INTENT, layout.MANIFEST),
+}
+ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+_WITHOUT = f"remove {layout.CHECKPOINTS} to go on without checkpoints"
+_LOST = f"a restore point is lost: {ANOTHER_COPY}; if it is lost, {_WITHOUT}"
 
 
 @dataclass(frozen=True)
@@ -32,7 +67,10 @@ class Run:
 
 @dataclass
 class Archive:
-    """An opened archive. Manifests and segment tables are read once and kept: they never change."""
+    """An opened archive. Manifests and segment tables are read once and kept: they never change.
+
+    A checkpoint stands for the restore points that it covers: they come as `Point`s, without their topics.
+    """
 
     store: Store
     info: ArchiveInfo
@@ -40,43 +78,60 @@ class Archive:
     _segments: dict[int, list[Segment]] = field(default_factory=dict)
 
     @cached_property
+    def covered(self) -> Covered | None:
+        """The newest checkpoint, with the restore points that it stands for."""
+        return newest(self.store, self.info.id)
+
+    @cached_property
     def runs(self) -> list[Run]:
-        """Every number under backups/ in order, committed or not."""
-        found: dict[int, set[str]] = {}
-        for entry in self.store.list(layout.BACKUPS):
+        """Every number under backups/ in order, committed or not. Those long past come from the checkpoint: their
+        files are the ones that they must have."""
+        since = self.covered.since if self.covered is not None else 0
+        past = self.covered.points if self.covered is not None else ()
+        found: dict[int, set[str]] = {p.seq: set(_FILES[p.status]) for p in past if p.seq <= since}
+        # '0' is the character after '/': the listing begins behind the whole folder
+        for entry in self.store.list(
+            layout.BACKUPS, layout.backup_key(since, "")[:-1] + "0" if since else ""
+        ):
             parsed = layout.parse_backup_key(entry.key)
             if parsed:
                 found.setdefault(parsed[0], set()).add(parsed[1])
         return [Run(seq, frozenset(files)) for seq, files in sorted(found.items())]
 
     @cached_property
-    def restore_points(self) -> list[Manifest]:
-        """Every committed manifest, oldest first; each names its predecessor or `CorruptError` says where the
-        chain breaks."""
+    def closed(self) -> list[Point]:
+        """The manifests of every number that has one, seals too, in order."""
         numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
-        self._read_manifests(numbers)
-        committed = [self._manifests[seq] for seq in numbers if self._manifests[seq].status == "committed"]
-        before: int | None = None
-        for manifest in committed:
-            if manifest.parent != before:
+        for run in self.runs:
+            if layout.REFRESHED in run.files and layout.MANIFEST not in run.files:
                 raise CorruptError(
-                    f"restore point {manifest.seq} names {manifest.parent} as its predecessor, but that is {before}",
-                    "a manifest is missing; restore it from a bucket version or a copy",
+                    f"file {layout.backup_key(run.seq, layout.MANIFEST)} is missing, though it was committed",
+                    ANOTHER_COPY,
                 )
-            before = manifest.seq
-        return committed
+        past: dict[int, Point] = {}
+        if self.covered is not None:
+            past = {point.seq: point for point in self.covered.points}
+            if self.covered.seq not in numbers:
+                key = layout.backup_key(self.covered.seq, layout.MANIFEST)
+                raise CorruptError(f"file {key} is missing", _LOST)
+        self._read_manifests(seq for seq in numbers if seq not in past)
+        return [past.get(seq) or self._manifests[seq] for seq in numbers]
+
+    @cached_property
+    def restore_points(self) -> list[Point]:
+        """Every committed manifest, oldest first, with or without its topics (`manifest` has them); each names its
+        predecessor or `CorruptError` says where the chain breaks."""
+        return chained(self.closed)
 
     @property
     def head(self) -> Manifest | None:
         """The newest restore point."""
-        return self.restore_points[-1] if self.restore_points else None
+        return self.manifest(self.restore_points[-1]) if self.restore_points else None
 
     @property
-    def abandoned(self) -> list[Manifest]:
+    def abandoned(self) -> list[Point]:
         """The seals over runs that never committed, oldest first."""
-        numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
-        self._read_manifests(numbers)
-        return [self._manifests[seq] for seq in numbers if self._manifests[seq].status == "abandoned"]
+        return [point for point in self.closed if point.status == "abandoned"]
 
     def restore_point(self, wanted: str | int) -> Manifest:
         """By number, or 'latest'; `NoArchiveError` where there is none at all, `UsageError` for an unknown
@@ -86,22 +141,41 @@ class Archive:
                 f"archive {self.store.url} has no restore point", "run 'kbackup backup' first"
             )
         if str(wanted) == "latest":
-            return self.restore_points[-1]
-        for manifest in self.restore_points:
-            if str(manifest.seq) == str(wanted):
-                return manifest
+            return self.manifest(self.restore_points[-1])
+        for point in self.restore_points:
+            if str(point.seq) == str(wanted):
+                return self.manifest(point)
         last = self.restore_points[-1].seq
         raise UsageError(f"there is no restore point {wanted}", f"the newest is {last}; see 'kbackup list'")
 
+    def manifest(self, point: Point) -> Manifest:
+        """All that a restore point says. `CorruptError` where its manifest is another one than the checkpoint was
+        made of."""
+        self._read_manifests([point.seq])
+        found = self._manifests[point.seq]
+        if found.checksum != point.checksum:
+            key = layout.backup_key(point.seq, layout.MANIFEST)
+            raise CorruptError(
+                f"file {key} is not the one that checkpoint {self.covered.seq if self.covered else '?'} was made of",
+                f"one of them was changed; where 'kbackup verify' trusts the manifest, {_WITHOUT}",
+            )
+        return found
+
     def _read_manifests(self, numbers: Iterable[int]) -> None:
         wanted = [seq for seq in numbers if seq not in self._manifests]
+        if not wanted:
+            return
         with ThreadPoolExecutor(_THREADS) as pool:
             for manifest in pool.map(self._read_manifest, wanted):
                 self._manifests[manifest.seq] = manifest
 
     def _read_manifest(self, seq: int) -> Manifest:
         key = layout.backup_key(seq, layout.MANIFEST)
-        manifest = load(Manifest, self.store.get(key), key)
+        try:
+            data = self.store.get(key)
+        except NotFoundError as error:
+            raise CorruptError(f"file {key} is missing", _LOST) from error
+        manifest = load(Manifest, data, key)
         if manifest.archive_id != self.info.id:
             raise CorruptError(
                 f"file {key} belongs to archive {manifest.archive_id}", "it was copied from elsewhere"
@@ -112,7 +186,7 @@ class Archive:
             )
         return manifest
 
-    def read_part(self, manifest: Manifest, name: str) -> bytes:
+    def read_part(self, manifest: Point, name: str) -> bytes:
         """A file beside a manifest, equal to what the manifest says of it."""
         key = layout.backup_key(manifest.seq, name)
         try:
@@ -128,46 +202,81 @@ class Archive:
             )
         return data
 
-    def groups(self, manifest: Manifest) -> Groups:
+    def groups(self, manifest: Point) -> Groups:
         return load(
             Groups, self.read_part(manifest, layout.GROUPS), layout.backup_key(manifest.seq, layout.GROUPS)
         )
 
-    def metadata(self, manifest: Manifest) -> Metadata:
+    def metadata(self, manifest: Point) -> Metadata:
         key = layout.backup_key(manifest.seq, layout.METADATA)
         return load(Metadata, self.read_part(manifest, layout.METADATA), key)
 
-    def added(self, manifest: Manifest) -> list[Segment]:
+    def added(self, manifest: Point) -> list[Segment]:
         """The segments that one run added."""
         if manifest.seq not in self._segments:
-            key = layout.backup_key(manifest.seq, layout.SEGMENTS)
-            self._segments[manifest.seq] = decode_segments(self.read_part(manifest, layout.SEGMENTS), key)
+            self._segments[manifest.seq] = from_batches(self.table(manifest).to_batches())
         return self._segments[manifest.seq]
+
+    def table(self, manifest: Point, columns: Sequence[str] | None = None) -> pa.Table:
+        """The same as a table of schema `SCHEMA`, or some columns of it."""
+        key = layout.backup_key(manifest.seq, layout.SEGMENTS)
+        return decode_table(self.read_part(manifest, layout.SEGMENTS), key, SCHEMA, columns)
 
     def segments(self, manifest: Manifest, topics: Sequence[TopicState] | None = None) -> list[Segment]:
         """All segments that a restore point stands on, for `topics` (default: all of it), in order of topic,
         partition, offset."""
-        chain = [m for m in self.restore_points if m.seq <= manifest.seq]
         wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
-        with ThreadPoolExecutor(_THREADS) as pool:
-            tables = list(pool.map(self.added, chain))
-        found = [s for table in tables for s in table if (s.topic, s.incarnation) in wanted]
-        return sorted(found, key=lambda s: (s.topic, s.incarnation, s.partition, s.first))
+        names = {name for name, _ in wanted}
+        found: list[Segment] = []
+        for table in self._tables(manifest.seq, SCHEMA.names):
+            some = from_batches(of_topics(table, names).to_batches())
+            found += [s for s in some if (s.topic, s.incarnation) in wanted]
+        return sorted(found, key=in_order)
 
-    def starts(self, manifest: Manifest) -> Starts:
+    def starts(self, manifest: Point) -> Starts:
         """Where the segments start that a restore point stands on: all that partition indexes need."""
+        return starts_of(list(self._tables(manifest.seq, PLACE.names)))
 
-        def table(point: Manifest) -> pa.Table:
-            key = layout.backup_key(point.seq, layout.SEGMENTS)
-            return decode_starts(self.read_part(point, layout.SEGMENTS), key)
+    def keys(self) -> set[str]:
+        """The records object of every segment of every restore point."""
+        last = self.restore_points[-1].seq if self.restore_points else 0
+        return {str(key) for table in self._tables(last, ["key"]) for key in table.column("key").to_pylist()}
 
+    def _tables(self, last: int, columns: list[str]) -> Iterator[pa.Table]:
+        """`columns` of the segments that runs up to `last` added, as tables in no order."""
+
+        def of_part(part: FoldedPart) -> pa.Table:
+            try:
+                table = folded(self.store, part, [*columns, "seq"])
+            except (CorruptError, NotFoundError):
+                table = self.unfolded(self.points_of(part))  # the runs' own tables say the same
+            return rows_where(table, table.column("seq").to_numpy() <= last).select(columns)
+
+        def of_run(point: Point) -> pa.Table:
+            return self.table(point, columns)
+
+        parts = self.covered.checkpoint.parts if self.covered is not None else ()
+        covered = parts[-1].last if parts else 0
         with ThreadPoolExecutor(_THREADS) as pool:
-            return starts_of(list(pool.map(table, (m for m in self.restore_points if m.seq <= manifest.seq))))
+            yield from pool.map(of_part, [part for part in parts if part.first <= last])
+            yield from pool.map(of_run, [p for p in self.restore_points if covered < p.seq <= last])
+
+    def points_of(self, part: FoldedPart) -> list[Point]:
+        return [p for p in self.restore_points if part.first <= p.seq <= part.last]
+
+    def unfolded(self, points: Iterable[Point]) -> pa.Table:
+        """The runs' own tables as one of schema `FOLDED`."""
+        committed = [point for point in points if point.status == "committed"]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            tables = list(pool.map(lambda p: with_seq(self.table(p), p.seq), committed))
+        return pa.concat_tables([FOLDED.empty_table(), *tables])
 
     def forget(self) -> None:
-        """Look again at what is there (after a commit, or after taking the lease)."""
-        for name in ("runs", "restore_points"):
+        """Look again at what is there (after a commit, or after taking the lease); a checkpoint stays true."""
+        for name in ("runs", "closed", "restore_points"):
             self.__dict__.pop(name, None)
+        if self.__dict__.get("covered") is None:
+            self.__dict__.pop("covered", None)
 
 
 def open_archive(store: Store) -> Archive:
@@ -176,6 +285,11 @@ def open_archive(store: Store) -> Archive:
     try:
         data = store.get(layout.ARCHIVE)
     except NotFoundError as error:
+        if next(store.list(layout.BACKUPS), None) is not None:
+            raise CorruptError(
+                f"file {layout.ARCHIVE} is missing at {store.url}, though there are restore points",
+                ANOTHER_COPY,
+            ) from error
         raise NoArchiveError(
             f"there is no archive at {store.url}", "check the address, or make one with 'kbackup backup'"
         ) from error

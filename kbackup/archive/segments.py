@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -63,6 +64,8 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("key", pa.string(), nullable=False),
 ]
 SCHEMA = pa.schema(_FIELDS)
+FOLDED = pa.schema([*_FIELDS, pa.field("seq", pa.int64(), nullable=False)])
+"""The segments that several runs added, and the number of the run that did."""
 PLACE = pa.schema(_FIELDS[:4])
 """The columns that say where a segment begins: topic, incarnation, partition, first."""
 
@@ -98,22 +101,50 @@ def encode_segments(segments: Sequence[Segment]) -> bytes:
 
 
 def decode_segments(data: bytes, name: str) -> list[Segment]:
-    return from_batches(_table(data, name, SCHEMA).to_batches())
+    return from_batches(decode_table(data, name).to_batches())
 
 
-def decode_starts(data: bytes, name: str) -> pa.Table:
-    """The columns of `PLACE` alone: a thirtieth of the memory that segments take."""
-    return _table(data, name, PLACE)
-
-
-def _table(data: bytes, name: str, columns: pa.Schema) -> pa.Table:
+def decode_table(
+    data: bytes, name: str, schema: pa.Schema = SCHEMA, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """A table of `schema` (`SCHEMA` or `FOLDED`), or some columns of it: those of `PLACE` alone are a thirtieth of
+    the memory that segments take. `CorruptError` for anything else."""
+    names = schema.names if columns is None else list(columns)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
-        if file.schema_arrow.names != SCHEMA.names:
+        if file.schema_arrow.names != schema.names:
             raise CorruptError(f"file {name} has other columns than a segment table", _HINT)
-        return file.read(columns=columns.names).cast(columns)
+        return file.read(columns=names).cast(pa.schema([schema.field(n) for n in names]))
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
+
+
+def encode_folded(tables: Sequence[pa.Table]) -> bytes:
+    """Tables of schema `FOLDED` as one, in order of topic, partition and offset; the same bytes for the same rows."""
+    sink = io.BytesIO()
+    table = pa.concat_tables([FOLDED.empty_table(), *tables])
+    keys = [*PLACE.names, "seq"]
+    pq.write_table(table.sort_by([(key, "ascending") for key in keys]), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def with_seq(table: pa.Table, seq: int) -> pa.Table:
+    """A run's table as one of schema `FOLDED`."""
+    return table.append_column(FOLDED.field("seq"), pa.repeat(pa.scalar(seq, pa.int64()), len(table)))
+
+
+def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    """By way of bare buffers: pyarrow's own conversions import pandas, which takes longer than 'kbackup list'."""
+    if keep.all():
+        return table
+    rows = np.flatnonzero(keep).astype(np.int64)
+    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())]))
+
+
+def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
+    codes: Any = table.column("topic").combine_chunks().dictionary_encode()
+    wanted = np.array([name in topics for name in codes.dictionary.to_pylist()], np.bool_)
+    return rows_where(table, wanted[np.frombuffer(codes.indices.buffers()[1], np.int32, len(table))])
 
 
 def starts_of(tables: Sequence[pa.Table]) -> Starts:

@@ -112,7 +112,7 @@ def _indexes(orphans: Sequence[Orphan]) -> list[str]:
 
 
 def _committed_keys(archive: Archive) -> set[str]:
-    keys = {s.key for manifest in archive.restore_points for s in archive.added(manifest)}
+    keys = archive.keys()
     return keys | {layout.index_key_of(key) for key in keys}
 
 

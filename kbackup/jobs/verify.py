@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kbackup.archive import layout
 from kbackup.archive.java import is_java_archive, java_topics
 from kbackup.archive.segments import Segment, in_order
+from kbackup.archive.verify.checkpoints import check_checkpoints
 from kbackup.archive.verify.derived import check_derived, expected, settled
 from kbackup.archive.verify.findings import Finding, Findings, Note, ToRead
 from kbackup.archive.verify.java import survey_folder
@@ -128,6 +129,7 @@ def _survey(
         points = read_points(store, sizes, findings)
         seqs = _chosen(points, wanted, sizes)
         check_vectors(points, findings)
+        check_checkpoints(store, points, sizes, findings)
     with phases.step("objects"):
         segments = _promised(points, seqs)
         left = check_present(segments, sizes, findings)

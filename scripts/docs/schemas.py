@@ -22,6 +22,8 @@ DOCUMENTS: dict[str, type[Document]] = {
     "refreshed": models.Refreshed,
     "restore_plan": RestorePlan,
     "restore_report": RestoreReport,
+    "checkpoint": models.Checkpoint,
+    "points": models.FoldedPoints,
 }
 """Name of the schema: model."""
 

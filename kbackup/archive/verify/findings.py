@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from kbackup.archive import reader
 from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, NotFoundError
 
-ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+ANOTHER_COPY = reader.ANOTHER_COPY
 REBUILD = "kbackup does without it, the Java tool does not; the next backup with new records writes it anew"
 CHANGED = f"it was changed after it was written; {ANOTHER_COPY}"
 
@@ -55,12 +56,13 @@ class Findings:
         self.notes.add(Note(file, what, size))
 
     @contextmanager
-    def catching(self, file: str) -> Iterator[None]:
-        """Damage that the block meets in `file` becomes a finding, and the block ends there."""
+    def catching(self, file: str, hint: str = "") -> Iterator[None]:
+        """Damage that the block meets in `file` becomes a finding, and the block ends there. `hint` is what to do
+        where it is missing."""
         try:
             yield
         except NotFoundError:
-            self.add(file, "is missing", ANOTHER_COPY)
+            self.add(file, "is missing", hint or ANOTHER_COPY)
         except CorruptError as error:
             self.found.add(of_error(file, error))
 

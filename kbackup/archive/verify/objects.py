@@ -81,4 +81,7 @@ def note_orphans(sizes: Sizes, promised: Collection[str], whole: bool, findings:
 def _is_ours(key: str) -> bool:
     if key.startswith(layout.BACKUPS):
         return layout.parse_backup_key(key) is not None
-    return key in _ROOT or key.startswith((layout.RESTORES, layout.SCRATCH))
+    if key.startswith(layout.CHECKPOINTS):
+        parsed = layout.parse_checkpoint_key(key)
+        return parsed is not None and parsed[1] in (layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS)
+    return key in _ROOT or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH))

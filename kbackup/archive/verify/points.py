@@ -24,10 +24,11 @@ Sizes = Mapping[str, int]
 
 @dataclass
 class Points:
-    """What could be read. `committed` is in order; `added` and `groups` are by number and lack those that are
-    damaged. `whole`: nothing is missing that the rest stands on."""
+    """What could be read. `committed` is in order; `closed` (seals too), `added` and `groups` are by number and lack
+    those that are damaged. `whole`: nothing is missing that the rest stands on."""
 
     archive_id: str = ""
+    closed: dict[int, Manifest] = field(default_factory=dict)
     committed: list[Manifest] = field(default_factory=list)
     added: dict[int, list[Segment]] = field(default_factory=dict)
     groups: dict[int, Groups] = field(default_factory=dict)
@@ -58,6 +59,7 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
     with ThreadPoolExecutor(_THREADS) as pool:
         read = pool.map(lambda seq: _manifest(store, seq, points.archive_id, findings), _closed(runs))
         manifests = dict(zip(_closed(runs), read, strict=True))
+        points.closed = {seq: manifest for seq, manifest in manifests.items() if manifest is not None}
         _check_chain(manifests, points, findings)
         list(pool.map(lambda m: _beside(store, m, points, findings), points.committed))
         list(pool.map(lambda run: _around(store, run[0], run[1], manifests, points, findings), runs.items()))

@@ -14,7 +14,7 @@ from kbackup.archive.segments import (
     PLACE,
     Segment,
     decode_segments,
-    decode_starts,
+    decode_table,
     encode_segments,
     in_order,
     starts_of,
@@ -64,11 +64,11 @@ def test_starts_are_those_of_all_tables_in_order(tables: list[list[Segment]]) ->
     expected: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for s in sorted((s for table in tables for s in table), key=in_order):
         expected[s.topic, s.incarnation, s.partition].append(s.first)
-    found = starts_of([decode_starts(encode_segments(table), "x") for table in tables])
+    found = starts_of([decode_table(encode_segments(t), "x", columns=PLACE.names) for t in tables])
     assert {place: firsts.tolist() for place, firsts in found.items()} == expected
 
 
-@pytest.mark.parametrize("decode", [decode_segments, decode_starts])
+@pytest.mark.parametrize("decode", [decode_segments, decode_table])
 def test_what_is_no_segment_table_is_refused(decode: object) -> None:
     assert callable(decode)
     with pytest.raises(CorruptError, match="file x is not a Parquet table"):

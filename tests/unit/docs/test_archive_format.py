@@ -12,9 +12,11 @@ import pytest
 
 from kbackup.archive import layout, offset_map, segments
 from kbackup.archive.content import content_of
+from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
+    GroupOffset,
     Groups,
     Manifest,
     PartitionState,
@@ -23,6 +25,7 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.errors import CorruptError
+from kbackup.jobs.groups_before import Captures, GroupBefore
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
@@ -33,7 +36,12 @@ from tests.archives import make_archive
 from tests.unit.docs.documents import ROOT
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
-NAMES = {"lock.json": "lock", "plan.json": "restore_plan", "report.json": "restore_report"}
+NAMES = {
+    "lock.json": "lock",
+    "plan.json": "restore_plan",
+    "report.json": "restore_report",
+    "groups-before-1.json": "groups_before",
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     with HeldLease(made, "kbackup backup", 60):
         pass
     point = archive.restore_point("latest")
+    fold(archive, point, lambda: None, every=1)
     content = content_of(archive, point, point.topics)
     names = {t.name: f"restored.{t.name}" for t in content.topics}
     plan = RestorePlan(
@@ -78,6 +87,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )
     made.put_new(layout.restore_key("r1", layout.PLAN), dump(plan))
     made.put(layout.restore_key("r1", layout.REPORT), dump(report))
+    had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
+    gets = GroupOffset(topic="restored.t", partition=0, offset=9)
+    Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
     return made
 
 
@@ -181,6 +193,7 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
     constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.BACKUPS, layout.RESTORES, layout.SCRATCH}
+    constants |= {layout.CHECKPOINTS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 
@@ -193,6 +206,7 @@ def columns(heading: str) -> set[str]:
 
 def test_columns_of_segment_tables() -> None:
     assert columns("### segments.parquet") == set(segments.SCHEMA.names)
+    assert [*segments.SCHEMA.names, "seq"] == segments.FOLDED.names
 
 
 def test_members_of_topics() -> None:
