@@ -64,32 +64,34 @@ def make_archive(store: Store) -> Archive:
     clicks = Target("clicks", 1, 0, 1000, "zstd")
     first = [write(store, orders[0], range(10)), write(store, orders[1], range(12)), []]
     seen = write(store, clicks, range(20))
-    old_clicks = _topic("clicks", 1, "present", [(0, 20, seen)])
-    _commit(
+    old_clicks = topic_state("clicks", 1, "present", [(0, 20, seen)])
+    commit_point(
         archive,
         1,
-        [old_clicks, _topic("orders", 1, "present", [(0, 10, first[0]), (0, 12, first[1]), (0, 0, [])])],
+        [old_clicks, topic_state("orders", 1, "present", [(0, 10, first[0]), (0, 12, first[1]), (0, 0, [])])],
         [*first[0], *first[1], *seen],
-        [_group("billing", ("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12))],
+        [group_at("billing", ("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12))],
     )
     second = write(store, orders[0], [15, *range(17, 40)])
-    _commit(
+    commit_point(
         archive,
         2,
         [
             TopicState(
                 **{n: getattr(old_clicks, n) for n in old_clicks.__struct_fields__} | {"state": "deleted"}
             ),
-            _topic("orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]),
+            topic_state(
+                "orders", 2, "present", [(0, 41, [*first[0], *second]), (0, 12, first[1]), (0, 0, [])]
+            ),
         ],
         second,
-        [_group("billing", ("orders", 0, 17), ("orders", 1, 12)), _group("late", ("orders", 0, 41))],
+        [group_at("billing", ("orders", 0, 17), ("orders", 1, 12)), group_at("late", ("orders", 0, 41))],
         [Loss(kind="retention", topic="orders", partition=0, start=10, end=15, message=LOSS)],
     )
     return archive
 
 
-def _topic(
+def topic_state(
     name: str, captured: int, state: str, partitions: Sequence[tuple[int, int, Sequence[Segment]]]
 ) -> TopicState:
     return TopicState(
@@ -113,12 +115,12 @@ def _topic(
     )
 
 
-def _group(name: str, *offsets: tuple[str, int, int]) -> Group:
+def group_at(name: str, *offsets: tuple[str, int, int]) -> Group:
     committed = tuple(GroupOffset(topic=t, partition=p, offset=o) for t, p, o in offsets)
     return Group(group=name, type="consumer", state="empty", offsets=committed)
 
 
-def _commit(
+def commit_point(
     archive: Archive,
     seq: int,
     topics: Sequence[TopicState],

@@ -3,30 +3,42 @@ by."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kbackup.archive.models import GroupOffset, Manifest, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
+from kbackup.archive.window import Choice, Window
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
-    """Offsets [`start`, `end`) as far as `segments` hold them, in order."""
+    """Offsets [`start`, `end`) as far as `segments` hold them, in order; records in `window` alone are wanted."""
 
     partition: int
     start: int
     end: int
     segments: tuple[Segment, ...]
+    window: Window | None = None
 
     @property
     def records(self) -> int:
-        return sum(s.count for s in self.segments)
+        """At most, where there is a window."""
+        if self.window is None:
+            return sum(s.count for s in self.segments)
+        return sum(map(self.window.at_most, self.segments))
 
     @property
     def bytes(self) -> int:
         return sum(s.bytes for s in self.segments)
+
+    @property
+    def timestamps(self) -> tuple[int | None, int | None]:
+        """The least and the greatest, as far as they are known; bounds on them where there is a window."""
+        low = min((s.min_timestamp for s in self.segments if s.min_timestamp is not None), default=None)
+        high = max((s.max_timestamp for s in self.segments if s.max_timestamp is not None), default=None)
+        return (low, high) if self.window is None else self.window.clip(low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,63 +58,109 @@ class ArchivedTopic:
     def segments(self) -> list[Segment]:
         return [s for p in self.partitions for s in p.segments]
 
+    @property
+    def timestamps(self) -> tuple[int | None, int | None]:
+        return span(p.timestamps for p in self.partitions)
+
+
+def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
+    """From the least to the greatest of them."""
+    some = list(bounds)
+    return (
+        min((low for low, _ in some if low is not None), default=None),
+        max((high for _, high in some if high is not None), default=None),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`groups` is group -> its offsets of these topics. `restore_point` is 0 for a folder of the Java
-    tool."""
+    """`groups` is group -> its offsets of these topics. `restore_point` is 0 for a folder of the Java tool. `choice`
+    is there where a window was asked for."""
 
     archive_id: str
     restore_point: int
     topics: tuple[ArchivedTopic, ...]
     groups: dict[str, tuple[GroupOffset, ...]]
     losses: tuple[str, ...] = ()
+    choice: Choice | None = None
 
 
-def content_of(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> Content:
-    """`topics` of a restore point; a topic that its run did not look at comes as of the run that did."""
-    segments: dict[tuple[str, int, int], list[Segment]] = {}
-    for segment in archive.segments(manifest, topics):
-        segments.setdefault((segment.topic, segment.incarnation, segment.partition), []).append(segment)
-    points = {m.seq: m for m in archive.restore_points if m.seq in {t.captured for t in topics}}
-    metadata = {seq: {t.name: t for t in archive.metadata(m).topics} for seq, m in points.items()}
-    archived = tuple(_topic(t, metadata[t.captured].get(t.name), segments) for t in topics)
+def content_of(
+    archive: Archive,
+    manifest: Manifest,
+    topics: Sequence[TopicState],
+    groups: Sequence[TopicState] | None = None,
+) -> Content:
+    """`topics` with all segments up to a restore point; one that its run did not look at comes as of the run that
+    did. Their groups' offsets are those of the captures that `groups` names, by default of their own."""
+    segments: dict[tuple[str, int], dict[int, list[Segment]]] = {}
+    for s in archive.segments(manifest, topics):
+        segments.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
+    metadata = {m.seq: {t.name: t for t in archive.metadata(m).topics} for m in _captures(archive, topics)}
+    archived = tuple(
+        _topic(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {})) for t in topics
+    )
+    chosen = {(t.name, t.incarnation) for t in topics}
+    told = [t for t in (topics if groups is None else groups) if (t.name, t.incarnation) in chosen]
     return Content(
         archive.info.id,
         manifest.seq,
         archived,
-        _groups(archive, points, topics),
+        _groups(archive, told),
         tuple(loss.message for m in archive.restore_points if m.seq <= manifest.seq for loss in m.losses),
     )
 
 
+def narrowed(
+    content: Content, window_of: Callable[[str, int], Window], least: Mapping[str, int], choice: Choice
+) -> Content:
+    """The same cut to the window of each topic and partition. A partition above the first `least[topic]` ones is
+    kept only up to the last that has something left."""
+    topics = []
+    for topic in content.topics:
+        cut = [_cut(p, window_of(topic.name, p.partition)) for p in topic.partitions]
+        while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
+            cut.pop()
+        topics.append(replace(topic, partitions=tuple(cut)))
+    return replace(content, topics=tuple(topics), choice=choice)
+
+
+def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
+    segments = tuple(s for s in partition.segments if window.may_hold(s))
+    return replace(partition, segments=segments, window=window)
+
+
+def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Manifest]:
+    wanted = {t.captured for t in topics}
+    return [m for m in archive.restore_points if m.seq in wanted]
+
+
 def _topic(
-    state: TopicState, known: TopicMetadata | None, segments: dict[tuple[str, int, int], list[Segment]]
+    state: TopicState, known: TopicMetadata | None, segments: Mapping[int, Sequence[Segment]]
 ) -> ArchivedTopic:
-    partitions = tuple(
-        ArchivedPartition(
-            p.partition, p.start, p.end, tuple(segments.get((state.name, state.incarnation, p.partition), ()))
-        )
-        for p in state.partitions
-    )
+    """With what later runs have added to it, where their segments are among `segments` (by partition)."""
+    states = {p.partition: (p.start, p.end) for p in state.partitions}
+    partitions = []
+    for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
+        held = tuple(segments.get(number, ()))
+        start, end = states.get(number, (held[0].first if held else 0, 0))
+        partitions.append(ArchivedPartition(number, start, max(end, held[-1].last + 1 if held else 0), held))
     return ArchivedTopic(
         state.name,
         state.incarnation,
         state.captured,
         state.state,
-        partitions,
+        tuple(partitions),
         known.configs if known is not None else None,
         known.replication_factor if known is not None else None,
     )
 
 
-def _groups(
-    archive: Archive, points: dict[int, Manifest], topics: Sequence[TopicState]
-) -> dict[str, tuple[GroupOffset, ...]]:
+def _groups(archive: Archive, topics: Sequence[TopicState]) -> dict[str, tuple[GroupOffset, ...]]:
     found: dict[str, list[GroupOffset]] = {}
-    for seq, manifest in points.items():
-        captured = {t.name for t in topics if t.captured == seq}
-        for group in archive.groups(manifest).groups:
+    for point in _captures(archive, topics):
+        captured = {t.name for t in topics if t.captured == point.seq}
+        for group in archive.groups(point).groups:
             for offset in group.offsets:
                 if offset.topic in captured:
                     found.setdefault(group.group, []).append(offset)

@@ -18,6 +18,9 @@ from kbackup.formats.index import SegmentIndex, decode_index
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
 
+JAVA = "java"
+"""What stands for the archive's id, which such a folder has not."""
+
 _THREADS = 16
 
 
@@ -52,7 +55,7 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
                     )
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
-    return Content("java", 0, tuple(archived), {g: tuple(o) for g, o in sorted(groups.items())})
+    return Content(JAVA, 0, tuple(archived), {g: tuple(o) for g, o in sorted(groups.items())})
 
 
 def _files(store: Store, topic: str) -> list[ObjectInfo]:

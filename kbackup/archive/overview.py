@@ -6,11 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kbackup.archive import layout
-from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content, content_of
+from kbackup.archive.content import (
+    ArchivedPartition,
+    ArchivedTopic,
+    Content,
+    content_of,
+    narrowed,
+    span,
+)
 from kbackup.archive.java import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Loss, Manifest
+from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
+from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError
 from kbackup.store.base import Store
 
@@ -38,13 +47,16 @@ class PointOverview:
 @dataclass(frozen=True, slots=True)
 class Sums:
     """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
-    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known."""
+    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known.
+
+    Of a moment (`ArchiveOverview.choice`) it is what has to be read: `records` are at most so many, timestamps are
+    bounds, and gaps are not known (None)."""
 
     records: int
     bytes: int
     stored_bytes: int
     segments: int
-    gaps: int
+    gaps: int | None
     min_timestamp: int | None
     max_timestamp: int | None
 
@@ -89,7 +101,7 @@ class TopicOverview:
 @dataclass(frozen=True, slots=True)
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
-    last restore points."""
+    last restore points. `choice` says what was chosen for a moment, and why."""
 
     archive: str
     archive_id: str
@@ -103,6 +115,7 @@ class ArchiveOverview:
     groups: tuple[str, ...]
     losses: tuple[str, ...]
     warnings: tuple[str, ...]
+    choice: Choice | None = None
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
@@ -136,19 +149,40 @@ def _point(manifest: Manifest) -> PointOverview:
     )
 
 
-def overview(store: Store, wanted: str) -> ArchiveOverview:
-    """The archive as of the restore point `wanted` (a number, or 'latest'); a folder of the Java tool as it is."""
+def overview(store: Store, wanted: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
+    """The archive as of the restore point `wanted` (a number, or 'latest'); a folder of the Java tool as it is.
+
+    `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
+    """
     try:
         archive = open_archive(store)
     except NoArchiveError:
         if not is_java_archive(store):
             raise
         content = java_content(store, java_topics(store))
+        if at is not None:
+            choice = Choice(to_time=at, notes=(NO_POINTS,))
+            content = narrowed(content, lambda *_: Window(to_time=at), {}, choice)
         return _overview(store, content, None, [], ())
-    manifest = archive.restore_point(wanted)
-    content = content_of(archive, manifest, manifest.topics)
-    losses = [loss for m in archive.restore_points if m.seq <= manifest.seq for loss in m.losses]
-    return _overview(store, content, manifest, archive.restore_points, losses)
+    points = archive.restore_points
+    if at is None:
+        manifest = archive.restore_point(wanted)
+        content = content_of(archive, manifest, manifest.topics)
+    else:
+        content = _content_at(archive, wanted, at, named)
+        manifest = archive.restore_point(content.restore_point)
+    losses = [loss for m in points if m.seq <= manifest.seq for loss in m.losses]
+    return _overview(store, content, manifest, points, losses)
+
+
+def _content_at(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
+    """What a restore with that end in time has to choose from, and would choose where nothing else is said."""
+    window = Window(to_time=at)
+    view = view_of(archive, wanted, window)
+    topics = [*view.topics, *(t for name, t in view.others.items() if name == named)]
+    least = {t.name: len(t.partitions) for t in topics}
+    choice = choice_of(view, window, (), view.left_out.values())
+    return narrowed(content_at(archive, view, topics), lambda *_: window, least, choice)
 
 
 def _overview(
@@ -172,6 +206,7 @@ def _overview(
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
         warnings=manifest.warnings if manifest is not None else (),
+        choice=content.choice,
     )
 
 
@@ -208,13 +243,15 @@ def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, .
 def _sums(partitions: Iterable[ArchivedPartition]) -> Sums:
     some = list(partitions)
     segments: list[Segment] = [s for p in some for s in p.segments]
-    records = sum(s.count for s in segments)
+    records = sum(p.records for p in some)
+    low, high = span(p.timestamps for p in some)
+    cut = any(p.window is not None for p in some)
     return Sums(
         records=records,
         bytes=sum(s.bytes for s in segments),
         stored_bytes=sum(s.stored for s in segments),
         segments=len(segments),
-        gaps=sum(p.end - p.start for p in some) - records,
-        min_timestamp=min((s.min_timestamp for s in segments if s.min_timestamp is not None), default=None),
-        max_timestamp=max((s.max_timestamp for s in segments if s.max_timestamp is not None), default=None),
+        gaps=None if cut else sum(p.end - p.start for p in some) - records,
+        min_timestamp=low,
+        max_timestamp=high,
     )

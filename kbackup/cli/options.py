@@ -18,6 +18,7 @@ Decorator = Callable[[F], F]
 _METAVARS = {
     "size": "SIZE",
     "duration": "DURATION",
+    "time": "TIME",
     "number": "N",
     "text": "TEXT",
     "list": "NAME",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 @archive_option
 @target_options
 @key_option("restore.backup", "-b", "--backup")
+@key_options("restore.to_time", "restore.from_time")
+@key_option("restore.range", "--range")
 @key_option("restore.topics", "-t", "--topic", "--topics")
 @key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
 @key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.replication_factor")
@@ -48,7 +51,10 @@ if TYPE_CHECKING:
 @spark_options
 @pass_frame
 def command(frame: Frame, dry_run: bool) -> int:
-    """Restore topics, records and group offsets from a restore point, exactly once.
+    """Restore topics, records and group offsets from a restore point, or of a moment, exactly once.
+
+    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
+    A range is topic:partition:from-to, from included, to not; either may be left out.
 
     ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
     was with the same --restore-id. Ends with exit code 3 when a group could not be set.
@@ -78,13 +84,16 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
         _show_what_would_be(plan, reporter)
     elif plan.transactions:
         reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
+    if plan.choice is not None:
+        show_choice(plan.choice, reporter)
     for warning in warnings:
         reporter.warning(warning)
 
 
 def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
+    records = "records" if plan.choice is None else "records, at most"
     reporter.table(
-        ("topic", "becomes", "as of", "partitions", "records", "bytes"),
+        ("topic", "becomes", "as of", "partitions", records, "bytes"),
         [
             (t.source, t.target, t.as_of or None, t.partitions, t.records, human_size(t.bytes))
             for t in plan.topics
@@ -94,8 +103,9 @@ def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
     reporter.table(
         ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
     )
+    most = "" if plan.choice is None else "at most "
     reporter.line(
-        f"nothing was written; {plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
+        f"nothing was written; {most}{plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
     )
 
 

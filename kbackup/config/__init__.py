@@ -3,8 +3,10 @@
 from kbackup.config.keys import KEYS, Key, show_value
 from kbackup.config.load import VARIABLES, Files, Loaded, Origin, Setting, load, settings_in_effect
 from kbackup.config.models import Backup, Config, Restore, Spark
+from kbackup.config.quantities import parse_duration, parse_size
 from kbackup.config.secrets import HIDDEN, is_secret, redact, shown
-from kbackup.config.values import parse_duration, parse_rule, parse_size
+from kbackup.config.values import parse_rule
+from kbackup.config.windows import Range, parse_range, parse_time
 
 __all__ = [
     "HIDDEN",
@@ -16,14 +18,17 @@ __all__ = [
     "Key",
     "Loaded",
     "Origin",
+    "Range",
     "Restore",
     "Setting",
     "Spark",
     "is_secret",
     "load",
     "parse_duration",
+    "parse_range",
     "parse_rule",
     "parse_size",
+    "parse_time",
     "redact",
     "settings_in_effect",
     "show_value",

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, ge
 import msgspec
 
 from kbackup.config.models import S3_DOCS, Config
+from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 
-Kind = Literal["size", "duration", "flag", "number", "choice", "text", "list", "table"]
+Kind = Literal["size", "duration", "time", "flag", "number", "choice", "text", "list", "table"]
 
 
 class Key(NamedTuple):
@@ -30,9 +31,12 @@ class Key(NamedTuple):
         options = _literals(self.type)
         if self.path == "restore.backup":
             return "a number or latest"
+        if self.path == "restore.range":
+            return RANGES
         text = {
             "size": "a size such as 8MiB",
             "duration": "a duration such as 90s",
+            "time": TIMES,
             "flag": "true or false",
             "number": "a number",
             "choice": " or ".join(filter(None, options)),
@@ -107,7 +111,7 @@ def _kind(name: str, hint: Any) -> Kind:
         if re.search(r"_(bytes|size)$", name):
             return "size"
         return "duration" if re.search(r"_(seconds|timeout)$", name) else "number"
-    return "text"
+    return "time" if name.endswith("_time") else "text"
 
 
 def _plain(hint: Any) -> Any:

@@ -127,6 +127,20 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     backup: Annotated[
         int | Literal["latest"], Meta(description="The restore point: its number, or `latest`.")
     ] = "latest"
+    to_time: Annotated[
+        str | None,
+        Meta(description="Restore records up to this time, itself included, with topics and groups of then."),
+    ] = None
+    from_time: Annotated[
+        str | None, Meta(description="Restore records from this time on, itself included.")
+    ] = None
+    range: Annotated[
+        Names,
+        Meta(
+            description="Restore these offsets alone: `from` included, `to` not, either may be left out "
+            "(`orders:0:500-900`)."
+        ),
+    ] = ()
     topics: Annotated[Names, Meta(description="Topics to restore: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
     map: Annotated[

@@ -6,34 +6,20 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
 from kbackup.config.keys import Key
+from kbackup.config.quantities import parse_duration, parse_size
 from kbackup.config.secrets import is_secret, shown
+from kbackup.config.windows import parse_range, parse_time
 from kbackup.errors import UsageError
 
-_UNITS = {"": 1, "b": 1} | {
-    f"{letter}{end}": base**power
-    for power, letter in enumerate("kmgt", start=1)
-    for end, base in (("b", 1000), ("ib", 1024))
-}
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_QUANTITY = re.compile(r"([0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 _REFERENCE = re.compile(r"(\$?)\$\{(env|file):([^}]*)\}")
 _ITEM = re.compile(r"\s*(/.*?/(?=\s*(?:,|$))|[^,]*?)\s*(?:,|$)")
 _PATTERNS = ("topics", "exclude_topics", "groups", "exclude_groups")
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "8MiB", "5GB" or "1024". `ValueError` for others, and where it is no whole number of bytes."""
-    return _whole(_quantity(text, _UNITS))
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of "90s", "500ms", "5m", "1h", "2d" or "90". `ValueError` for others."""
-    return _quantity(text, _SECONDS)
 
 
 def parse_rule(rule: str) -> tuple[re.Pattern[str], str]:
@@ -50,6 +36,8 @@ def parse_rule(rule: str) -> tuple[re.Pattern[str], str]:
 def convert(key: Key, value: object, where: str) -> object:
     """`value` as `key` wants it. `UsageError` names key, value (unless secret) and what is expected."""
     try:
+        if key.kind == "time" and isinstance(value, int | datetime):  # TOML has both
+            value = str(value)
         plain = _from_text(key, value) if isinstance(value, str) else value
         converted: object = msgspec.convert(plain, key.type, strict=not isinstance(value, str))
         if key.path.rpartition(".")[2] in _PATTERNS and isinstance(converted, tuple):
@@ -57,6 +45,11 @@ def convert(key: Key, value: object, where: str) -> object:
         elif key.path == "restore.map_regex" and isinstance(converted, tuple):
             for rule in converted:
                 parse_rule(rule)
+        elif key.path == "restore.range" and isinstance(converted, tuple):
+            for text in converted:
+                parse_range(text)
+        elif key.kind == "time" and isinstance(converted, str):
+            parse_time(converted, now=0)  # which now does not matter to whether it is one
     except re.error as error:
         raise UsageError(
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)
@@ -162,19 +155,6 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _toml(text: str) -> object:
     return tomllib.loads(f"value = {text}")["value"]
-
-
-def _quantity(text: str, units: Mapping[str, float]) -> float:
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None or found[2].lower() not in units:
-        raise ValueError(text)
-    return float(found[1].replace("_", "")) * units[found[2].lower()]
-
-
-def _whole(value: float) -> int:
-    if not value.is_integer():
-        raise ValueError(value)
-    return int(value)
 
 
 def _check_patterns(names: tuple[str, ...]) -> None:

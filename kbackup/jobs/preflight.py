@@ -150,8 +150,7 @@ def _check_times(
             "the time of the restore; give --topic-config message.timestamp.type=CreateTime to keep theirs"
         )
         return
-    low = min((s.min_timestamp for s in archived.segments if s.min_timestamp is not None), default=None)
-    high = max((s.max_timestamp for s in archived.segments if s.max_timestamp is not None), default=None)
+    low, high = archived.timestamps
     if low is None or high is None:
         return
     now = int(time.time() * 1000)

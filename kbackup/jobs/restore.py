@@ -16,11 +16,15 @@ from kbackup.jobs.preflight import Findings, check_segments, check_target
 from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import (
+    Restored,
     RestoreReport,
     hidden_records,
     make_report,
     moved_timestamps,
+    planned,
+    restored,
     with_warning,
+    without_timestamp,
 )
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
 from kbackup.jobs.tasks import run_tasks
@@ -59,19 +63,24 @@ def restore(
             if (report := _finished(state, earlier)) is not None:
                 return report
     with phases.step("plan"):
-        content = choose_content(options, store, earlier)
-        plan = earlier or choose_plan(options, content, cluster_id)
-        check_same_archive(plan, content)
+        if earlier is None:
+            content = choose_content(options, store)
+            plan = choose_plan(options, content, cluster_id)
+        else:
+            content, plan = None, earlier
+            check_same_archive(plan, store)
     with phases.step("preflight"):
         check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
         findings = Findings(create=_missing(cluster, plan))
-        if earlier is None:
+        if content is not None:
             findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
         if dry_run and show_plan is not None:
             show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
         if dry_run:
-            return make_report(plan, store.url, (), findings.warnings, phases.seconds, "planned")
+            return make_report(
+                plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned"
+            )
         if show_plan is not None:
             show_plan(plan, findings.warnings)
         _try_transactions(plan, target)
@@ -85,7 +94,8 @@ def restore(
         results = _produce(plan, target, store, state, spark, listener)
     with phases.step("offset map"):
         whole = write_map(state, plan.restore_id, [r.runs for r in results])
-        _check_complete(plan, int(whole.column("count").to_numpy().sum()))
+        done = restored(plan, whole, [r.cut for r in results])
+        _check_complete(plan, done)
         hidden = wait_visible(cluster, whole)
     with phases.step("groups"):
         groups = apply_groups(cluster, plan, offset_maps(plan, whole, cluster))
@@ -94,8 +104,9 @@ def restore(
             *findings.warnings,
             *moved_timestamps(sum(r.moved for r in results)),
             *hidden_records(hidden),
+            *without_timestamp(done),
         ]
-        report = make_report(plan, store.url, groups, warnings, phases.seconds, "restored")
+        report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored")
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return _clean_up(cluster, plan, report)
 
@@ -176,11 +187,14 @@ def _produce(
     return results
 
 
-def _check_complete(plan: RestorePlan, mapped: int) -> None:
-    """Every record of the plan has its place in the map, by the broker's word."""
-    if mapped != plan.records:
+def _check_complete(plan: RestorePlan, done: Restored) -> None:
+    """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
+    has its place in the map, by the broker's."""
+    whole = [p for unit in plan.units for p in unit if p.window is None]
+    wanted = sum(s.count for p in whole for s in p.segments) + done.cut.records
+    if done.records != wanted:
         raise KbackupError(
-            f"restore {plan.restore_id} has {mapped} records in its offset map, the plan {plan.records}",
+            f"restore {plan.restore_id} has {done.records} records in its offset map, {wanted} were to be restored",
             "the target holds what the map says; report this",
         )
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from collections.abc import Container, Iterable, Mapping, Sequence
 
-from kbackup.archive.content import Content, content_of
-from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Manifest, TopicState, now
+from kbackup.archive.content import Content, narrowed
+from kbackup.archive.java import JAVA, is_java_archive, java_content, java_topics
+from kbackup.archive.models import now
+from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reader import open_archive
+from kbackup.archive.window import Choice, Window
+from kbackup.config import Range, parse_range, parse_time
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.restore_plan import (
@@ -20,34 +25,115 @@ from kbackup.jobs.restore_plan import (
 )
 from kbackup.jobs.select import Selection
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 
-def choose_content(options: Restore, store: Store, earlier: RestorePlan | None) -> Content:
-    """What the archive (or the Java tool's folder) has of the topics asked for, or of those of `earlier`."""
-    selection = Selection.of(options.topics, options.exclude_topics)
+def choose_content(options: Restore, store: Store) -> Content:
+    """What the archive (or the Java tool's folder) has of the topics, the times and the offsets asked for."""
+    ranges = tuple(map(parse_range, options.range))
+    if ranges and (options.topics or options.exclude_topics):
+        raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
+    names = tuple(sorted({r.topic for r in ranges}))
+    selection = Selection.of(names or options.topics, options.exclude_topics)
+    window = time_window(options, int(time.time() * 1000))
     try:
         archive = open_archive(store)
     except NoArchiveError:
         if not is_java_archive(store):
             raise
-        names = selection.topics(java_topics(store))
-        return java_content(store, [t.source for t in earlier.topics] if earlier else names)
-    point = archive.restore_point(earlier.restore_point if earlier else options.backup)
-    if earlier is not None:
-        wanted = {t.source for t in earlier.topics}
-        return content_of(archive, point, [t for t in point.topics if t.name in wanted])
-    return content_of(archive, point, _chosen(point, selection))
+        content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
+        choice = Choice(
+            from_time=window.from_time,
+            to_time=window.to_time,
+            ranges=tuple(map(str, ranges)),
+            notes=(NO_POINTS,),
+        )
+        return _cut(content, window, ranges, choice, {})
+    view = view_of(archive, options.backup, window)
+    where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
+    wanted = set(_named(selection, (t.name for t in view.topics), view.others, where))
+    topics = [t for t in (*view.topics, *view.others.values()) if t.name in wanted]
+    left_out = [
+        words
+        for name, words in view.left_out.items()
+        if selection.matches(name) and name not in wanted & set(view.others)
+    ]
+    choice = choice_of(view, window, map(str, ranges), left_out)
+    least = {t.name: len(t.partitions) for t in topics}
+    return _cut(content_at(archive, view, topics), window, ranges, choice, least)
 
 
-def _chosen(point: Manifest, selection: Selection) -> list[TopicState]:
-    """Topics of a restore point; one that was deleted at the source by then only where it is asked for by
-    name."""
-    known = {t.name for t in point.topics}
-    for name in sorted(selection.names - known):
-        raise UsageError(f"there is no topic {name} in restore point {point.seq}", "see 'kbackup info'")
-    there = [t.name for t in point.topics if t.state != "deleted" or t.name in selection.names]
-    names = set(selection.topics(there))
-    return [t for t in point.topics if t.name in names]
+def time_window(options: Restore, now: int) -> Window:
+    """The bounds in time, `now` being in ms since the epoch. `UsageError` where they leave nothing."""
+    start = parse_time(options.from_time, now, up=True) if options.from_time else None
+    end = parse_time(options.to_time, now) if options.to_time else None
+    if start is not None and end is not None and start > end:
+        raise UsageError(
+            f"--from-time {options.from_time} is later than --to-time {options.to_time}",
+            "both are included, the earlier one first",
+        )
+    return Window(from_time=start, to_time=end)
+
+
+def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
+    """The selected of the topics `offered`, and of `others` those that are asked for by their name."""
+    names = set(offered)
+    for name in sorted(selection.names - names):
+        if name not in others:
+            raise UsageError(f"there is no topic {name} in {where}", "see 'kbackup info'")
+    return selection.topics(names | {n for n in selection.names if n in others})
+
+
+def _cut(
+    content: Content, window: Window, ranges: Sequence[Range], choice: Choice, least: Mapping[str, int]
+) -> Content:
+    """The content as it is where no window was asked for."""
+    if not ranges and not window.timed:
+        return content
+    wanted = check_ranges(content, ranges)
+
+    def window_of(topic: str, partition: int) -> Window:
+        some = wanted.get(TopicPartition(topic, partition), ()) if ranges else None
+        return Window(from_time=window.from_time, to_time=window.to_time, ranges=some)
+
+    return narrowed(content, window_of, least, choice)
+
+
+def check_ranges(
+    content: Content, ranges: Sequence[Range]
+) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+    """Disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
+    for a bound that lies outside of what is."""
+    archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for wanted in ranges:
+        tp = TopicPartition(wanted.topic, wanted.partition)
+        partition = archived.get(tp)
+        if partition is None:
+            count = sum(t.topic == tp.topic for t in archived)
+            raise UsageError(
+                f"--range {wanted}: topic {tp.topic} has no partition {tp.partition}",
+                f"it is archived with {count} partition(s), from 0",
+            )
+        start = partition.start if wanted.start is None else wanted.start
+        end = partition.end if wanted.end is None else wanted.end
+        if start < partition.start or end > partition.end or start > end:
+            raise UsageError(
+                f"--range {wanted}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
+                "keep to that, or leave out the side that goes beyond it",
+            )
+        found.setdefault(tp, []).append((start, end))
+    return {tp: _merged(some) for tp, some in found.items()}
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(r for r in ranges if r[0] < r[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
 
 
 def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
@@ -65,6 +151,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
         archive_id=content.archive_id,
         restore_point=content.restore_point,
+        choice=content.choice,
         target_cluster_id=cluster_id,
         created_at=now(),
         transactions=options.transactions,
@@ -79,9 +166,15 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
     )
 
 
-def check_same_archive(plan: RestorePlan, content: Content) -> None:
+def check_same_archive(plan: RestorePlan, store: Store) -> None:
     """A restore goes on from where it began."""
-    if plan.archive_id != content.archive_id:
+    try:
+        archive_id = open_archive(store).info.id
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        archive_id = JAVA
+    if plan.archive_id != archive_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
         )

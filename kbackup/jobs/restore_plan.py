@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from kbackup.archive.content import ArchivedTopic, Content
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.models import Document, GroupOffset, Part
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
@@ -143,7 +143,7 @@ def plan_topic(
 def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPart, ...], ...]:
     """Partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
     parts = [
-        (p.bytes, UnitPart(topic=t.name, partition=p.partition, target=names[t.name], segments=p.segments))
+        (p.bytes, _unit_part(t.name, p, names[t.name]))
         for t in content.topics
         for p in t.partitions
         if p.segments
@@ -159,16 +159,29 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPa
     return tuple(tuple(unit) for unit in units)
 
 
+def _unit_part(topic: str, partition: ArchivedPartition, target: str) -> UnitPart:
+    return UnitPart(
+        topic=topic,
+        partition=partition.partition,
+        target=target,
+        segments=partition.segments,
+        window=partition.window,
+    )
+
+
 def plan_groups(
     content: Content, names: Mapping[str, str], selection: Selection | None, renamed: Mapping[str, str]
 ) -> tuple[PlannedGroup, ...]:
     """`selection` None: no groups. `RefusedError` where two would become one."""
     if selection is None:
         return ()
+    unasked = {
+        (t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing
+    }
     planned: dict[str, PlannedGroup] = {}
     for group, offsets in content.groups.items():
         target = renamed.get(group, group)
-        ours = tuple(o for o in offsets if o.topic in names)
+        ours = tuple(o for o in offsets if o.topic in names and (o.topic, o.partition) not in unasked)
         if not selection.matches(group) or not ours:
             continue
         if target in planned:

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
+import pyarrow as pa
+
 from kbackup.archive.models import Document, Part
+from kbackup.archive.offset_map import NOTHING, Cut
+from kbackup.archive.window import Choice
 from kbackup.jobs.apply_groups import GroupResult, not_applied
 from kbackup.jobs.restore_plan import PlannedTopic, RestorePlan
 from kbackup.types import TopicPartition
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Records by target topic and bytes of all. `cut` is what windows selected of them."""
+
+    topics: Mapping[str, int]
+    bytes: int
+    cut: Cut = NOTHING
+
+    @property
+    def records(self) -> int:
+        return sum(self.topics.values())
+
+
+def planned(plan: RestorePlan) -> Restored:
+    """What would be restored; at most so much where a window was asked for."""
+    return Restored({t.target: t.records for t in plan.topics}, plan.bytes)
+
+
+def restored(plan: RestorePlan, whole: pa.Table, cuts: Iterable[Cut]) -> Restored:
+    """What was, by the offset map `whole` and by what each unit's windows selected."""
+    rows = whole.group_by("topic").aggregate([("count", "sum")]).to_pylist()
+    found = {row["topic"]: row["count_sum"] for row in rows}
+    cut = reduce(Cut.plus, cuts, NOTHING)
+    size = sum(s.bytes for unit in plan.units for p in unit if p.window is None for s in p.segments)
+    return Restored({t.target: found.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 
 class RestoredTopic(Part, frozen=True, kw_only=True):
@@ -20,7 +53,7 @@ class RestoredTopic(Part, frozen=True, kw_only=True):
 
 class RestoreReport(Document, frozen=True, kw_only=True):
     """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry
-    run's)."""
+    run's: where a window was asked for, its counts are upper bounds)."""
 
     format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
     status: Literal["planned", "restored"]
@@ -36,11 +69,13 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     missing: tuple[str, ...]
     """What was asked for and could not be done."""
     seconds: dict[str, float]
+    choice: Choice | None = None
 
 
 def make_report(
     plan: RestorePlan,
     archive: str,
+    done: Restored,
     groups: tuple[GroupResult, ...],
     warnings: Sequence[str],
     seconds: dict[str, float],
@@ -52,19 +87,20 @@ def make_report(
         archive=archive,
         restore_point=plan.restore_point,
         target_cluster_id=plan.target_cluster_id,
-        topics=tuple(_restored(t) for t in plan.topics),
-        records=plan.records,
-        bytes=plan.bytes,
+        topics=tuple(_restored(t, done.topics[t.target]) for t in plan.topics),
+        records=done.records,
+        bytes=done.bytes,
         groups=groups,
-        warnings=tuple(warnings),
+        warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *warnings),
         missing=tuple(not_applied(groups)),
         seconds=dict(seconds),
+        choice=plan.choice,
     )
 
 
-def _restored(topic: PlannedTopic) -> RestoredTopic:
+def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
     return RestoredTopic(
-        source=topic.source, target=topic.target, partitions=topic.partitions, records=topic.records
+        source=topic.source, target=topic.target, partitions=topic.partitions, records=records
     )
 
 
@@ -78,6 +114,15 @@ def moved_timestamps(records: int) -> list[str]:
         return []
     return [
         f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
+    ]
+
+
+def without_timestamp(done: Restored) -> list[str]:
+    if not done.cut.untimed:
+        return []
+    return [
+        f"at least {done.cut.untimed} record(s) without a timestamp were left out: nobody knows whether they "
+        "belong into a window in time; --range restores them by offset"
     ]
 
 

@@ -143,7 +143,7 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
     options = Restore(restore_id="simulated")
     asked = store.requests.copy()
     with run.step("content", "manifests, every run's segments.parquet"):
-        content = choose_content(options, store, None)
+        content = choose_content(options, store)
     with run.step("plan", "units and groups"):
         plan = choose_plan(options, content, "target")
     with run.step("plan.json"):

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -98,7 +98,15 @@ def add_partitions(broker: Broker, topic: str, total: int) -> None:
     admin = AdminClient(broker.client())
     admin.create_partitions([NewPartitions(topic, total)])[topic].result(30)
     wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == total)
-    wait_until(lambda: len(log_ends(broker.bootstrap, topic)) == total)
+    wait_until(lambda: _leads(broker, topic, total))
+
+
+def _leads(broker: Broker, topic: str, partitions: int) -> bool:
+    """Whether each partition has a leader that knows of it."""
+    try:
+        return len(log_ends(broker.bootstrap, topic)) == partitions
+    except KafkaException:
+        return False
 
 
 def wait_until(true: Callable[[], bool], patience: float = 60) -> None:

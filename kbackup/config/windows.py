@@ -1,0 +1,82 @@
+"""Times and ranges of offsets as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from typing import NamedTuple
+
+from kbackup.config.quantities import parse_duration
+
+_RFC3339 = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))", re.ASCII
+)
+_MILLISECONDS = re.compile(r"\d{1,19}", re.ASCII)
+_SECONDS = 10  # digits of an epoch time in seconds, from 2001 to 2286; in ms they are days of 1970
+_AGO = re.compile(r"(.+?)\s+ago")
+_RANGE = re.compile(r"([a-zA-Z0-9._-]+):(\d{1,10}):(\d{0,19})-(\d{0,19})", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_INT64_MAX = 2**63 - 1
+
+TIMES = "a time such as 2026-01-31T12:00:00Z, 1769860800000 (ms) or '2h ago'"
+RANGES = "a list of topic:partition:from-to"
+
+
+class Range(NamedTuple):
+    """Offsets `start` (inclusive) to `end` (exclusive) of a partition; None: as far as the archive goes."""
+
+    topic: str
+    partition: int
+    start: int | None
+    end: int | None
+
+    def __str__(self) -> str:
+        bounds = ("" if side is None else side for side in (self.start, self.end))
+        return f"{self.topic}:{self.partition}:{'-'.join(map(str, bounds))}"
+
+
+def parse_time(text: str, now: int, *, up: bool = False) -> int:
+    """ms since the epoch: of RFC 3339 with its zone, of epoch ms, of "2h ago" before `now`, or of "now". A
+    fraction of a millisecond counts downwards, or `up`. `ValueError` for others."""
+    text = text.strip()
+    if text == "now":
+        return now
+    if ago := _AGO.fullmatch(text):
+        return max(0, now - round(parse_duration(ago[1]) * 1000))
+    if _MILLISECONDS.fullmatch(text):
+        if len(text) == _SECONDS:
+            raise ValueError(f"{text} looks like seconds; milliseconds are expected")
+        return _representable(int(text))
+    found = _RFC3339.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    date, clock, fraction, _, zone = found.groups()
+    moment = datetime.fromisoformat(f"{date}T{clock}{zone or '+00:00'}") - _EPOCH
+    whole = moment // timedelta(milliseconds=1)
+    return _representable(
+        _rounded(whole + Fraction(int(fraction or 0) * 1000, 10 ** len(fraction or "")), up)
+    )
+
+
+def _rounded(ms: Fraction, up: bool) -> int:
+    return math.ceil(ms) if up else math.floor(ms)
+
+
+def _representable(ms: int) -> int:
+    if not 0 <= ms <= _INT64_MAX:
+        raise ValueError(f"{ms} ms is no timestamp of a record")
+    return ms
+
+
+def parse_range(text: str) -> Range:
+    """ "topic:partition:from-to", `from` inclusive, `to` exclusive; either may be left out. `ValueError` for
+    others, and for a range that holds nothing."""
+    found = _RANGE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    start, end = (int(side) if side else None for side in found.groups()[2:])
+    if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
+        raise ValueError(f"{text} holds no offset")
+    return Range(found[1], int(found[2]), start, end)

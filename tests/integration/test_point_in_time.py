@@ -1,0 +1,268 @@
+"""Restores of a moment, of a window and of offsets: record by record and group by group, from an archive of three
+runs with timestamps in any order, transactions, and topics that came, grew, went and were made anew in between."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.models import load
+from kbackup.jobs.restore_plan import RestorePlan
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.kafka_raw import NO_TIMESTAMP, raw_produce
+from tests.kafka_raw import Record as RawRecord
+from tests.truth import (
+    Position,
+    Records,
+    assert_restored,
+    commit,
+    expected_offset,
+    log_ends,
+    positions,
+    read_topic,
+)
+from tests.unit.formats.reference import Record
+
+SPREAD = 300_000  # ms around now
+UNTIMED = 5
+KEEP = "--topic-config=message.timestamp.after.max.ms=9223372036854775807"
+
+
+@dataclass
+class History:
+    """`moment` lies between the first and the second run; `held` is all that the source ever had, the first
+    incarnation of `again`; `stood` is where the group was at the first run."""
+
+    broker: Broker
+    archive: Archive
+    prefix: str
+    moment: int = 0
+    began: int = 0
+    held: dict[str, Records] = field(default_factory=dict)
+    stood: dict[tuple[str, int], Position] = field(default_factory=dict)
+
+    def topic(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    @property
+    def group(self) -> str:
+        return f"{self.prefix}-group"
+
+    def fill(self, name: str, partition: int, count: int, low: int, high: int) -> None:
+        """Records with timestamps of any order, in batches."""
+        dice = random.Random(f"{name} {partition} {count}")
+        rows: list[RawRecord] = [
+            (b"k%d" % n, b"value %d " % n * 4, dice.randint(low, high), []) for n in range(count)
+        ]
+        for at in range(0, count, 50):
+            raw_produce(self.broker.bootstrap, self.topic(name), partition, rows[at : at + 50])
+
+    def around(self, name: str, partition: int, count: int) -> None:
+        self.fill(name, partition, count, self.began - SPREAD, self.began + SPREAD)
+
+    def read(self, name: str) -> Records:
+        return read_topic(self.broker.bootstrap, self.topic(name))
+
+
+@pytest.fixture(scope="module")
+def history(broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive]) -> History:
+    made = History(broker, new_archive(), f"time-{secrets.token_hex(4)}")
+    made.began = int(time.time() * 1000)
+    selection = ["-t", f"/{made.prefix}-.*/", "-g", made.group]
+    _first(made)
+    kbackup.backup(made.archive, *selection)
+    time.sleep(0.01)
+    made.moment = int(time.time() * 1000)
+    time.sleep(0.01)
+    _second(made)
+    kbackup.backup(made.archive, *selection, code=3)  # a topic was made anew
+    _third(made)
+    kbackup.backup(made.archive, *selection)
+    made.held |= {name: made.read(name) for name in ("events", "new", "future")}
+    return made
+
+
+def _first(made: History) -> None:
+    for name, partitions in (("events", 2), ("gone", 1), ("again", 1)):
+        made.broker.create_topic(made.topic(name), partitions, config=topics.ANY_FUTURE)
+    made.around("events", 0, 300)
+    topics.committed(made.broker, made.topic("events"), 0, topics.numbered(30, "kept"))
+    topics.aborted(made.broker, made.topic("events"), 0, topics.numbered(20, "never"))
+    raw_produce(made.broker.bootstrap, made.topic("events"), 0, [(b"k", b"v", NO_TIMESTAMP, [])] * UNTIMED)
+    made.around("events", 1, 60)
+    made.around("gone", 0, 40)
+    made.around("again", 0, 40)
+    ends = log_ends(made.broker.bootstrap, made.topic("events"))
+    wanted = {("events", 0): 170, ("events", 1): ends[1], ("gone", 0): 7, ("again", 0): 11}
+    made.stood = {(made.topic(t), p): Position(o, f"{t} ü") for (t, p), o in wanted.items()}
+    commit(made.broker.bootstrap, made.group, made.stood)
+    made.held = {name: made.read(name) for name in ("gone", "again")}
+
+
+def _second(made: History) -> None:
+    """What came between the moment and the next run, before and after it as timestamps go."""
+    broker, topic = made.broker, made.topic
+    made.around("events", 0, 200)
+    topics.delete_topic(broker, topic("gone"))
+    topics.delete_topic(broker, topic("again"))
+    broker.create_topic(topic("again"), 1, config=topics.ANY_FUTURE)
+    made.around("again", 0, 30)
+    topics.add_partitions(broker, topic("events"), 4)
+    made.around("events", 2, 80)
+    broker.create_topic(topic("new"), 1, config=topics.ANY_FUTURE)
+    made.around("new", 0, 50)
+    broker.create_topic(topic("future"), 1, config=topics.ANY_FUTURE)
+    made.fill("future", 0, 20, made.moment + SPREAD, made.moment + 2 * SPREAD)
+    commit(
+        broker.bootstrap, made.group, {(topic("events"), 0): Position(500), (topic("new"), 0): Position(3)}
+    )
+
+
+def _third(made: History) -> None:
+    """Segments of the future, and within them one record that comes very late."""
+    made.fill("events", 0, 200, made.moment + SPREAD, made.moment + 2 * SPREAD)
+    raw_produce(
+        made.broker.bootstrap, made.topic("events"), 0, [(b"late", b"v", made.began - 2 * SPREAD, [])]
+    )
+    made.fill("events", 0, 150, made.moment + SPREAD, made.moment + 2 * SPREAD)
+
+
+def _in_time(record: Record, low: int, high: int) -> bool:
+    return record.timestamp is not None and low <= record.timestamp <= high
+
+
+def _cut(held: Records, keep: Callable[[int, Record], bool]) -> Records:
+    return {p: [r for r in some if keep(p, r)] for p, some in held.items()}
+
+
+def _check_groups(
+    made: History, prefix: str, wanted: dict[str, Records], stood: dict[tuple[str, int], Position]
+) -> None:
+    """`wanted` are the source's records that were to come back, by topic."""
+    stand = positions(made.broker.bootstrap, f"{prefix}{made.group}")
+    expected = {}
+    for name, held in wanted.items():
+        target = f"{prefix}{made.topic(name)}"
+        found, ends = read_topic(made.broker.bootstrap, target), log_ends(made.broker.bootstrap, target)
+        for partition, records in held.items():
+            if at := stood.get((made.topic(name), partition)):
+                place = expected_offset(at.offset, records, found[partition], ends[partition])
+                expected[target, partition] = Position(place, at.metadata)
+    assert stand == expected
+
+
+def _arguments(made: History, prefix: str) -> list[str]:
+    renamed = [f"--map-group={made.group}={prefix}{made.group}", f"--restore-id={prefix}{made.prefix}"]
+    return [f"--map-regex=^={prefix}", KEEP, *renamed]
+
+
+def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
+    """A topic that is gone is back, the first incarnation of another, a new one, partitions that have something."""
+    arguments = ["--to-time", str(history.moment), *_arguments(history, "upto.")]
+    planned = kbackup.restore(history.archive, *arguments, "--dry-run")
+    report = kbackup.restore(history.archive, *arguments)
+    wanted = {
+        name: _cut(history.held[name], lambda _, r: _in_time(r, 0, history.moment))
+        for name in ("again", "events", "gone", "new")
+    }
+    del wanted["events"][3]  # added later, and empty
+    assert {t["source"]: t["records"] for t in report["topics"]} == {
+        history.topic(name): sum(map(len, held.values())) for name, held in wanted.items()
+    }
+    for name, held in wanted.items():
+        assert_restored(held, read_topic(history.broker.bootstrap, f"upto.{history.topic(name)}"))
+    assert any(r.key == b"late" for r in wanted["events"][0])
+    _check_groups(history, "upto.", wanted, history.stood)
+
+    choice = report["choice"]
+    assert planned["choice"] == choice
+    assert report["records"] <= planned["records"] < sum(map(len, history.held["events"].values())) + 200
+    assert (choice["as_of"], choice["groups_as_of"], choice["to_time"]) == (1, 1, history.moment)
+    (left_out,) = choice["left_out"]
+    assert left_out.startswith(f"topic {history.topic('again')} was begun anew later (incarnation 2)")
+    assert left_out in report["warnings"]
+    assert [w for w in report["warnings"] if f"at least {UNTIMED} record(s) without a timestamp" in w]
+
+
+def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
+    """From the middle of everything on; nothing was captured before its end but topics of the first run."""
+    low, high = history.began - SPREAD // 3, history.began
+    arguments = ["--from-time", str(low), "--to-time", str(high), *_arguments(history, "window.")]
+    report = kbackup.restore(history.archive, *arguments, "--set=restore.transaction_bytes=2000")
+    wanted = {
+        name: _cut(history.held[name], lambda _, r: _in_time(r, low, high))
+        for name in ("again", "events", "gone")
+    }
+    wanted["events"] = {p: wanted["events"][p] for p in (0, 1, 2)}
+    for name, held in wanted.items():
+        assert_restored(held, read_topic(history.broker.bootstrap, f"window.{history.topic(name)}"))
+    assert report["groups"] == []
+    assert [
+        n for n in report["choice"]["notes"] if n.startswith("no restore point was captured at or before")
+    ]
+    assert [w for w in report["warnings"] if f"topic {history.topic('new')} was first captured later" in w]
+
+    key = layout.restore_key(report["restore_id"], layout.PLAN)
+    plan = load(RestorePlan, history.archive.store.get(key), key)
+    assert plan.choice is not None
+    assert plan.choice.notes == tuple(report["choice"]["notes"])
+    windows = {(p.window.from_time, p.window.to_time) for unit in plan.units for p in unit if p.window}
+    assert windows == {(low, high)}
+
+
+def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
+    topic, held = history.topic("events"), history.held["events"]
+    end = held[2][-1].offset + 1
+    ranges = [f"{topic}:0:150-330", f"{topic}:0:320-360", f"{topic}:2:70-", f"{topic}:0:-3"]
+    named = [argument for text in ranges for argument in ("--range", text)]
+    report = kbackup.restore(history.archive, *named, *_arguments(history, "range."))
+
+    def keep(partition: int, record: Record) -> bool:
+        inside = [range(3), range(150, 360)] if partition == 0 else [range(70, end)] if partition == 2 else []
+        return any(record.offset in some for some in inside)
+
+    wanted = {"events": _cut(held, keep)}
+    assert_restored(wanted["events"], read_topic(history.broker.bootstrap, f"range.{topic}"))
+    assert report["records"] == sum(map(len, wanted["events"].values()))
+    assert any(r.timestamp is None for r in wanted["events"][0])
+    _check_groups(history, "range.", wanted, {(topic, 0): Position(500)})
+    refused = kbackup.restore(history.archive, "--range", f"{topic}:2:0-{end + 1}", "--dry-run", code=2)
+    assert f"{topic}-2 is archived from 0 to {end} (exclusive)" in refused["error"]["message"]
+
+
+def test_info_says_what_would_come_back(history: History, kbackup: Kbackup) -> None:
+    arguments = ["--to-time", str(history.moment), *_arguments(history, "dry.")]
+    planned = kbackup.restore(history.archive, *arguments, "--dry-run")
+    told = _told(kbackup, history, "--at", str(history.moment))
+    assert told["choice"] == planned["choice"]
+    assert {t["name"]: (len(t["partitions"]), t["sums"]["records"]) for t in told["topics"]} == {
+        t["source"]: (t["partitions"], t["records"]) for t in planned["topics"]
+    }
+    assert (told["restore_point"], told["groups"]) == (1, [history.group])
+    one = _told(kbackup, history, history.topic("gone"), "--at", str(history.moment))
+    assert [(g["group"], g["offset"]) for g in one["topic"]["groups"]] == [(history.group, 7)]
+
+
+def _told(kbackup: Kbackup, made: History, *arguments: str) -> dict[str, Any]:
+    outcome = kbackup("info", "--archive", made.archive.url, *arguments)
+    assert outcome.code == 0, outcome.err
+    return outcome.document
+
+
+def _names(report: dict[str, Any]) -> Sequence[str]:
+    return [t["source"] for t in report["topics"]]
+
+
+def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup: Kbackup) -> None:
+    planned = kbackup.restore(history.archive, "--backup", "1", *_arguments(history, "one."), "--dry-run")
+    assert _names(planned) == [history.topic(name) for name in ("again", "events", "gone")]
+    assert planned["choice"] is None

@@ -1,0 +1,196 @@
+"""What a moment asks for: topics, records and groups, on archives whose runs were captured a day apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+import pytest
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.content import Content
+from kbackup.archive.models import TopicState
+from kbackup.archive.moment import time_text
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import Target
+from kbackup.config.models import Restore
+from kbackup.errors import UsageError
+from kbackup.jobs.restore_choose import choose_content
+from kbackup.store.base import Store
+from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.unit.archive.faulty import FaultyStore
+
+FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))
+BETWEEN = "2026-01-01T12:00:00Z"
+
+
+def chosen(store: Store, **options: object) -> Content:
+    return choose_content(msgspec.convert(options, Restore), store)
+
+
+def held(content: Content) -> dict[str, list[tuple[int, int]]]:
+    """At most so many records, and segments to read, by topic and partition."""
+    return {t.name: [(p.records, len(p.segments)) for p in t.partitions] for t in content.topics}
+
+
+def groups(content: Content) -> dict[str, list[tuple[str, int, int]]]:
+    return {g: [(o.topic, o.partition, o.offset) for o in some] for g, some in content.groups.items()}
+
+
+@pytest.mark.parametrize("moment", [FIRST, BETWEEN, "2026-01-01T23:59:59.999Z"])
+def test_topics_and_groups_of_the_newest_capture_records_of_every_run(
+    store: FaultyStore, moment: str
+) -> None:
+    """A topic that is gone since is back; what run 2 added to orders has old timestamps and belongs to it."""
+    make_archive(store)
+    content = chosen(store, to_time=moment)
+    assert {t.name: t.as_of for t in content.topics} == {"clicks": 1, "orders": 1}
+    assert [sum(r for r, _ in some) for some in held(content).values()] == [20, 10 + 24 + 12]
+    assert groups(content) == {"billing": [("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12)]}
+    assert content.choice is not None
+    assert (content.restore_point, content.choice.as_of, content.choice.groups_as_of) == (1, 1, 1)
+    assert content.choice.groups_captured_at == "2026-01-01T00:00:00.000Z"
+    assert "restore point 1, captured at 2026-01-01T00:00:00.000Z" in content.choice.notes[1]
+
+
+def test_a_topic_deleted_by_then_comes_where_it_is_named(store: FaultyStore) -> None:
+    make_archive(store)
+    assert list(held(chosen(store, to_time=SECOND))) == ["orders"]
+    content = chosen(store, to_time=SECOND, topics=["clicks"])
+    assert groups(content) == {"billing": [("clicks", 0, 5)]}
+    with pytest.raises(UsageError, match="there is no topic nowhere in restore point 2"):
+        chosen(store, to_time=SECOND, topics=["nowhere"])
+
+
+def test_before_the_first_capture_there_are_records_but_no_groups(store: FaultyStore) -> None:
+    make_archive(store)
+    content = chosen(store, to_time=str(T0 + 5_000))
+    assert sum(p.records for t in content.topics for p in t.partitions) >= 6 + 6 + 6
+    assert all(s.min_timestamp <= T0 + 5_000 for t in content.topics for s in t.segments if s.min_timestamp)
+    assert content.groups == {}
+    assert content.choice is not None
+    assert (content.choice.as_of, content.choice.groups_as_of) == (None, None)
+    assert "no restore point was captured at or before 2023-11-14T22:13:25.000Z" in content.choice.notes[0]
+    with pytest.raises(UsageError, match="there is no topic x in the archive at that time"):
+        chosen(store, to_time=str(T0 - 1), topics=["/or.*/", "x"])
+
+
+def test_from_a_time_on_it_is_the_restore_point_that_was_asked_for(store: FaultyStore) -> None:
+    make_archive(store)
+    content = chosen(store, from_time=str(T0 + 15_000), backup=1)
+    assert held(content)["orders"][0] == (0, 0)
+    assert groups(content)["billing"] == [("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12)]
+    newest = chosen(store, from_time=str(T0 + 15_000))
+    assert newest.restore_point == 2
+    assert held(newest)["orders"][0][0] >= 24
+    with pytest.raises(UsageError, match="--from-time now is later than --to-time 2h ago"):
+        chosen(store, from_time="now", to_time="2h ago")
+
+
+def reborn(name: str, captured: int, incarnation: int, segments: Sequence[Segment]) -> TopicState:
+    state = topic_state(name, captured, "present", [(0, 50, segments)])
+    return msgspec.structs.replace(state, incarnation=incarnation)
+
+
+def test_what_the_next_run_found_first_belongs_to_it_where_it_has_records(store: FaultyStore) -> None:
+    """Run 2 finds topics that are new, one with records and one without; run 3 finds another, and orders anew."""
+    archive = open_or_create(store)
+    orders = write(store, Target("orders", 1, 0, 1000, "none"), range(5))
+    new = write(store, Target("new", 1, 0, 1000, "none"), range(5))
+    late = write(store, Target("late", 1, 0, 1000, "none"), range(5))
+    again = write(store, Target("orders", 2, 0, 1000, "none"), range(5))
+    one = topic_state("orders", 1, "present", [(0, 5, orders)])
+    two = [
+        topic_state("empty", 2, "present", [(0, 0, [])]),
+        topic_state("new", 2, "present", [(0, 5, new)]),
+        topic_state("orders", 2, "present", [(0, 5, orders)]),
+    ]
+    three = [
+        topic_state("empty", 3, "present", [(0, 0, [])]),
+        topic_state("late", 3, "present", [(0, 5, late)]),
+        topic_state("new", 3, "present", [(0, 5, new)]),
+        reborn("orders", 3, 2, again),
+    ]
+    commit_point(archive, 1, [one], orders, [group_at("g", ("orders", 0, 2))])
+    commit_point(archive, 2, two, new, [group_at("g", ("orders", 0, 3), ("new", 0, 1))])
+    commit_point(archive, 3, three, [*late, *again], [group_at("g", ("orders", 0, 4), ("new", 0, 4))])
+
+    content = chosen(store, to_time=BETWEEN)
+    assert [(t.name, t.incarnation, t.as_of) for t in content.topics] == [("new", 1, 2), ("orders", 1, 1)]
+    assert groups(content) == {"g": [("orders", 0, 2)]}
+    assert content.choice is not None
+    assert content.choice.notes[-1].endswith("the next one, with records in the window: new")
+    assert [words.partition(" (")[0] for words in content.choice.left_out] == [
+        "topic late was first captured later and has records in the window: it is restored where it is asked for "
+        "by name",
+        "topic orders was begun anew later",
+    ]
+    named = chosen(store, to_time=BETWEEN, topics=["late", "new"])
+    assert list(held(named)) == ["late", "new"]
+    assert named.choice is not None
+    assert named.choice.left_out == ()
+
+    other = chosen(store, to_time=BETWEEN, backup=3, topics=["orders"])
+    assert [(t.incarnation, t.as_of) for t in other.topics] == [(2, 3)]
+    assert other.groups == {}, "they stood in the incarnation before"
+
+
+def test_partitions_that_were_added_come_as_far_as_they_have_records(store: FaultyStore) -> None:
+    archive = open_or_create(store)
+    segments = {
+        p: write(store, Target("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))
+    }
+    segments[4] = write(store, Target("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
+    before = topic_state("orders", 1, "present", [(0, 5, segments[0])])
+    ends = [(0, 5, segments[0]), (0, 0, []), (0, 10, segments[2]), (0, 0, []), (0, 10**9, segments[4])]
+    commit_point(archive, 1, [before], segments[0], [])
+    commit_point(archive, 2, [topic_state("orders", 2, "present", ends)], [*segments[2], *segments[4]], [])
+    content = chosen(store, to_time="2023-12-31T00:00:00Z")
+    assert [(t.name, t.as_of) for t in content.topics] == [("orders", 1)]
+    assert held(content)["orders"] == [(5, 1), (0, 0), (1, 1)]
+
+
+def test_ranges_name_their_topics_and_are_exact(store: FaultyStore) -> None:
+    make_archive(store)
+    content = chosen(store, range=["orders:0:8-17", "orders:0:5-9", "orders:0:30-", "clicks:0:-1"])
+    windows = {(t.name, p.partition): p.window for t in content.topics for p in t.partitions}
+    assert {key: w.ranges for key, w in windows.items() if w} == {
+        ("clicks", 0): ((0, 1),),
+        ("orders", 0): ((5, 17), (30, 41)),
+        ("orders", 1): (),
+        ("orders", 2): (),
+    }
+    assert content.choice is not None
+    assert content.choice.ranges == ("orders:0:8-17", "orders:0:5-9", "orders:0:30-", "clicks:0:-1")
+    assert held(content)["orders"][1:] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"range": ["orders:0:0-42"]}, "orders-0 is archived from 0 to 41 .exclusive."),
+        ({"range": ["orders:0:42-"]}, "--range orders:0:42-: orders-0 is archived from 0 to 41"),
+        ({"range": ["orders:3:-"]}, "topic orders has no partition 3; it is archived with 3 partition"),
+        ({"range": ["nowhere:0:-"]}, "there is no topic nowhere in restore point 2"),
+        ({"range": ["orders:0:-"], "topics": ["orders"]}, "--range names its topics itself"),
+    ],
+)
+def test_ranges_that_are_not_archived_are_refused(
+    store: FaultyStore, options: dict[str, object], words: str
+) -> None:
+    make_archive(store)
+    with pytest.raises(UsageError, match=words):
+        chosen(store, **options)
+
+
+def test_without_a_window_nothing_changes(store: FaultyStore) -> None:
+    make_archive(store)
+    content = chosen(store)
+    assert content.choice is None
+    assert {p.window for t in content.topics for p in t.partitions} == {None}
+
+
+def test_times_as_text() -> None:
+    assert datetime.fromisoformat(time_text(T0)).timestamp() * 1000 == T0
+    assert time_text(2**63 - 1) == f"{2**63 - 1} ms"
