@@ -107,7 +107,6 @@ def parse_backup_key(key: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
-def restore_key(restore_id: str, name: str) -> str:
 def checkpoint_key(seq: int, name: str) -> str:
     return f"{CHECKPOINTS}{seq:010d}/{name}"
 
@@ -117,6 +116,7 @@ def parse_checkpoint_key(key: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
+def restore_key(restore_id: str, name: str) -> str:
     if not _RESTORE_ID.match(restore_id):
         raise UsageError(
             f"restore id {restore_id!r} can't be used", "use letters, digits, '.', '_' and '-', at most 100"

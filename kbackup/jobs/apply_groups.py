@@ -1,19 +1,23 @@
-"""Setting consumer groups on the target to the records they stood at in the source."""
+"""Setting consumer groups on the target to the records they stood at in the source. What they have is captured
+before (`groups_before`)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import GroupOffset, Part
+from kbackup.jobs.groups_before import By, Captures, capture, resumed
+from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
 from kbackup.jobs.remap import How, OffsetMap
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan
 from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
-from kbackup.types import Int64Array, TopicPartition
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 
 class GroupOffsetResult(Part, frozen=True, kw_only=True):
@@ -27,83 +31,145 @@ class GroupOffsetResult(Part, frozen=True, kw_only=True):
 
 
 class GroupResult(Part, frozen=True, kw_only=True):
-    """`applied` is False for a group that was left alone; `why` says the reason."""
+    """What became of a group; `why` says the reason where it was not set. `left_out` names offsets that it
+    can't get, each with the reason."""
 
     source: str
     group: str
     status: Literal["applied", "left alone", "refused"]
     why: str = ""
     offsets: tuple[GroupOffsetResult, ...]
+    left_out: tuple[str, ...] = ()
 
 
-def offset_maps(plan: RestorePlan, whole: pa.Table, cluster: Cluster) -> dict[TopicPartition, OffsetMap]:
-    """The maps of the partitions in which groups stand, by target partition."""
-    targets = {t.source: t.target for t in plan.topics}
-    wanted = {TopicPartition(targets[o.topic], o.partition) for g in plan.groups for o in g.offsets}
-    runs: dict[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]] = {}
-    for tp in wanted:
-        own = whole.filter((pc.field("topic") == tp.topic) & (pc.field("partition") == tp.partition))
-        source, target, count = (own.column(name).to_numpy() for name in ("source", "target", "count"))
-        runs[tp] = source, target, count
-    ends = cluster.log_ends(wanted, "read_committed")
-    last = {tp: int(target[-1] + count[-1]) for tp, (_, target, count) in runs.items() if len(target)}
-    return {tp: OffsetMap(*runs[tp], _next(last.get(tp), ends[tp], plan.transactions)) for tp in wanted}
+@dataclass(frozen=True)
+class TargetMaps:
+    """By target partition: the maps of where groups stand, and why a partition has none that can be used."""
+
+    maps: dict[TopicPartition, OffsetMap]
+    unusable: dict[TopicPartition, str] = field(default_factory=dict)
 
 
-def _next(after: int | None, end: int, marked: bool) -> int:
-    """The target's next offset: that `after` the last restored record, or after the marker behind it. What
-    others have written there meanwhile is not skipped."""
-    if after is None or (marked and end == after + 1):
-        return end
-    return after
-
-
-def apply_groups(
-    cluster: Cluster, plan: RestorePlan, maps: Mapping[TopicPartition, OffsetMap]
+def restore_groups(
+    cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table
 ) -> tuple[GroupResult, ...]:
-    """Each group's offsets, remapped and committed; a group with live members is left alone."""
-    live = cluster.groups.members([g.target for g in plan.groups])
-    targets = {t.source: t.target for t in plan.topics}
-    return tuple(_apply(cluster, group, targets, maps, live[group.target]) for group in plan.groups)
+    """The groups of a restore, by its whole offset map; captured before."""
+    plans = plan_by_map(cluster, plan, plan.groups, whole)
+    captures = Captures(state, plan.restore_id)
+    return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
 
 
-def _apply(
+def plan_by_map(
     cluster: Cluster,
-    group: PlannedGroup,
-    targets: Mapping[str, str],
-    maps: Mapping[TopicPartition, OffsetMap],
-    members: int,
-) -> GroupResult:
-    offsets: list[GroupOffsetResult] = []
-    commits: list[Committed] = []
-    for committed in group.offsets:
-        tp = TopicPartition(targets[committed.topic], committed.partition)
-        mapped = maps[tp].map(committed.offset)
-        offsets.append(
-            GroupOffsetResult(
-                topic=tp.topic,
-                partition=tp.partition,
-                source=committed.offset,
-                target=mapped.offset,
-                how=mapped.how,
-            )
-        )
-        # the source's leader epoch says nothing about the target's log: consumers would take it for a truncation
-        commits.append(Committed(tp, mapped.offset, None, committed.metadata))
-    if members:
-        why = f"it has {members} live member(s)"
-        return GroupResult(
-            source=group.source, group=group.target, status="left alone", why=why, offsets=tuple(offsets)
-        )
-    refused = cluster.groups.commit(group.target, commits)
+    plan: RestorePlan,
+    groups: Sequence[PlannedGroup],
+    whole: pa.Table,
+    unusable: Mapping[TopicPartition, str] | None = None,
+) -> tuple[GroupPlan, ...]:
+    """What `groups` get on the target of the restore `plan` with the offset map `whole`."""
+    targets = {t.source: t.target for t in plan.topics}
+    wanted = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
+    found = offset_maps(cluster, plan, wanted - (unusable or {}).keys(), whole)
+    plans = plan_groups(groups, targets, found.maps, {**found.unusable, **(unusable or {})})
+    return with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=False)
+
+
+def offset_maps(
+    cluster: Cluster, plan: RestorePlan, wanted: Iterable[TopicPartition], whole: pa.Table
+) -> TargetMaps:
+    """The maps of target partitions, as their logs are now."""
+    there = cluster.topics({tp.topic for tp in wanted})
+    unusable: dict[TopicPartition, str] = {}
+    usable: list[TopicPartition] = []
+    for tp in sorted(wanted):
+        if tp.topic in there and tp.partition in there[tp.topic].partitions:
+            usable.append(tp)
+        else:
+            unusable[tp] = f"{tp} is not on the target"
+    starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_committed")
+    maps: dict[TopicPartition, OffsetMap] = {}
+    runs, none = _by_partition(whole), whole.slice(0, 0)
+    for tp in usable:
+        own = runs.get(tp, none)
+        source, target, count = (own.column(name).to_numpy() for name in ("source", "target", "count"))
+        after = int(target[-1] + count[-1]) if len(target) else None
+        if after is not None and after > ends[tp]:
+            unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {after}: it was made anew since"
+            continue
+        following = _next(after, starts[tp], ends[tp], plan)
+        maps[tp] = OffsetMap(source, target, count, following, starts[tp])
+    return TargetMaps(maps, unusable)
+
+
+def _by_partition(whole: pa.Table) -> dict[TopicPartition, pa.Table]:
+    """The runs of each partition; the map has them in order."""
+    topics = whole.column("topic").combine_chunks().dictionary_encode()
+    names, codes = topics.dictionary.to_pylist(), topics.indices.to_numpy()
+    partitions = whole.column("partition").to_numpy()
+    changes = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partitions) != 0)) + 1
+    firsts = [0, *changes.tolist()] if len(codes) else []
+    return {
+        TopicPartition(names[codes[first]], int(partitions[first])): whole.slice(first, last - first)
+        for first, last in zip(firsts, [*firsts[1:], len(codes)], strict=False)
+    }
+
+
+def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
+    """The target's next offset: that `after` the last restored record, or after the marker behind it. What
+    others have written there meanwhile is not skipped, unless it was there before (`into_existing`)."""
+    if after is None:
+        return end if plan.into_existing else start
+    return end if plan.transactions and end == after + 1 else after
+
+
+def set_groups(
+    cluster: Cluster, captures: Captures, by: By, cluster_id: str, plans: Sequence[GroupPlan]
+) -> tuple[tuple[GroupResult, ...], int]:
+    """Commits what is planned, after what the groups have was stored; also that capture's number, 0 where nothing
+    was to be written. A group with live members is left alone."""
+    writes = {p.group: tuple(map(_write, p.offsets)) for p in plans if p.offsets}
+    members, refused = cluster.groups.members(writes)
+    alone = {group: f"it has {n} live member(s)" for group, n in members.items() if n}
+    before, unread = capture(cluster, {g: writes[g] for g, n in members.items() if not n})
+    if by == "restore":
+        earlier = [group for known in captures.every() if known.by == by for group in known.groups]
+        before = resumed(before, earlier)
+    number = captures.write(by, cluster_id, before) if before else 0
+    going = {group.group for group in before}
+    commits = {p.group: [o.committed for o in p.offsets] for p in plans if p.group in going}
+    refused |= unread | {g: why for g, why in cluster.groups.commit_all(commits).items() if why}
+    return tuple(_result(p, alone.get(p.group, ""), refused.get(p.group, "")) for p in plans), number
+
+
+def _write(planned: OffsetPlan) -> GroupOffset:
+    return GroupOffset(
+        topic=planned.topic,
+        partition=planned.partition,
+        offset=planned.target,
+        leader_epoch=planned.leader_epoch,
+        metadata=planned.metadata,
+    )
+
+
+def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
+    why = refused or alone or ("" if plan.offsets else "it gets no offset")
     return GroupResult(
-        source=group.source,
-        group=group.target,
-        status="refused" if refused else "applied",
-        why=refused,
-        offsets=tuple(offsets),
+        source=plan.source,
+        group=plan.group,
+        status="refused" if refused else "left alone" if why else "applied",
+        why=why,
+        offsets=tuple(
+            GroupOffsetResult(
+                topic=o.topic, partition=o.partition, source=o.source, target=o.target, how=o.how
+            )
+            for o in plan.offsets
+        ),
+        left_out=plan.left_out,
     )
 
 
 def not_applied(results: Sequence[GroupResult]) -> list[str]:
-    return [f"group {r.group} was {r.status}: {r.why}" for r in results if r.status != "applied"]
+    return [
+        *(f"group {r.group} was {r.status}: {r.why}" for r in results if r.status != "applied"),
+        *(f"group {r.group} lacks an offset: {why}" for r in results for why in r.left_out),
+    ]

@@ -10,7 +10,7 @@ from kbackup.archive.models import dump, load
 from kbackup.archive.offset_map import write_map
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
-from kbackup.jobs.apply_groups import apply_groups, offset_maps
+from kbackup.jobs.apply_groups import restore_groups
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.preflight import Findings, check_segments, check_target
 from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
@@ -98,7 +98,7 @@ def restore(
         _check_complete(plan, done)
         hidden = wait_visible(cluster, whole)
     with phases.step("groups"):
-        groups = apply_groups(cluster, plan, offset_maps(plan, whole, cluster))
+        groups = restore_groups(cluster, state, plan, whole)
     with phases.step("report"):
         warnings = [
             *findings.warnings,

@@ -11,31 +11,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaTopicPartition
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import COORDINATOR_NOT_READY, TIMEOUT, Connection
-from kbackup.types import TopicPartition
+from kbackup.kafka.group_calls import AT_ONCE, Committed, GroupCalls
 
-_AT_ONCE = 200  # requests under way: those that wait longer in librdkafka than its timeout would fail
+__all__ = ["Committed", "GroupAdmin", "GroupInfo"]
+
 _PAUSE = 0.3  # s, before a coordinator that is not ready is asked again
 _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
+_GONE = KafkaError.GROUP_ID_NOT_FOUND
 
-Asked = tuple[dict[str, Any], dict[str, KafkaError]]
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A group's committed offset of a partition: the next to read."""
-
-    tp: TopicPartition
-    offset: int
-    leader_epoch: int | None
-    metadata: str
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +43,7 @@ class GroupAdmin:
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
         self._admin = admin
+        self._calls = GroupCalls(admin, TIMEOUT)
 
     def listed(self) -> tuple[list[GroupInfo], list[str]]:
         """The consumer groups, and what brokers said that could not list theirs."""
@@ -66,26 +58,22 @@ class GroupAdmin:
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
+        found, failed = _patiently(groups, self._calls.committed)
+        ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
+        return ordered, self._why(failed, "reading offsets of")
+
+    def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """How many live members each group has, 0 for a group that is not there; and, for groups that can't be
+        described, why."""
 
         def ask(group: str) -> Future[Any]:
-            request = [ConsumerGroupTopicPartitions(group)]
-            (future,) = self._admin.list_consumer_group_offsets(request, request_timeout=TIMEOUT).values()
-            return future
+            return self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group]
 
-        answers, failed = self._ask(groups, ask)
-        return {group: _offsets_of(answer) for group, answer in answers.items()}, {
-            group: self._why(error, f"reading offsets of group {group}") for group, error in failed.items()
-        }
-
-    def members(self, groups: Iterable[str]) -> dict[str, int]:
-        """How many live members each group has; 0 for a group that is not there."""
-        found: dict[str, int] = {}
-        for some in _batched(groups, _AT_ONCE):
-            futures = self._admin.describe_consumer_groups(some, request_timeout=TIMEOUT)
-            for group, future in futures.items():
-                described = self.connection.result(future, f"describing group {group}", missing=_no_group)
-                found[group] = len(described.members) if described is not None else 0
-        return found
+        answers, failed = _patiently(groups, lambda some: _futures(some, ask))
+        found = {group: len(answer.members) for group, answer in answers.items()}
+        gone = {group for group, error in failed.items() if error.code() == _GONE}
+        unknown = {group: error for group, error in failed.items() if group not in gone}
+        return found | dict.fromkeys(gone, 0), self._why(unknown, "describing")
 
     def commit(self, group: str, offsets: Sequence[Committed]) -> str:
         """Set a group's offsets; returns '' or why the broker refused (a live member, for instance)."""
@@ -95,84 +83,94 @@ class GroupAdmin:
         """`commit` for each group, many at once. Of a group that was refused, a first part may be set."""
         portions = {group: deque(_portions(offsets)) for group, offsets in wanted.items()}
         said = dict.fromkeys(wanted, "")
-        while going := [group for group, left in portions.items() if left]:
-            _, refused = self._ask(going, lambda group: self._alter(group, portions[group][0]))
+        while going := {group: left[0] for group, left in portions.items() if left}:
+
+            def commit(some: Iterable[str], now: Mapping[str, list[Committed]] = going) -> Answers[Any]:
+                return self._calls.commit({group: now[group] for group in some})
+
+            _, refused = _patiently(going, commit)
             for group in going:
                 portions[group].popleft()
-            for group, error in refused.items():
+            for group, why in self._why(refused, "setting offsets of").items():
                 portions[group].clear()
-                said[group] = self._why(error, f"setting offsets of group {group}")
+                said[group] = why
         return said
 
-    def _alter(self, group: str, offsets: Sequence[Committed]) -> Future[Any]:
-        partitions = [
-            KafkaTopicPartition(
-                c.tp.topic,
-                c.tp.partition,
-                c.offset,
-                metadata=c.metadata,
-                leader_epoch=-1 if c.leader_epoch is None else c.leader_epoch,
-            )
-            for c in offsets
-        ]
-        request = [ConsumerGroupTopicPartitions(group, partitions)]
-        (future,) = self._admin.alter_consumer_group_offsets(request, request_timeout=TIMEOUT).values()
-        return future
+    def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        """Take away what groups have committed for these partitions; for each '' or why the broker refused."""
+        answers, failed = _patiently(
+            wanted, lambda some: self._calls.delete({group: wanted[group] for group in some})
+        )
+        gone = [group for group, error in failed.items() if error.code() == _GONE]
+        return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
 
     def delete(self, groups: Iterable[str]) -> None:
-        """Delete groups; one that is not there counts as deleted."""
-        for some in _batched(groups, _AT_ONCE):
-            futures = self._admin.delete_consumer_groups(some, request_timeout=TIMEOUT)
-            for group, future in futures.items():
-                self.connection.result(future, f"deleting group {group}", missing=_no_group)
-
-    def _ask(self, groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Asked:
-        """What was answered for each group, and what was refused."""
-        found: dict[str, Any] = {}
-        failed: dict[str, KafkaError] = {}
-        waiting = list(groups)
-        until = time.monotonic() + TIMEOUT
-        while waiting:
-            failed = {group: error for group, error in failed.items() if group not in waiting}
-            for group, answer in self._answers(waiting, ask):
-                if isinstance(answer, KafkaError):
-                    failed[group] = answer
-                else:
-                    found[group] = answer
-            late = time.monotonic() > until
-            waiting = [g for g, error in failed.items() if error.code() in COORDINATOR_NOT_READY and not late]
-            if waiting:
-                time.sleep(_PAUSE)
-        return found, failed
-
-    def _answers(self, groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Iterator[tuple[str, Any]]:
-        """Each group with its partitions, or with the first error among them; never too many on the way."""
-        under_way: deque[tuple[str, Future[Any]]] = deque()
+        """Those that are not there count as deleted; raises for the first one that can't be."""
         for group in groups:
-            under_way.append((group, ask(group)))
-            if len(under_way) == _AT_ONCE:
-                yield _answer(*under_way.popleft())
-        while under_way:
-            yield _answer(*under_way.popleft())
+            future = self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
+            self.connection.result(future, f"deleting group {group}", missing=lambda e: e.code() == _GONE)
 
-    def _why(self, error: KafkaError, doing: str) -> str:
-        return self.connection.error(error, doing).message
+    def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
+        """For each group '' or why the broker refused; one that is not there counts as deleted."""
+
+        def ask(group: str) -> Future[Any]:
+            return self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
+
+        answers, failed = _patiently(groups, lambda some: _futures(some, ask))
+        gone = [group for group, error in failed.items() if error.code() == _GONE]
+        return self._why(failed, "deleting") | dict.fromkeys([*answers, *gone], "")
+
+    def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
+        return {
+            group: self.connection.error(error, f"{doing} group {group}").message
+            for group, error in failed.items()
+        }
+
+
+Answers = Iterator[tuple[str, A | KafkaError]]
+
+
+def _patiently(
+    groups: Iterable[str], ask: Callable[[list[str]], Answers[A]]
+) -> tuple[dict[str, A], dict[str, KafkaError]]:
+    """What was answered for each group, and what was refused."""
+    found: dict[str, A] = {}
+    failed: dict[str, KafkaError] = {}
+    waiting = list(groups)
+    until = time.monotonic() + TIMEOUT
+    while waiting:
+        failed = {group: error for group, error in failed.items() if group not in waiting}
+        for group, answer in ask(waiting):
+            if isinstance(answer, KafkaError):
+                failed[group] = answer
+            else:
+                found[group] = answer
+        late = time.monotonic() > until
+        waiting = [g for g, error in failed.items() if error.code() in COORDINATOR_NOT_READY and not late]
+        if waiting:
+            time.sleep(_PAUSE)
+    return found, failed
+
+
+def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[Any]:
+    """Each group with what was answered; never too many on the way."""
+    under_way: deque[tuple[str, Future[Any]]] = deque()
+    for group in groups:
+        try:
+            under_way.append((group, ask(group)))
+        except (TypeError, ValueError) as error:  # a name that the library can't send
+            yield group, KafkaError(KafkaError._INVALID_ARG, str(error))
+        if len(under_way) == AT_ONCE:
+            yield _answer(*under_way.popleft())
+    while under_way:
+        yield _answer(*under_way.popleft())
 
 
 def _answer(group: str, future: Future[Any]) -> tuple[str, Any]:
     try:
-        partitions = future.result(timeout=TIMEOUT * 2).topic_partitions
+        return group, future.result(timeout=TIMEOUT * 2)
     except KafkaException as raised:
         return group, raised.args[0]
-    return group, next((p.error for p in partitions if p.error is not None), partitions)
-
-
-def _offsets_of(partitions: Sequence[KafkaTopicPartition]) -> list[Committed]:
-    return [
-        Committed(TopicPartition(p.topic, p.partition), p.offset, p.leader_epoch, p.metadata or "")
-        for p in sorted(partitions, key=lambda p: (p.topic, p.partition))
-        if p.offset >= 0
-    ]
 
 
 def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
@@ -188,16 +186,6 @@ def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
         size += entry
     if some:
         yield some
-
-
-def _batched(groups: Iterable[str], size: int) -> Iterator[list[str]]:
-    ordered = sorted(groups)
-    for at in range(0, len(ordered), size):
-        yield ordered[at : at + size]
-
-
-def _no_group(error: KafkaError) -> bool:
-    return error.code() == KafkaError.GROUP_ID_NOT_FOUND
 
 
 def _name(value: Any) -> str:

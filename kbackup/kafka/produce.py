@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
-from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
+from kbackup.kafka.group_calls import Committed, GroupCalls
 from kbackup.kafka.outlet import Outlet, Progress, RefusedRecordError, Undelivered
 from kbackup.kafka.read_back import record_offsets
 from kbackup.kafka.runs import NotProvenError, Runs, resolve
@@ -46,8 +46,9 @@ _TRANSACTIONAL = {
     "metadata.recovery.strategy": "none",
 }
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
 _TIMEOUT = 300.0  # s, for one transaction call
-_OFFSETS = 60.0  # s, for progress to be added to a transaction
+_OFFSETS = 60.0  # s, for progress to be read, or to be added to a transaction
 _COORDINATOR = 30.0  # s, for one to become ready
 _PAUSE = 0.3  # s, before it is asked again
 _LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
@@ -97,16 +98,11 @@ class BlockProducer:
             self._outlet.init(_TIMEOUT)
             consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
             try:
-                asked = [KafkaTopicPartition(tp.topic, tp.partition) for tp in partitions]
-                found = _committed(consumer, asked)
+                found = _committed(consumer, self._group, partitions)
                 self._outlet.join(consumer)
             finally:
                 consumer.close()
-        return {
-            TopicPartition(p.topic, p.partition): Progress(p.offset, p.metadata or "")
-            for p in found
-            if p.offset >= 0
-        }
+        return {c.tp: Progress(c.offset, c.metadata) for c in found}
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.
@@ -222,18 +218,14 @@ class _Errors:
             raise self._producer._failed(error.args[0], self._doing) from error
 
 
-def _committed(consumer: Consumer, asked: list[KafkaTopicPartition]) -> list[KafkaTopicPartition]:
-    """What the progress group has committed; a coordinator that is not ready yet is asked again."""
+def _committed(consumer: Consumer, group: str, partitions: Sequence[TopicPartition]) -> list[Committed]:
+    """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
+    transaction, it is asked again."""
     until = time.monotonic() + _COORDINATOR
     while True:
-        try:
-            found = consumer.committed(asked, timeout=60)
-        except KafkaException as raised:
-            if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
-                raise
-            time.sleep(_PAUSE)
-            continue
-        for partition in found:
-            if partition.error is not None:
-                raise KafkaException(partition.error)
-        return found
+        ((_, answer),) = GroupCalls(consumer, _OFFSETS).committed([group], partitions, stable=True)
+        if not isinstance(answer, KafkaError):
+            return answer
+        if answer.code() not in _NOT_YET or time.monotonic() > until:
+            raise KafkaException(answer)
+        time.sleep(_PAUSE)

@@ -9,6 +9,7 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.models import Document
+from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
 
@@ -22,6 +23,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "refreshed": models.Refreshed,
     "restore_plan": RestorePlan,
     "restore_report": RestoreReport,
+    "groups_before": GroupsBefore,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,
 }

@@ -1,0 +1,143 @@
+"""What groups had before something was written to them: restores/<id>/groups-before-<n>.json.
+
+Captured and stored before each write, so that it can be undone; numbered from 1, created and never replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from kbackup.archive import layout
+from kbackup.archive.models import Document, GroupOffset, Part, dump, load, now
+from kbackup.errors import AlreadyExistsError
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.group_admin import Committed
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+By = Literal["restore", "apply", "undo"]
+
+NONE = -1
+"""The offset of a partition for which nothing is committed."""
+
+_NAME = re.compile(r"^groups-before-([1-9][0-9]*)\.json$")
+
+
+class GroupBefore(Part, frozen=True, kw_only=True):
+    """`offsets` is all that the group had committed; `writes` what was about to be set, where an offset of -1
+    takes a commit away. What is in `offsets` and not in `writes` was not touched."""
+
+    group: str
+    offsets: tuple[GroupOffset, ...]
+    writes: tuple[GroupOffset, ...]
+
+
+class GroupsBefore(Document, frozen=True, kw_only=True):
+    """restores/<id>/groups-before-<number>.json"""
+
+    format: Literal["kbackup-groups-before"] = "kbackup-groups-before"
+    restore_id: str
+    number: int
+    by: By
+    captured_at: str
+    target_cluster_id: str
+    groups: tuple[GroupBefore, ...]
+
+
+@dataclass(frozen=True)
+class Captures:
+    """The captures of one restore on `state`."""
+
+    state: Store
+    restore_id: str
+
+    def numbers(self) -> list[int]:
+        prefix = layout.restore_key(self.restore_id, "groups-before-")
+        names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
+        return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
+
+    def read(self, number: int) -> GroupsBefore:
+        """`NotFoundError` where there is none of that number."""
+        key = self._key(number)
+        return load(GroupsBefore, self.state.get(key), key)
+
+    def every(self) -> list[GroupsBefore]:
+        return [self.read(number) for number in self.numbers()]
+
+    def write(self, by: By, cluster_id: str, groups: Iterable[GroupBefore]) -> int:
+        """Store what groups have; returns its number. They may be written to from then on."""
+        number = max(self.numbers(), default=0) + 1
+        while True:
+            document = GroupsBefore(
+                restore_id=self.restore_id,
+                number=number,
+                by=by,
+                captured_at=now(),
+                target_cluster_id=cluster_id,
+                groups=tuple(groups),
+            )
+            try:
+                self.state.put_new(self._key(number), dump(document))
+            except AlreadyExistsError:
+                number += 1
+                continue
+            return number
+
+    def _key(self, number: int) -> str:
+        return layout.restore_key(self.restore_id, f"groups-before-{number}.json")
+
+
+def capture(
+    cluster: Cluster, writes: Mapping[str, Sequence[GroupOffset]]
+) -> tuple[list[GroupBefore], dict[str, str]]:
+    """What the groups of `writes` have now; and, for those that can't be read and so must not be written, why."""
+    found, failed = cluster.groups.committed(writes)
+    return [
+        GroupBefore(group=group, offsets=as_stored(found[group]), writes=tuple(offsets))
+        for group, offsets in writes.items()
+        if group in found
+    ], failed
+
+
+def as_stored(offsets: Iterable[Committed]) -> tuple[GroupOffset, ...]:
+    return tuple(
+        GroupOffset(
+            topic=c.tp.topic,
+            partition=c.tp.partition,
+            offset=c.offset,
+            leader_epoch=c.leader_epoch,
+            metadata=c.metadata,
+        )
+        for c in offsets
+    )
+
+
+def as_committed(offsets: Iterable[GroupOffset]) -> list[Committed]:
+    return [
+        Committed(TopicPartition(o.topic, o.partition), o.offset, o.leader_epoch, o.metadata) for o in offsets
+    ]
+
+
+def by_place(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
+    return {TopicPartition(o.topic, o.partition): o for o in offsets}
+
+
+def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> list[GroupBefore]:
+    """`fresh` captures of a write that is done a second time, because the first one was cut off or not wholly
+    accepted: where that one had already set a group, what the group had before that counts."""
+    known = {group.group: group for group in earlier}
+
+    def begun(group: GroupBefore) -> bool:
+        before = known.get(group.group)
+        has = by_place(group.offsets)
+        return before is not None and all(
+            has.get(place) == written for place, written in by_place(before.writes).items()
+        )
+
+    return [
+        GroupBefore(group=g.group, offsets=known[g.group].offsets, writes=g.writes) if begun(g) else g
+        for g in fresh
+    ]
