@@ -6,6 +6,7 @@ _NEEDED = {
     "describing topic": "Describe on the topic",
     "reading configs of topic": "DescribeConfigs on the topic",
     "reading configs of broker": "DescribeConfigs on the cluster",
+    "reading configs of group": "DescribeConfigs on the group",
     "asking for offsets": "Describe on the topic",
     "asking where": "Describe on the topic",
     "listing consumer groups": "Describe on the cluster",

@@ -3,6 +3,9 @@ were set at run time on brokers and groups; and the changes that a restore makes
 
 A cluster need not tell of each of these, and may do without: that is an answer (`Untold`), not an error.
 
+confluent-kafka 2.16 takes a refused DescribeAcls for an answer without ACLs, and a refused DescribeUserScramCredentials
+ends the process (`munmap_chunk(): invalid pointer`): so neither is asked for before the cluster has said that we may.
+
 librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name): it is seen in what each
 broker says it inherits, so one that every broker overrides stays hidden, and it can't be set.
 """
@@ -94,6 +97,10 @@ class SecurityAdmin:
 
     def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
         """Every ACL, and in words those of a kind that the client library doesn't know."""
+        doing = "describing ACLs"
+        rights = self._rights(doing)
+        if isinstance(rights, Untold):
+            return rights
         every = AclBindingFilter(
             ResourceType.ANY,
             None,  # type: ignore[arg-type]  # any name, as documented
@@ -103,17 +110,23 @@ class SecurityAdmin:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        found = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), "describing ACLs")
+        found = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
         if isinstance(found, Untold):
             return found
+        if not found and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
+            return Untold("not there", f"{self.connection.address} has no authorizer")
         rules = sorted(_rule(binding) for binding in found)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
         return [r for r in rules if r not in set(strange)], [_words(r) for r in strange]
 
     def users(self) -> list[Credential] | Untold:
         """Each SCRAM credential there is; its secret stays with the broker."""
+        doing = "describing SCRAM users"
+        rights = self._rights(doing)
+        if isinstance(rights, Untold):
+            return rights
         asked: Any = self._admin.describe_user_scram_credentials(request_timeout=TIMEOUT)
-        found = self._ask(asked, "describing SCRAM users")
+        found = self._ask(asked, doing)
         if isinstance(found, Untold):
             return found
         return sorted(
@@ -183,6 +196,27 @@ class SecurityAdmin:
 
     def set_group_config(self, group: str, name: str, value: str) -> str:
         return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
+
+    def _rights(self, doing: str) -> set[AclOperation] | Untold:
+        """What we may do to the cluster, Describe among it."""
+        asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT)
+        described = self._ask(asked, doing)
+        if isinstance(described, Untold):
+            return described
+        rights = {*(described.authorized_operations or ())}
+        if AclOperation.DESCRIBE not in rights:
+            denied = self.connection.error(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing)
+            return Untold("denied", denied.message)
+        return rights
+
+    def _authorizer(self) -> bool:
+        """Whether a broker says that it has one; also where none says anything."""
+        brokers = self.brokers()
+        if isinstance(brokers, Untold):
+            return True
+        (future,) = self._describe([ConfigResource(ResourceType.BROKER, str(brokers[0]))]).values()
+        entries = self._ask(future, f"reading configs of broker {brokers[0]}")
+        return isinstance(entries, Untold) or bool(entries["authorizer.class.name"].value)
 
     def _set(self, resource: ConfigResource, name: str, value: str, of: str) -> str:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
