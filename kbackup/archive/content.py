@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kbackup.archive.models import GroupOffset, Manifest, TopicMetadata, TopicState
+from kbackup.archive.models import GroupOffset, Manifest, Point, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
@@ -130,7 +130,7 @@ def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
     return replace(partition, segments=segments, window=window)
 
 
-def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Manifest]:
+def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Point]:
     wanted = {t.captured for t in topics}
     return [m for m in archive.restore_points if m.seq in wanted]
 

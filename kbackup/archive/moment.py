@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from kbackup.archive.content import Content, content_of
-from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.models import Manifest, Point, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.window import Choice, Window
 
@@ -100,7 +100,7 @@ def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[
 
 
 def _captured_by(
-    archive: Archive, points: Sequence[Manifest], moment: int
+    archive: Archive, points: Sequence[Point], moment: int
 ) -> tuple[Manifest | None, str | None, str]:
     """The newest of `points` whose groups were captured by then, when that was, and both in words. Groups are
     captured before ends are looked up, so no offset of them is later than its records."""
@@ -127,7 +127,7 @@ def _ms(text: str) -> int:
 def _at(
     archive: Archive,
     upto: Manifest,
-    points: Sequence[Manifest],
+    points: Sequence[Point],
     point: Manifest | None,
     at: str | None,
     note: str,

@@ -15,7 +15,7 @@ from kbackup.archive.content import (
     span,
 )
 from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Loss, Manifest
+from kbackup.archive.models import Loss, Point
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
@@ -128,7 +128,7 @@ def list_points(archive: Archive) -> list[PointOverview]:
     return sorted([*map(_point, manifests), *unfinished], key=lambda p: p.number)
 
 
-def _point(manifest: Manifest) -> PointOverview:
+def _point(manifest: Point) -> PointOverview:
     totals = manifest.totals
     if totals is None:
         return PointOverview(manifest.seq, manifest.status, None, manifest.parent)
@@ -188,8 +188,8 @@ def _content_at(archive: Archive, wanted: str, at: int, named: str | None) -> Co
 def _overview(
     store: Store,
     content: Content,
-    manifest: Manifest | None,
-    points: Sequence[Manifest],
+    manifest: Point | None,
+    points: Sequence[Point],
     losses: Sequence[Loss],
 ) -> ArchiveOverview:
     topics = tuple(_topic(t, content, losses) for t in content.topics)
