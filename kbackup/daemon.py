@@ -13,9 +13,11 @@ import os
 import runpy
 import socket
 import sys
+import traceback
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 from kbackup import ready
 from kbackup.errors import KbackupError
@@ -79,6 +81,18 @@ def _forget_zips() -> None:
             del sys.path_importer_cache[gone]
 
 
+def _say_nothing_of_hang_ups() -> None:
+    """Spark's daemon prints the traceback of a worker whose line to the JVM ends: that one cancelled the task, and
+    knows. What a task fails of goes to the JVM."""
+    plain = traceback.print_exc
+
+    def print_exc(*arguments: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            plain(*arguments, **options)
+
+    traceback.print_exc = print_exc
+
+
 def _become_daemon() -> None:
     """Never when another took that over."""
     if ready.FLAG in sys.argv:
@@ -92,6 +106,7 @@ def _become_daemon() -> None:
     else:
         _forget_zips()
         preload()
+    _say_nothing_of_hang_ups()
     runpy.run_module("pyspark.daemon", run_name="__main__")
 
 

@@ -1,0 +1,51 @@
+"""A store that runs full in the middle of a backup. A file system of its own, in a name space of the run's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from kbackup.archive.reader import open_archive
+from kbackup.store.file import FileStore
+from tests.faults.conftest import backup_arguments
+from tests.faults.truth import Shop, check_archive
+
+ROOT = Path(__file__).parents[2]
+_SCRIPT = """
+set -eu
+mount -t tmpfs -o size=96k tmpfs "$PLACE"
+"$@" >"$OUT/full.out" 2>"$OUT/full.err" && exit 99
+echo $? >"$OUT/full.code"
+cp -a "$PLACE/archive" "$OUT/full"
+sleep 6
+mount -o remount,size=64m "$PLACE"
+"$@" >"$OUT/again.out" 2>"$OUT/again.err"
+cp -a "$PLACE/archive" "$OUT/again"
+"""
+
+
+def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
+    place, out = tmp_path / "place", tmp_path / "out"
+    for folder in (place, out):
+        folder.mkdir()
+    command = [sys.executable, "-m", "kbackup", *backup_arguments(shop, str(place / "archive"))]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SCRIPT, "sh", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PLACE": str(place), "OUT": str(out), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    said = (out / "full.err").read_text()
+    assert done.returncode == 0, done.stderr + said
+    assert int((out / "full.code").read_text()) == 1
+    assert "the store is full" in said
+    assert "hint: " in said
+    assert "Traceback" not in said
+    full = FileStore(out / "full")
+    assert not open_archive(full).restore_points
+    check_archive(FileStore(out / "again"), shop)

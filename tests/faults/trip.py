@@ -1,0 +1,93 @@
+"""A restore of the shop's archive into topics of its own, resumed and compared."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from kbackup.archive import layout, offset_map
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Restore
+from kbackup.jobs.restore import restore
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+from scripts.dev.kafka import Broker
+from tests.faults.conftest import Counting
+from tests.faults.truth import Shop, committed, in_archive, in_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Trip:
+    """A restore of the shop's archive into topics and a group with a prefix of their own."""
+
+    def __init__(self, shop: Shop, store: Store, broker: Broker | None = None) -> None:
+        self.shop, self.store, self.broker = shop, store, broker or shop.broker
+        self.id = f"trip-{secrets.token_hex(4)}"
+
+    @property
+    def arguments(self) -> list[str]:
+        return [
+            "restore",
+            "--json",
+            self.store.url,
+            f"--bootstrap-server={self.broker.bootstrap}",
+            f"--map-regex=^={self.id}-",
+            f"--map-group={self.shop.group}={self.id}-group",
+            f"--restore-id={self.id}",
+            "--set=restore.transaction_bytes=20000",
+            "--set=spark.master=local[2]",
+        ]
+
+    @property
+    def options(self) -> Restore:
+        return Restore(
+            map_regex=(f"^={self.id}-",),
+            map_group={self.shop.group: f"{self.id}-group"},
+            restore_id=self.id,
+            transaction_bytes=20_000,
+        )
+
+    def resume(self, spark: SparkSession) -> None:
+        report = restore(
+            self.options, self.broker.client(), self.store, self.store, lambda: spark, Counting()
+        )
+        assert report.status == "restored"
+
+    def check(self) -> None:
+        """Records, offset map and groups, each against the archive and the target itself."""
+        store = self.store
+        held = {self._target(tp): rows for tp, rows in in_archive(store).items()}
+        found = in_cluster(self.broker, [f"{self.id}-{t}" for t in self.shop.topics])
+        assert {tp: [r.record for r in rows] for tp, rows in found.items()} == {
+            tp: [r.record for r in rows] for tp, rows in held.items()
+        }
+        key = layout.restore_key(self.id, layout.OFFSETS)
+        went = _expanded(offset_map.decode(store.get(key), key))
+        for tp, rows in held.items():
+            wanted = dict(zip([r.offset for r in rows], [r.offset for r in found[tp]], strict=True))
+            assert went.get(tp, {}) == wanted, f"the offset map of {tp}"
+        archive = open_archive(store)  # the group has moved on since
+        groups = archive.groups(archive.restore_point("latest")).groups
+        stood = {TopicPartition(o.topic, o.partition): o.offset for g in groups for o in g.offsets}
+        assert stood.keys() == self.shop.committed.keys()
+        stands = committed(self.broker, f"{self.id}-group", list(map(self._target, stood)))
+        for tp, offset in stood.items():
+            source = next(r.offset for r in held[self._target(tp)] if r.offset >= offset)
+            assert stands[self._target(tp)] == went[self._target(tp)][source]
+
+    def _target(self, tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(f"{self.id}-{tp.topic}", tp.partition)
+
+
+def _expanded(table: pa.Table) -> dict[TopicPartition, dict[int, int]]:
+    went: dict[TopicPartition, dict[int, int]] = {}
+    for run_ in table.to_pylist():
+        own = went.setdefault(TopicPartition(run_["topic"], run_["partition"]), {})
+        for i in range(run_["count"]):
+            assert run_["source"] + i not in own, "a record that is in the map twice"
+            own[run_["source"] + i] = run_["target"] + i
+    return went
