@@ -60,7 +60,8 @@ def view_of(archive: Archive, wanted: str | int, window: Window) -> View:
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
     """`topics` of the view, not cut to a window yet."""
     content = content_of(archive, view.upto, sorted(topics, key=lambda t: t.name), view.groups)
-    return replace(content, restore_point=view.upto.seq if view.as_of is None else view.as_of)
+    oldest = archive.restore_points[0].seq  # the next one, where the moment lies before all of them
+    return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
 
 
 def choice_of(view: View, window: Window, ranges: Iterable[str], left_out: Iterable[str]) -> Choice:
