@@ -33,6 +33,7 @@ COMMANDS = {
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
     "list": ("list_cmd", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
+    "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes against its manifests."),
     "check": ("check", "Check configuration, access and rights before a run."),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+import msgspec
 import pyarrow as pa
 
 from kbackup.archive import layout
@@ -15,6 +16,7 @@ from kbackup.archive.java import is_java_archive
 from kbackup.archive.models import Manifest, load
 from kbackup.archive.offset_map import decode
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.config import parse_range
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan, plan_groups
@@ -94,9 +96,9 @@ def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
         found = java_groups(store, list(names))
     else:
         _check_archive(plan, archive.info.id)
-        manifest = moment.of(archive, plan.restore_point)
+        manifest = moment.of(archive, _default_point(plan, moment))
         states = [t for t in manifest.topics if t.name in names]
-        found = groups_at(archive, manifest, states)
+        found = _within(plan, groups_at(archive, manifest, states))
         restored = {t.source: t.incarnation for t in plan.topics}
         for state in states:
             if state.incarnation != restored[state.name]:
@@ -107,6 +109,31 @@ def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
     renamed = {g.source: g.target for g in plan.groups} | dict(options.map_group)
     known = tuple(g.source for g in plan.groups)
     return _selected(found, names, options, known, renamed, unusable)
+
+
+def _default_point(plan: RestorePlan, moment: Moment) -> int:
+    """The restore point that the restore's own groups are of."""
+    if plan.choice is None:
+        return plan.restore_point
+    if plan.choice.groups_as_of is None and not moment:
+        raise UsageError(
+            f"restore {plan.restore_id} is of a time at which no groups were captured",
+            "say as of when they are to be set: --backup or --at",
+        )
+    return plan.choice.groups_as_of or plan.restore_point
+
+
+def _within(plan: RestorePlan, found: ArchivedGroups) -> ArchivedGroups:
+    """Without partitions that a restore of ranges was not about: nothing can be said of them."""
+    ranges = plan.choice.ranges if plan.choice is not None else ()
+    asked = {(r.topic, r.partition) for r in map(parse_range, ranges)}
+    if not asked:
+        return found
+    kept = [
+        (group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked)) for group in found.groups
+    ]
+    groups = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in kept if offsets)
+    return replace(found, groups=tuple(groups))
 
 
 def choose_same(archive: Archive, moment: Moment, options: Restore) -> tuple[Chosen, Manifest]:

@@ -22,16 +22,23 @@ An archive is named `s3://bucket/prefix`, `file:///path`, or by a path.
 
 
 def commands_document() -> str:
-    sections = [_HEAD, *(_command(name) for name in COMMANDS)]
+    sections = [_HEAD, *(text for name in COMMANDS for text in _sections(name))]
     sections.append(_shared("Options of every command", cli.params))
     sections.append(_shared("Options of every command that opens an archive", _s3_params()))
     return "\n".join(sections)
 
 
-def _command(name: str) -> str:
-    context = click.Context(cli, info_name="kbackup")
-    command = cli.get_command(context, name)
+def _sections(name: str) -> Iterator[str]:
+    """A command's, and those of the commands below it."""
+    command = cli.get_command(click.Context(cli, info_name="kbackup"), name)
     assert command is not None, name
+    yield _command(name, command)
+    if isinstance(command, click.Group):
+        for part, below in command.commands.items():
+            yield _command(f"{name} {part}", below)
+
+
+def _command(name: str, command: click.Command) -> str:
     shared = {param.name for param in (*cli.params, *_s3_params())}
     own = [param for param in command.params if param.name not in shared]
     pieces = " ".join(["kbackup", name, *_usage(command)])
@@ -44,6 +51,8 @@ def _usage(command: click.Command) -> Iterator[str]:
     for param in command.params:
         if isinstance(param, click.Argument):
             yield param.make_metavar(click.Context(command))
+    if isinstance(command, click.Group):
+        yield f"[{'|'.join(command.commands)}]"
 
 
 def _shared(title: str, params: Iterable[click.Parameter]) -> str:

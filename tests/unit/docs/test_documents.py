@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -28,9 +29,14 @@ def test_commands_parse(line: Code) -> None:
     name, *arguments = shlex.split(line.text)
     command = cli.get_command(cli.make_context("kbackup", [name, "--help"], resilient_parsing=True), name)
     assert command is not None, f"no command {name}"
-    with command.make_context(name, arguments, obj=State()) as context:
-        values = context.obj.settings
-    load(values, Files())
+    state = State()
+    with command.make_context(name, arguments, obj=state) as context:
+        if isinstance(command, click.Group):
+            part, below, rest = command.resolve_command(context, arguments)
+            assert below is not None, f"no command {name} {part}"
+            if rest:  # else it is only named
+                below.make_context(part, rest, parent=context)
+    load(state.settings, Files())
 
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
