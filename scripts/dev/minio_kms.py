@@ -24,7 +24,7 @@ class MinioWithKms(Minio):
         argv, env = super()._command(port, folder)
         return argv, {**env, "MINIO_KMS_SECRET_KEY": f"{self.kms_key}:{self._secret}"}
 
-    def credentials(self, policy: str) -> dict[str, str]:
+    def credentials(self, policy: str) -> dict[str, Any]:
         """For an hour, those of somebody who may do what `policy` (JSON) says and no more, as `S3Options` takes
         them."""
         sts: Any = boto3.client(

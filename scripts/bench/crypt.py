@@ -1,0 +1,121 @@
+"""python -m scripts.bench.crypt: what encryption costs, in MiB a second of one core's own time (not of the clock, so
+that what else the machine does plays no part)."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from awscrt.checksums import crc64nvme
+
+from kbackup.store.base import CHUNK, Buffer, ObjectInfo, view_of
+from kbackup.store.crypt.frames import Cipher, new_header
+from kbackup.store.crypt.read import Reader
+from kbackup.store.crypt.upload import CryptUpload
+
+_SIZE = 128 << 20
+_PIECE = 4 << 20
+_SPAN = 16 << 20
+_REPEAT = 5
+
+
+class Kept:
+    """An upload into memory."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.keep = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def write(self, data: Buffer) -> None:
+        if self.keep:
+            self.pieces.append(view_of(data).tobytes())
+
+    def commit(self) -> tuple[int, int]:
+        return 0, 0
+
+    def abort(self) -> None: ...
+
+
+class One:
+    """A store of one object, in memory, and its keyring."""
+
+    def __init__(self, stored: bytes, data_key: bytes) -> None:
+        self.stored, self.data_key = stored, data_key
+
+    def find(self, key_id: bytes, name: str) -> bytes:
+        return self.data_key
+
+    def stat(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self.stored), "1", 0.0)
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return self.stored[start : start + length]
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        for at in range(start, start + length, CHUNK):
+            yield self.stored[at : min(at + CHUNK, start + length)]
+
+
+def seal(data: memoryview, data_key: bytes, *, keep: bool) -> bytes:
+    kept = Kept()
+    kept.keep = keep
+    header = new_header(bytes(16))
+    upload = CryptUpload(kept, header, Cipher(data_key, header, "name"), "name")
+    for at in range(0, len(data), _PIECE):
+        upload.write(data[at : at + _PIECE])
+    upload.commit()
+    return b"".join(kept.pieces)
+
+
+def read(store: Any, into: memoryview) -> None:
+    reader = Reader(store, store)
+    for start in range(0, _SIZE, len(into)):
+        for _ in reader.fill("name", start, into):
+            pass
+
+
+def copy(store: Any, into: memoryview) -> None:
+    """The same without opening anything: what is taken off."""
+    for start in range(0, _SIZE, len(into)):
+        at = 0
+        for chunk in store.open_range("name", start, len(into)):
+            into[at : at + len(chunk)] = chunk
+            at += len(chunk)
+
+
+def measure(what: str, loop: Callable[[], object]) -> None:
+    speeds = []
+    for _ in range(_REPEAT):
+        began = time.thread_time()
+        loop()
+        speeds.append(_SIZE / (1 << 20) / (time.thread_time() - began))
+    print(
+        f"{what:<24} {statistics.median(speeds):8,.0f} MiB/s of a core ({min(speeds):,.0f} to {max(speeds):,.0f})"
+    )
+
+
+def main() -> None:
+    data = memoryview(base64.b64encode(secrets.token_bytes(_SIZE * 3 // 4)))
+    data_key = secrets.token_bytes(32)
+    store = One(seal(data, data_key, keep=True), data_key)
+    into = memoryview(bytearray(_SPAN))
+    measure("CRC-64 alone", lambda: crc64nvme(data))
+    measure("encrypt, with CRC-64", lambda: seal(data, data_key, keep=False))
+    measure("copy into place", lambda: copy(store, into))
+    measure("decrypt into place", lambda: read(store, into))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Backups with a writer's rights into a locked bucket, restored with a reader's: nothing needs a deletion."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from kbackup.archive import layout
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup, Restore
+from kbackup.errors import DeniedError, UnreachableError
+from kbackup.jobs.backup import BackupReport, backup
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.restore import restore
+from kbackup.jobs.verify import verify
+from kbackup.store import S3Options, Store, open_store
+from kbackup.store.base import Buffer
+from kbackup.store.options import NOT_LOCKED
+from kbackup.store.s3 import S3Store
+from scripts.dev.minio_kms import MinioWithKms
+from tests.integration.backed_up import produce
+from tests.truth import assert_restored, read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+
+POLICIES = Path(__file__).parents[2] / "infra" / "policies"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MinioWithKms]:
+    with MinioWithKms() as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Vault:
+    """An archive in a bucket with object lock."""
+
+    server: MinioWithKms
+    bucket: str
+    topic: str
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self.bucket}/vault"
+
+    def options(self, role: str) -> S3Options:
+        policy = (
+            (POLICIES / f"{role}.json").read_text().replace("BUCKET", self.bucket).replace("PREFIX", "vault")
+        )
+        locked: dict[str, Any] = (
+            {"object_lock_mode": "GOVERNANCE", "object_lock_days": 2} if role == "writer" else {}
+        )
+        return S3Options(
+            endpoint_url=self.server.endpoint_url,
+            region=self.server.region,
+            **self.server.credentials(policy),
+            **locked,
+        )
+
+    def store(self, role: str) -> Store:
+        return open_store(self.url, self.options(role))
+
+    def versions(self) -> list[dict[str, Any]]:
+        client: Any = self.server.client()
+        found: list[dict[str, Any]] = client.list_object_versions(Bucket=self.bucket, Prefix="vault/")[
+            "Versions"
+        ]
+        return found
+
+
+@pytest.fixture(scope="module")
+def vault(broker: Broker, server: MinioWithKms, spark: SparkSession) -> Vault:
+    """A run that broke off before its commit, one that took over what it left, and one after more records."""
+    name = f"locked-{secrets.token_hex(6)}"
+    server.create_bucket(name, object_lock=True)
+    broker.create_topic(name, partitions=2)
+    made = Vault(server, name, name)
+
+    def run() -> BackupReport:
+        options = Backup(topics=(name,), groups=("none",), segment_bytes=2000)
+        source = {"bootstrap.servers": broker.bootstrap}
+        return backup(options, source, made.store("writer"), lambda: spark, Silent())
+
+    def put_new(store: S3Store, key: str, data: Buffer) -> str:
+        if key.endswith(layout.MANIFEST):
+            raise UnreachableError("the machine went down", "")
+        return create(store, key, data)
+
+    produce(broker, name, 0, range(100))
+    produce(broker, name, 1, range(40))
+    create = S3Store.put_new
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Store, "put_new", put_new)  # the driver's: its tasks go on
+        with pytest.raises(UnreachableError, match="went down"):
+            run()
+    report = run()
+    assert (report.restore_point, report.totals.records, report.warnings) == (2, 140, ())
+    produce(broker, name, 0, range(100, 150))
+    assert run().totals.records == 50
+    return made
+
+
+def test_a_run_takes_over_what_one_left(vault: Vault) -> None:
+    """No segment was written twice, and none was hidden by a deletion."""
+    segments = [v["Key"] for v in vault.versions() if "/segment_partition_" in v["Key"]]
+    assert len(segments) == len(set(segments)) > 8
+    client: Any = vault.server.client()
+    markers = client.list_object_versions(Bucket=vault.bucket, Prefix="vault/").get("DeleteMarkers", [])
+    assert {marker["Key"].split("/")[1] for marker in markers} <= {"check"}
+    assert [m.seq for m in open_archive(vault.store("reader")).restore_points] == [2, 3]
+
+
+def test_every_object_is_locked(vault: Vault) -> None:
+    client: Any = vault.server.client()
+    free, locked = set(), 0
+    for version in vault.versions():
+        head = client.head_object(Bucket=vault.bucket, Key=version["Key"], VersionId=version["VersionId"])
+        key = version["Key"].removeprefix("vault/")
+        if head.get("ObjectLockMode") != "GOVERNANCE":
+            free.add(key)
+            continue
+        assert 1 <= (head["ObjectLockRetainUntilDate"] - version["LastModified"]).days <= 2
+        with pytest.raises(ClientError, match=r"WORM|lock"):
+            client.delete_object(Bucket=vault.bucket, Key=version["Key"], VersionId=version["VersionId"])
+        locked += 1
+    assert locked > 20
+    assert all(key.startswith(NOT_LOCKED) for key in free)
+    assert layout.LOCK in free
+
+
+def test_a_writer_deletes_no_backup(vault: Vault) -> None:
+    store = vault.store("writer")
+    keys = [info.key for info in store.list() if not info.key.startswith(NOT_LOCKED)]
+    failed = store.delete(keys)
+    assert [failure.key for failure in failed] == keys
+    assert all(isinstance(failure.error, DeniedError) for failure in failed)
+    assert "locked" in failed[0].error.hint
+
+
+def test_a_reader_verifies(vault: Vault, spark: SparkSession) -> None:
+    report = verify(vault.store("reader"), "all", False, lambda: spark, Silent())
+    assert report.findings == ()
+    assert report.read_records == 190
+
+
+def test_a_reader_restores(vault: Vault, broker: Broker, spark: SparkSession, tmp_path: Path) -> None:
+    before = vault.versions()
+    options = Restore(map={vault.topic: f"{vault.topic}-back"}, no_groups=True)
+    target = {"bootstrap.servers": broker.bootstrap}
+    state = open_store(str(tmp_path / "state"))
+    report = restore(options, target, vault.store("reader"), state, lambda: spark, Silent())
+    assert report.records == 190
+    assert_restored(
+        read_topic(broker.bootstrap, vault.topic), read_topic(broker.bootstrap, f"{vault.topic}-back")
+    )
+    assert vault.versions() == before
+
+
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_a_check_says_what_a_role_can(vault: Vault, broker: Broker, role: str, tmp_path: Path) -> None:
+    from kbackup.config.models import Config
+    from kbackup.jobs.check import check
+
+    source = {"bootstrap.servers": broker.bootstrap}
+    report = check(Config(source=source), lambda: vault.store(role), lambda step: None)
+    failed = [step.name for step in report.steps if step.status == "failed"]
+    if role == "writer":
+        assert failed == []
+    else:
+        assert "archive: conditional writes" in failed
+        assert report.exit_code == 14
