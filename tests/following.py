@@ -95,6 +95,11 @@ class Following:
             assert time.monotonic() < end, f"{self.rounds} rounds, {len(self.commits)} commits, {self.errors}"
             time.sleep(0.05)
 
+    def ended_by(self) -> BaseException:
+        """Waits until it ends, not having been asked to."""
+        self._thread.join(_PATIENCE)
+        return self._raised.pop()
+
     def another_round(self, count: int = 1) -> None:
         """Until `count` rounds have begun after this moment and ended."""
         wanted = self.rounds + count + 1
