@@ -26,7 +26,7 @@ from kbackup.jobs.tasks import run_tasks
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.read import RangeReader
-from kbackup.store.base import Store
+from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 from kbackup.types import OffsetRange, TopicPartition
 
@@ -95,6 +95,11 @@ def _check_archive(steps: Steps, named: Callable[[], Store]) -> Manifest | None:
     if not reached:
         steps.skip(_WRITES, "the archive was not reached")
         return None
+    if encryption_of(store) is not None:
+        with steps.trying("archive: key") as step:
+            from kbackup.jobs.keys import try_key
+
+            step.detail = f"{try_key(store)} wraps and unwraps"
     scratch = f"{layout.SCRATCH}{uuid.uuid4().hex}"
     with steps.trying(_WRITES[0]) as step:
         check_conditional_writes(store, scratch)

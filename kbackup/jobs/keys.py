@@ -36,6 +36,13 @@ def held_keys(store: Store) -> list[HeldKeys]:
     return sorted(held, key=lambda h: (h.created_at, h.file))
 
 
+def try_key(store: Store) -> str:
+    """The name of the key that an encrypting store is opened with, when it does its work."""
+    if not isinstance(store, CryptStore):
+        raise WrongKeyError(f"{store.url} is opened without a key", "set encryption.key")
+    return store.keyring.try_out()
+
+
 def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
     """From the key that `store` is opened with to the one that `new` names, under the writer's lease."""
     opened = _encrypted(store)

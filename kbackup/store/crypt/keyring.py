@@ -20,6 +20,9 @@ from kbackup.store.crypt.kek import Kek, check_source, load_kek
 
 KEYS = "keys/"
 _THREADS = 16
+_SINGLY = 3
+"""A reader of one restore point needs the files of a run or two; who meets more is going to meet them all, and gets
+them at once."""
 _LOST = "restore it from a bucket version or a copy: what was encrypted under its keys is lost without it"
 
 
@@ -62,6 +65,7 @@ class Keyring:
         self._others: dict[bytes, str] = {}
         self._read: set[str] = set()
         self._kek: Kek | None = None
+        self._singly = 0
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,7 +94,8 @@ class Keyring:
     def find(self, key_id: bytes, name: str) -> bytes:
         """The data key of file `name`. `WrongKeyError` where it is wrapped by another key than ours."""
         with self._lock:
-            if key_id not in self._known:
+            if key_id not in self._known and self._singly < _SINGLY:
+                self._singly += 1
                 self._take(read_files(self._store, [_path(key_id.hex())], self._read))
             if key_id not in self._known:  # its file was folded into another one
                 self._load()
@@ -99,6 +104,17 @@ class Keyring:
             if key_id in self._others:
                 raise self._wrong(f"file {name} was encrypted under", {self._others[key_id]})
         raise CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", _LOST)
+
+    def try_out(self) -> str:
+        """The name of the key-encryption key, when it has given back what it wrapped, and opens what is there."""
+        with self._lock:
+            self.check()
+            made = {secrets.token_bytes(KEY_ID_BYTES): secrets.token_bytes(KEY_BYTES)}
+            if self.kek.unwrap(self.kek.wrap(made)) != made:
+                raise WrongKeyError(
+                    f"key {self.kek.name} does not give back what it wrapped", "check the key command"
+                )
+            return self.kek.name
 
     def check(self) -> None:
         """`WrongKeyError` where the archive has data keys and ours opens none of them."""

@@ -18,7 +18,7 @@ from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import CorruptError, KbackupError, LockedError, StoreError, WrongKeyError
-from kbackup.jobs.keys import held_keys, rotate_keys
+from kbackup.jobs.keys import held_keys, rotate_keys, try_key
 from kbackup.store.base import Failed
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
@@ -233,6 +233,29 @@ def test_commands_end_with_12(command: str, tmp_path: Path, capsys: pytest.Captu
     assert main([*asked, "--encryption-key", source]) == 13
     for key in ("key", "wrong"):
         assert (tmp_path / key).read_text().strip() not in capsys.readouterr().err
+
+
+def test_a_check_tries_the_key(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    assert try_key(opened(inner, source)) == load_kek(source).name
+    assert list(inner.list()) == []
+    for wrong in (f"file:{tmp_path / 'none'}", "command:cat"):
+        with pytest.raises(WrongKeyError):
+            try_key(opened(inner, wrong))
+    with pytest.raises(WrongKeyError, match="without a key"):
+        try_key(inner)
+
+
+def test_many_runs_are_read_at_once(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    for run in range(12):
+        opened(inner, source).put(f"run/{run}", b"data")
+    counted = FaultyStore(inner)
+    store = CryptStore(inner, Keyring(counted, source))
+    assert store.get("run/7") == b"data"
+    assert len(counted.calls) == 1  # its own file alone
+    assert {store.get(f"run/{run}") for run in range(12)} == {b"data"}
+    assert len(counted.calls) == 12
 
 
 # Rotation
