@@ -116,9 +116,14 @@ def _record(key: Key, entry: str = "") -> Callable[[click.Context, click.Paramet
         elif key.kind == "table":
             settings.extend(Setting(f"{key.path}.{name}", text, origin) for name, text in map(_pair, value))
         else:
-            settings.append(Setting(key.path, list(value) if key.kind == "list" else value, origin))
+            settings.append(Setting(key.path, _listed(key, value) if key.kind == "list" else value, origin))
 
     return record
+
+
+def _listed(key: Key, values: tuple[str, ...]) -> list[str]:
+    """One item a flag; a word of a choice has no comma in it, so that they may as well be given at once."""
+    return [item for text in values for item in (text.split(",") if key.choices else [text])]
 
 
 def _pair(text: str) -> tuple[str, str]:

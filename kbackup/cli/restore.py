@@ -22,12 +22,14 @@ from kbackup.cli.options import (
 )
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.settings import show_settings
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.restore_plan import RestorePlan
     from kbackup.jobs.restore_report import RestoreReport
+    from kbackup.jobs.settings_plan import SettingsReport
 
 
 @click.command("restore")
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 @key_option("restore.groups", "-g", "--group", "--groups")
 @key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id")
+@key_option("restore.settings", "--with")
 @key_option("restore.state", "--state")
 @click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing.")
 @s3_options
@@ -67,10 +70,14 @@ def command(frame: Frame, dry_run: bool) -> int:
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
         _show_plan(plan, warnings, dry_run, reporter)
 
+    def show_with(settings: SettingsReport) -> None:
+        show_settings(settings, reporter)
+
     with spark_session(config, at_once=not dry_run) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.restore import restore  # while the JVM starts
 
-        report = restore(config.restore, config.target, store, state, session, shown, dry_run, show_plan)
+        job = config.restore, config.target, store, state, session, shown
+        report = restore(*job, dry_run, show_plan, show_with)
     if not dry_run:
         _show_report(report, reporter)
     reporter.document(report)

@@ -41,10 +41,15 @@ class Key(NamedTuple):
             "number": "a number",
             "choice": " or ".join(filter(None, options)),
             "text": "text",
-            "list": "a list of text",
+            "list": f"a list of {', '.join(options) or 'text'}",
             "table": "a table of name = value",
         }[self.kind]
         return text + _limits(self.type)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words that a value, or an item of a list, is one of; none where any will do."""
+        return _literals(self.type)
 
     @property
     def default_text(self) -> str:

@@ -156,6 +156,13 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
     no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
     map_group: Annotated[Properties, Meta(description="New names of consumer groups, by their old one.")] = {}
+    settings: Annotated[
+        tuple[Literal["acls", "configs", "users"], ...],
+        Meta(
+            description="What to restore beside records: `acls`, `configs` of brokers and groups, `users` "
+            "(whose secrets no backup has: they are listed)."
+        ),
+    ] = ()
     replication_factor: Annotated[
         Annotated[int, Meta(ge=1, le=32767)] | None,
         Meta(description="Replication factor of the topics that are made. Unset: as archived."),

@@ -11,6 +11,7 @@ from kbackup.archive.offset_map import write_map
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.apply_groups import restore_groups
+from kbackup.jobs.apply_settings import apply_settings, compare_settings
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.preflight import Findings, check_segments, check_target
 from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
@@ -23,10 +24,12 @@ from kbackup.jobs.restore_report import (
     moved_timestamps,
     planned,
     restored,
+    with_settings,
     with_warning,
     without_timestamp,
 )
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
+from kbackup.jobs.settings_plan import SettingsReport
 from kbackup.jobs.tasks import run_tasks
 from kbackup.jobs.visible import wait_visible
 from kbackup.kafka import kernel
@@ -50,6 +53,7 @@ def restore(
     listener: Listener,
     dry_run: bool = False,
     show_plan: Callable[[RestorePlan, list[str]], None] | None = None,
+    show_settings: Callable[[SettingsReport], None] | None = None,
 ) -> RestoreReport:
     """Brings a restore point back into the target; `state` is where plan, offset map and report go (as a rule
     `store`)."""
@@ -77,16 +81,21 @@ def restore(
         if dry_run and show_plan is not None:
             show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
+        settings = compare_settings(store, plan, cluster)
+        if settings is not None and show_settings is not None:
+            show_settings(settings)
         if dry_run:
-            return make_report(
+            report = make_report(
                 plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned"
             )
+            return with_settings(report, settings)
         if show_plan is not None:
             show_plan(plan, findings.warnings)
         _try_transactions(plan, target)
     with phases.step("create topics"):
         if earlier is None:
             _write_plan(state, plan)
+        settings = apply_settings(cluster, settings)  # before there is anything that an ACL is to guard
         for topic in plan.topics:
             if topic.target in findings.create:
                 cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)
@@ -107,6 +116,7 @@ def restore(
             *without_timestamp(done),
         ]
         report = make_report(plan, store.url, done, groups, warnings, phases.seconds, "restored")
+        report = with_settings(report, settings)
         state.put(layout.restore_key(plan.restore_id, layout.REPORT), dump(report))
         return _clean_up(cluster, plan, report)
 

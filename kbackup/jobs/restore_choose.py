@@ -163,6 +163,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         ),
         units=make_units(content, names),
         groups=plan_groups(content, names, selection, options.map_group),
+        settings=options.settings,
     )
 
 

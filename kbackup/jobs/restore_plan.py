@@ -79,6 +79,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     topics: tuple[PlannedTopic, ...]
     units: tuple[tuple[UnitPart, ...], ...]
     groups: tuple[PlannedGroup, ...]
+    settings: tuple[Literal["acls", "configs", "users"], ...] = ()
     choice: Choice | None = None
 
     @property

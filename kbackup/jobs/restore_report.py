@@ -14,6 +14,7 @@ from kbackup.archive.offset_map import NOTHING, Cut
 from kbackup.archive.window import Choice
 from kbackup.jobs.apply_groups import GroupResult, not_applied
 from kbackup.jobs.restore_plan import PlannedTopic, RestorePlan
+from kbackup.jobs.settings_plan import SettingsReport
 from kbackup.types import TopicPartition
 
 
@@ -69,6 +70,7 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     missing: tuple[str, ...]
     """What was asked for and could not be done."""
     seconds: dict[str, float]
+    settings: SettingsReport | None = None
     choice: Choice | None = None
 
 
@@ -107,6 +109,15 @@ def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
 def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
     fields = {name: getattr(report, name) for name in report.__struct_fields__}
     return RestoreReport(**fields | {"warnings": (*report.warnings, warning)})
+
+
+def with_settings(report: RestoreReport, settings: SettingsReport | None) -> RestoreReport:
+    """The report with what was done of `--with`; of a dry run nothing can be missing yet."""
+    if settings is None:
+        return report
+    fields = {name: getattr(report, name) for name in report.__struct_fields__}
+    missing = settings.missing if report.status == "restored" else ()
+    return RestoreReport(**fields | {"settings": settings, "missing": (*report.missing, *missing)})
 
 
 def moved_timestamps(records: int) -> list[str]:

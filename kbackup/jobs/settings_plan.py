@@ -1,0 +1,234 @@
+"""What of a restore point's settings is to be set on a target that has others. Pure.
+
+ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, Part, ScramUser
+
+HOST_SPECIFIC = re.compile(
+    r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>
+      | (^|\.)(ssl|sasl|security|controller|quorum|process|zookeeper|principal)\.
+      | (^|\.)(dir|dirs|path|location|file|rack|host|port|node\.id|broker\.id)$
+      | (^|\.)(class|classes|class\.name|reporters|providers)$  # code that may not be there
+    """,
+    re.VERBOSE,
+)
+"""Configs that name addresses, files, credentials or code of the machine that they were set on."""
+
+
+class ConfigChange(Part, frozen=True, kw_only=True):
+    """`before` is null where it is not set at run time; the broker's own default or its file then counts."""
+
+    kind: Literal["broker", "group"]
+    owner: str
+    name: str
+    before: str | None
+    after: str
+
+
+class LeftOut(Part, frozen=True, kw_only=True):
+    what: str
+    why: str
+
+
+class SettingsReport(Part, frozen=True, kw_only=True):
+    """What was done of `--with`; in a plan, what is to be done. `missing` are those that were asked for and are not
+    there afterwards, `not_carried` those that no restore applies."""
+
+    acls: tuple[Acl, ...] = ()
+    configs: tuple[ConfigChange, ...] = ()
+    not_carried: tuple[LeftOut, ...] = ()
+    warnings: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What topics and groups are called on the target, by their old names. `left_out` are topics that the restore point
+    has and that are not restored."""
+
+    topics: Mapping[str, str]
+    left_out: Set[str]
+    groups: Mapping[str, str]
+
+    @property
+    def renamed(self) -> bool:
+        return any(old != new for names in (self.topics, self.groups) for old, new in names.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The settings of the target, its brokers, and its address for commands that people are told."""
+
+    address: str
+    brokers: Sequence[int]
+    acls: Iterable[Acl] = ()
+    scram_users: Iterable[ScramUser] = ()
+    broker_configs: Iterable[BrokerConfig] = ()
+    group_configs: Iterable[GroupConfig] = ()
+
+
+def plan_settings(wanted: Iterable[str], archived: Metadata, names: Names, target: Target) -> SettingsReport:
+    """`wanted` are of acls, configs, users."""
+    acls: tuple[Acl, ...] = ()
+    configs: tuple[ConfigChange, ...] = ()
+    left: list[LeftOut] = []
+    warnings: list[str] = []
+    missing: list[str] = []
+    if "acls" in wanted:
+        mapped, not_restored = map_acls(archived.acls or (), names)
+        acls = tuple(sorted(mapped - {*target.acls}, key=_denials_first))
+        left += not_restored
+        warnings += _patterns(archived.acls or (), names)
+    if "configs" in wanted:
+        brokers, of_hosts = _broker_configs(archived.broker_configs or (), target)
+        groups, others = _group_configs(archived.group_configs or (), names, target)
+        configs = (*brokers, *groups)
+        left += [*of_hosts, *others]
+        warnings += _defaults(archived.broker_configs or (), brokers)
+    if "users" in wanted:
+        missing += _users(archived.scram_users or (), target)
+    return SettingsReport(
+        acls=acls, configs=configs, not_carried=tuple(left), warnings=tuple(warnings), missing=tuple(missing)
+    )
+
+
+def acl_words(acl: Acl) -> str:
+    return (
+        f"{acl.permission} {acl.operation} for {acl.principal} from {acl.host} "
+        f"on {acl.resource} {acl.name} ({acl.pattern})"
+    )
+
+
+def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[LeftOut]]:
+    """ACLs under the target's names; and those of topics that are not restored. One for a name that the archive doesn't
+    know is kept as it is: it waits for a topic that may come."""
+    found: set[Acl] = set()
+    left: list[LeftOut] = []
+    for acl in acls:
+        if acl.pattern != "literal" or acl.name == "*":
+            found.add(acl)
+        elif acl.resource == "topic" and acl.name in names.left_out:
+            left.append(LeftOut(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
+        elif acl.resource == "topic":
+            found.add(_named(acl, names.topics.get(acl.name, acl.name)))
+        elif acl.resource == "group":
+            found.add(_named(acl, names.groups.get(acl.name, acl.name)))
+        else:
+            found.add(acl)
+    return found, left
+
+
+def _named(acl: Acl, name: str) -> Acl:
+    fields = {field: getattr(acl, field) for field in acl.__struct_fields__}
+    return Acl(**fields | {"name": name})
+
+
+def _denials_first(acl: Acl) -> tuple[object, ...]:
+    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
+    return acl.permission != "deny", fields
+
+
+def _patterns(acls: Iterable[Acl], names: Names) -> list[str]:
+    if not names.renamed:
+        return []
+    kept = sorted(
+        {
+            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
+            for acl in acls
+            if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
+        }
+    )
+    return [
+        f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
+        for pattern in kept
+    ]
+
+
+def _broker_configs(
+    archived: Sequence[BrokerConfig], target: Target
+) -> tuple[list[ConfigChange], list[LeftOut]]:
+    """The client library can't set the cluster-wide default: it is set on each broker that had no other value."""
+    there = {(c.broker, c.name): c.value for c in target.broker_configs}
+    own = {(c.broker, c.name) for c in archived}
+    wanted: dict[tuple[int, str], str] = {}
+    left: list[LeftOut] = []
+    for config in archived:
+        why = _not_applied(config, target.brokers)
+        if why or config.value is None:
+            of = "all brokers" if config.broker is None else f"broker {config.broker}"
+            left.append(LeftOut(what=f"config {config.name} of {of}", why=why))
+        elif config.broker is not None:
+            wanted[config.broker, config.name] = config.value
+        else:
+            for broker in target.brokers:
+                if (broker, config.name) not in own:
+                    wanted[broker, config.name] = config.value
+    changes = [
+        ConfigChange(kind="broker", owner=str(broker), name=name, before=before, after=value)
+        for (broker, name), value in sorted(wanted.items())
+        for before in [there.get((broker, name), there.get((None, name)))]
+        if before != value
+    ]
+    return changes, left
+
+
+def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
+    if HOST_SPECIFIC.search(config.name):
+        return "it belongs to the host that it was set on"
+    if config.value is None:
+        return "it is sensitive: brokers never give it"
+    if config.broker is not None and config.broker not in brokers:
+        return f"the target has no broker {config.broker}"
+    return ""
+
+
+def _defaults(archived: Iterable[BrokerConfig], changes: Iterable[ConfigChange]) -> Iterator[str]:
+    of_all = {c.name for c in archived if c.broker is None}
+    names = sorted(of_all & {c.name for c in changes})
+    if names:
+        yield (
+            f"defaults of all brokers are set on each broker there is, for want of a call for it: {', '.join(names)}; "
+            "'kafka-configs.sh --entity-type brokers --entity-default' sets them for brokers to come"
+        )
+
+
+def _group_configs(
+    archived: Iterable[GroupConfig], names: Names, target: Target
+) -> tuple[list[ConfigChange], list[LeftOut]]:
+    there = {(c.group, c.name): c.value for c in target.group_configs}
+    changes: list[ConfigChange] = []
+    left: list[LeftOut] = []
+    for config in archived:
+        group = names.groups.get(config.group)
+        if group is None or config.value is None:
+            why = "the group is not restored" if group is None else "it is sensitive: brokers never give it"
+            left.append(LeftOut(what=f"config {config.name} of group {config.group}", why=why))
+            continue
+        before = there.get((group, config.name))
+        if before != config.value:
+            changes.append(
+                ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value)
+            )
+    return changes, left
+
+
+def _users(archived: Iterable[ScramUser], target: Target) -> Iterator[str]:
+    """Those that the target doesn't have, each with the command that makes it."""
+    there = {(u.user, u.mechanism) for u in target.scram_users}
+    for user in archived:
+        if (user.user, user.mechanism) not in there:
+            secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
+            yield (
+                f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, its "
+                f"secret is in no backup: kafka-configs.sh --bootstrap-server {shlex.quote(target.address)} --alter "
+                f"--entity-type users --entity-name {shlex.quote(user.user)} --add-config {shlex.quote(secret)}"
+            )

@@ -1,0 +1,371 @@
+"""ACLs, users and dynamic configs: captured, set on another cluster, and compared; on brokers with an authorizer."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from kbackup.archive.models import Acl, Metadata
+from kbackup.archive.reader import open_archive
+from kbackup.store import S3Options, open_store
+from scripts.dev import cache, tools
+from scripts.dev.jars import kafka_jars
+from scripts.dev.kafka import Broker
+from scripts.dev.secured import SecuredBroker
+from tests.integration.conftest import CountedSpark, Kbackup
+from tests.integration.topics import produce
+
+GUARDED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+GROUP = "billing"
+ACLS = [
+    AclBinding("topic", "orders", "literal", "User:alice", "*", "read", "allow"),
+    AclBinding("topic", "orders", "literal", "User:mallory", "*", "write", "deny"),
+    AclBinding("topic", "clicks", "literal", "User:alice", "*", "read", "allow"),
+    AclBinding("topic", "future", "literal", "User:alice", "10.0.0.1", "describe", "allow"),
+    AclBinding("topic", "ord", "prefixed", "User:bob", "*", "all", "allow"),
+    AclBinding("group", "*", "literal", "User:bob", "*", "read", "allow"),
+    AclBinding("group", GROUP, "literal", "User:größe; x", "*", "read", "allow"),
+    AclBinding("transactional_id", "tx-", "prefixed", "User:bob", "*", "idempotent_write", "allow"),
+    AclBinding("broker", "kafka-cluster", "literal", "User:bob", "*", "alter_configs", "allow"),
+]
+
+
+@dataclass
+class Clusters:
+    """Two clusters, an archive of the first in which everything is captured, and the command line for them."""
+
+    source: SecuredBroker
+    target: Broker
+    kbackup: Kbackup
+    archive: str
+
+    def run(self, *arguments: str, code: int = 0) -> dict[str, Any]:
+        outcome = self.kbackup(*arguments)
+        assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
+        return outcome.document
+
+    def backup(self) -> Metadata:
+        number = self.run("backup", "-a", self.archive)["restore_point"]
+        return self.metadata(number)
+
+    def metadata(self, number: int) -> Metadata:
+        archive = open_archive(open_store(self.archive, S3Options()))
+        return archive.metadata(archive.restore_point(number))
+
+    def diff(self, a: str, b: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The parts of a diff that are not empty."""
+        found = self.run("diff", a, b, "-a", self.archive, *arguments, code=code)
+        return {name: part for name, part in found.items() if part and name not in ("a", "b")}
+
+
+@pytest.fixture(scope="module")
+def clusters(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    with SecuredBroker() as source, Broker(GUARDED) as target:
+        folder = tmp_path_factory.mktemp("settings")
+        config = folder / "kbackup.toml"
+        config.write_text(
+            f'[source]\n"bootstrap.servers" = "{source.bootstrap}"\n'
+            f'[target]\n"bootstrap.servers" = "{target.bootstrap}"\n'
+        )
+        _furnish(source)
+        made = Clusters(source, target, Kbackup(CountedSpark(spark), config), str(folder / "archive"))
+        made.backup()
+        yield made
+
+
+def _furnish(broker: Broker) -> None:
+    for topic in ("orders", "clicks"):
+        broker.create_topic(topic, 2)
+        produce(broker, topic, 0, [b"1", b"2", b"3"])
+    _commit(broker, 2)
+    _make_acls(broker, ACLS)
+    _make_user(broker, "alice", ScramMechanism.SCRAM_SHA_512, 8192)
+    _make_user(broker, "b b'", ScramMechanism.SCRAM_SHA_256, 4096)
+    _set(broker, ConfigResource(ResourceType.BROKER, "1"), "log.cleaner.threads", "2")
+    _set(
+        broker,
+        ConfigResource(ResourceType.BROKER, "1"),
+        "listener.name.client.ssl.keystore.password",
+        "not-to-be-seen",
+    )
+    _set(broker, ConfigResource(ResourceType.GROUP, GROUP), "consumer.session.timeout.ms", "50000")
+    _kafka_configs(
+        broker, "--alter", "--entity-type brokers --entity-default --add-config log.segment.bytes=2097152"
+    )
+
+
+def _commit(broker: Broker, offset: int) -> None:
+    consumer = Consumer(broker.client(**{"group.id": GROUP}))
+    consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+def _all(futures: dict[Any, Any]) -> None:
+    for future in futures.values():
+        future.result(30)
+
+
+def _make_acls(broker: Broker, acls: list[AclBinding]) -> None:
+    admin = AdminClient(broker.client())
+    _all(admin.create_acls(acls))
+
+
+def _make_user(broker: Broker, name: str, mechanism: ScramMechanism, iterations: int) -> None:
+    credential = ScramCredentialInfo(mechanism, iterations)
+    upsertion = UserScramCredentialUpsertion(name, credential, b"a password of the tests")
+    admin = AdminClient(broker.client())
+    _all(admin.alter_user_scram_credentials([upsertion]))
+
+
+def _set(broker: Broker, resource: ConfigResource, name: str, value: str) -> None:
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    admin = AdminClient(broker.client())
+    _all(admin.incremental_alter_configs([resource]))
+
+
+def _kafka_configs(broker: Broker, *arguments: str) -> None:
+    """What kafka-configs.sh does."""
+    words = [word for text in arguments for word in shlex.split(text)]
+    argv = [tools.java(), "-cp", str(kafka_jars() / "*"), "kafka.admin.ConfigCommand"]
+    if "--bootstrap-server" not in words:
+        words = ["--bootstrap-server", broker.bootstrap, *words]
+    cache.run([*argv, *words], "kafka-configs", "look at the arguments")
+
+
+def acls_of(broker: Broker) -> set[Acl]:
+    every = AclBindingFilter(
+        ResourceType.ANY,
+        None,  # type: ignore[arg-type]
+        ResourcePatternType.ANY,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    admin = AdminClient(broker.client())  # for as long as somebody waits
+    return {as_archived(b) for b in admin.describe_acls(every).result(30)}
+
+
+def as_archived(binding: AclBinding) -> Acl:
+    def word(kind: Any) -> str:
+        return str(kind.name).lower()
+
+    return Acl(
+        resource=word(binding.restype).replace("broker", "cluster"),
+        name=binding.name,
+        pattern=word(binding.resource_pattern_type),
+        principal=binding.principal,
+        host=binding.host,
+        operation=word(binding.operation),
+        permission=word(binding.permission_type),
+    )
+
+
+def test_everything_is_captured(clusters: Clusters) -> None:
+    found = clusters.metadata(1)
+    assert {*(found.acls or ())} == {as_archived(b) for b in ACLS}
+    assert [(u.user, u.mechanism, u.iterations) for u in found.scram_users or ()] == [
+        ("alice", "SCRAM-SHA-512", 8192),
+        ("b b'", "SCRAM-SHA-256", 4096),
+    ]
+    assert [(c.broker, c.name, c.value) for c in found.broker_configs or ()] == [
+        (None, "log.segment.bytes", "2097152"),
+        (None, "min.insync.replicas", "1"),  # the controller's own, since eligible leader replicas
+        (1, "listener.name.client.ssl.keystore.password", None),
+        (1, "log.cleaner.threads", "2"),
+    ]
+    assert [(c.group, c.name, c.value) for c in found.group_configs or ()] == [
+        (GROUP, "consumer.session.timeout.ms", "50000")
+    ]
+    named = {n.what for n in found.not_carried}
+    assert named == {
+        "client quotas",
+        "delegation tokens",
+        "client metrics subscriptions",
+        "finalized features",
+        "secrets of SCRAM users",
+    }
+    stored = Path(clusters.archive, "backups").rglob("*")
+    assert not any(b"not-to-be-seen" in file.read_bytes() for file in stored if file.is_file())
+
+
+def test_a_cluster_is_like_its_restore_point(clusters: Clusters) -> None:
+    assert clusters.diff("latest", "source", "--exit-code") == {}
+
+
+@pytest.fixture(scope="module")
+def dry(clusters: Clusters) -> dict[str, Any]:
+    return clusters.run("restore", clusters.archive, *ARGUMENTS, "--dry-run")
+
+
+ARGUMENTS = (
+    "--topic=orders",
+    "--map=orders=back",
+    f"--map-group={GROUP}=drill",
+    "--with",
+    "acls,configs,users",
+)
+
+
+def test_a_dry_run_shows_and_sets_nothing(clusters: Clusters, dry: dict[str, Any]) -> None:
+    planned = dry["settings"]
+    assert len(planned["acls"]) == len(ACLS) - 1  # clicks is not restored
+    assert planned["acls"][0]["permission"] == "deny"
+    assert {(c["owner"], c["name"], c["before"], c["after"]) for c in planned["configs"]} == {
+        ("1", "log.segment.bytes", None, "2097152"),
+        ("1", "log.cleaner.threads", None, "2"),
+        ("drill", "consumer.session.timeout.ms", None, "50000"),
+    }
+    assert len(planned["missing"]) == 2
+    assert {left["what"] for left in planned["not_carried"]} == {
+        "ACL: allow read for User:alice from * on topic clicks (literal)",
+        "config listener.name.client.ssl.keystore.password of broker 1",
+    }
+    assert acls_of(clusters.target) == set()
+
+
+def test_settings_are_set_before_the_diff_is_empty(clusters: Clusters, dry: dict[str, Any]) -> None:
+    report = clusters.run("restore", clusters.archive, *ARGUMENTS, "--restore-id=with", code=3)
+    assert report["settings"]["acls"] == dry["settings"]["acls"]
+    assert report["missing"] == dry["settings"]["missing"]
+    names = {("topic", "orders", "literal"): "back", ("group", GROUP, "literal"): "drill"}
+    wanted = [as_archived(b) for b in ACLS if b.name != "clicks"]
+    assert acls_of(clusters.target) == {
+        msgspec.structs.replace(a, name=names.get((a.resource, a.name, a.pattern), a.name)) for a in wanted
+    }
+    for told in report["missing"]:
+        command = re.search(r"kafka-configs\.sh (.*)", told)
+        assert command is not None
+        _kafka_configs(clusters.target, command[1].replace("...", "a-new-secret"))
+    again = clusters.run("restore", clusters.archive, *ARGUMENTS, "--into-existing", "--dry-run")
+    planned = again["settings"]
+    assert (planned["acls"], planned["configs"], planned["missing"]) == ([], [], [])
+    # what stands on the target now, against what was captured
+    found = clusters.diff("1", "target", "--topic=orders,back")
+    assert "users" not in found
+    assert {(v["owner"], v["name"], v["change"]) for v in found["broker_configs"]} == {
+        ("all brokers", "log.segment.bytes", "gone"),
+        ("broker 1", "log.segment.bytes", "appeared"),  # set on each broker: there is no call for all
+        ("broker 1", "listener.name.client.ssl.keystore.password", "gone"),
+    }
+
+
+def test_a_diff_says_exactly_what_was_changed(clusters: Clusters) -> None:
+    source = clusters.source
+    produce(source, "orders", 1, [b"4", b"5"])
+    _commit(source, 3)
+    source.create_topic("new", 1, config={"retention.ms": "1000"})
+    _set(source, ConfigResource(ResourceType.TOPIC, "clicks"), "retention.ms", "9000000000000")
+    _set(source, ConfigResource(ResourceType.BROKER, "1"), "log.cleaner.threads", "3")
+    _make_user(source, "carol", ScramMechanism.SCRAM_SHA_256, 4096)
+    late = AclBinding("topic", "new", "literal", "User:carol", "*", "read", "allow")
+    _make_acls(source, [late])
+    found = clusters.diff("1", "source", "--exit-code", code=3)
+    assert [(t["topic"], t["change"]) for t in found.pop("topics")] == [
+        ("clicks", "changed"),
+        ("new", "appeared"),
+    ]
+    assert found == {
+        "offsets": [{"topic": "orders", "partition": 1, "start": [0, 0], "end": [0, 2], "added": 2}],
+        "groups": [
+            {
+                "group": GROUP,
+                "change": "changed",
+                "moved": [{"topic": "orders", "partition": 0, "before": 2, "after": 3}],
+            }
+        ],
+        "acls": [
+            {"change": "appeared", "acl": {name: getattr(as_archived(late), name) for name in ACL_FIELDS}}
+        ],
+        "users": [_value("carol", "SCRAM-SHA-256", "appeared", None, "4096 iterations")],
+        "broker_configs": [_value("broker 1", "log.cleaner.threads", "changed", "2", "3")],
+    }
+    clusters.backup()
+    assert clusters.diff("2", "source") == {}
+    points = clusters.diff("1", "2")
+    assert points["offsets"] == [
+        {"topic": "orders", "partition": 1, "start": [0, 0], "end": [0, 2], "added": 2}
+    ]
+    assert {name: part for name, part in points.items() if name not in ("topics", "offsets")} == {
+        name: part for name, part in found.items() if name != "offsets"
+    }
+
+
+ACL_FIELDS = Acl.__struct_fields__
+
+
+def _value(owner: str, name: str, change: str, before: str | None, after: str | None) -> dict[str, Any]:
+    return {"owner": owner, "name": name, "change": change, "before": before, "after": after}
+
+
+def test_what_may_not_be_described_does_not_fail_a_backup(clusters: Clusters, tmp_path: Path) -> None:
+    source, archive = clusters.source, str(tmp_path / "archive")
+    source.add_user("watcher", "a password of the tests")
+    for operation in ("read", "describe_configs"):
+        source.allow("watcher", operation, "topic", "*")
+    source.allow("watcher", "describe", "group", "*")
+    watcher = tmp_path / "kbackup.toml"
+    properties = source.scram("watcher", "a password of the tests")
+    watcher.write_text(
+        "[source]\n"
+        + "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
+    )
+    kbackup = Kbackup(clusters.kbackup.spark, watcher)
+    outcome = kbackup("backup", "-a", archive, "--topic", "orders")
+    assert outcome.code == 0, outcome.err
+    assert outcome.document["totals"]["records"] == 5
+    assert outcome.document["warnings"] == [
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, dynamic broker configs, "
+        "group configs"
+    ]
+    found = kbackup("diff", "1", "source", "-a", archive, "--topic", "orders").document
+    assert {*found["not_compared"]} == {"ACLs", "SCRAM users", "dynamic broker configs", "group configs"}
+    assert "it takes Describe on the cluster" in found["not_compared"]["ACLs"]
+    refused = clusters.run("restore", archive, "--map=orders=again", "--with=acls", code=1)
+    assert "restore point 1 does not tell its ACLs" in refused["error"]["message"]
+
+
+def test_a_cluster_without_authorizer_is_no_reason_to_warn(
+    clusters: Clusters, kbackup: Kbackup, broker: Broker, topic_name: str, tmp_path: Path
+) -> None:
+    broker.create_topic(topic_name)
+    archive = str(tmp_path / "archive")
+    report = kbackup("backup", "-a", archive, "--topic", topic_name)
+    assert (report.code, report.document["warnings"]) == (0, [])
+    opened = open_archive(open_store(archive, S3Options()))
+    found = opened.metadata(opened.restore_point(1))
+    assert found.acls == ()
+    assert [n.reason for n in found.not_carried if n.what == "ACLs"] == ["not there"]
+    # and its target takes none
+    into = ("--bootstrap-server", broker.bootstrap)
+    refused = clusters.run(
+        "restore", clusters.archive, "--with", "acls", "--map-regex=^=refused.", *into, code=1
+    )
+    assert "has no authorizer, so it takes no ACLs" in refused["error"]["message"]
