@@ -29,6 +29,7 @@ POINTS = "points.json"
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
 REPORT = "report.json"
+PAGE = "report.html"
 
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)$")
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)$")
@@ -122,6 +123,10 @@ def restore_key(restore_id: str, name: str) -> str:
             f"restore id {restore_id!r} can't be used", "use letters, digits, '.', '_' and '-', at most 100"
         )
     return f"{RESTORES}{restore_id}/{name}"
+
+
+def drill_key(drill_id: str, name: str) -> str:
+    return f"{DRILLS}{drill_id}/{name}"
 
 
 def progress_group(restore_id: str) -> str:

@@ -1,16 +1,18 @@
-"""`kbackup verify`: an archive against what its restore points promise."""
+"""`kbackup verify`: an archive against what its restore points promise, or a cluster against an archive."""
 
 from __future__ import annotations
 
 import click
+import msgspec
 
+from kbackup.cli.against import against_options, choices_given, show_against, state_store
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, spark_session
-from kbackup.errors import EXIT_OK, CorruptError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.jobs.verify import VerifyReport, verify
 
 
@@ -30,28 +32,59 @@ def _restore_point(context: click.Context, parameter: click.Parameter, value: st
     default="all",
     metavar="[N|latest|all]",
     callback=_restore_point,
-    help="The restore point whose segments are verified, with all it stands on. [default all]",
+    help="The restore point whose segments are verified, with all it stands on. [default all; with --against latest]",
 )
 @click.option("--quick", is_flag=True, help="Look at sizes and kept checksums only; read no records back.")
+@against_options
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame, backup: str, quick: bool) -> int:
+def command(
+    frame: Frame, backup: str, quick: bool, against: str | None, groups: bool, exact: bool, show: int
+) -> int:
     """Verify an archive, or a folder of the Java tool kafka-backup, and list everything that is wrong.
 
     Reads every segment back, in parallel: checksums, records against indexes and tables, offsets against the
     restore points. Manifests and what stands beside them are verified in any case. Ends with exit code 13 when
     there is any finding; what no restore point needs is noted and is no finding.
+
+    With --against, a cluster is compared with the archive, record by record: the target by a restore's plan and
+    offset map (--restore-id), or its topics as a restore with the same options would make them; or the source. Ends
+    with exit code 3 when anything differs.
     """
     reporter = frame.reporter
+    if against is not None:
+        if quick:
+            raise UsageError("--quick reads no records", "leave it out with --against")
+        return _against(frame, backup, against, groups, exact, show)
+    if groups or exact or choices_given():
+        raise UsageError("what is to be compared is chosen with --against", "give --against target or source")
     store = archive_store(frame)
     with spark_session(frame.config) as session, ShownProgress(reporter) as shown:
         report = verify(store, backup, quick, session, shown)
-    show(report, reporter)
+    _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
 
 
-def show(report: VerifyReport, reporter: Reporter) -> None:
+def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool, show: int) -> int:
+    config, reporter = frame.config, frame.reporter
+    options = config.restore
+    if backup != "all":
+        options = msgspec.structs.replace(options, backup="latest" if backup == "latest" else int(backup))
+    store = archive_store(frame)
+    with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.against import verify_against  # while the JVM starts
+        from kbackup.jobs.against_plan import Asked
+
+        asked = Asked("source" if against == "source" else "target", options, groups, exact, show)
+        cluster = config.source if against == "source" else config.target
+        report = verify_against(asked, cluster, store, state_store(frame, store), session, shown)
+    show_against(report, reporter)
+    reporter.document(report)
+    return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def _show(report: VerifyReport, reporter: Reporter) -> None:
     for finding in report.findings:
         reporter.line(f"{finding.file}: {finding.what}")
         reporter.line(f"  hint: {finding.hint}")

@@ -9,6 +9,7 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.models import Document
+from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
@@ -24,6 +25,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "restore_plan": RestorePlan,
     "restore_report": RestoreReport,
     "groups_before": GroupsBefore,
+    "drill_report": DrillReport,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,
 }

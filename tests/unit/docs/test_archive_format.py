@@ -25,13 +25,16 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.errors import CorruptError
+from kbackup.jobs.drill_report import store_report
 from kbackup.jobs.groups_before import Captures, GroupBefore
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
 from kbackup.store import open_store
 from kbackup.store.base import Store
+from kbackup.store.crypt.keyring import KEYS
 from scripts.docs.schemas import DOCUMENTS
+from tests import drill_reports
 from tests.archives import make_archive
 from tests.unit.docs.documents import ROOT
 
@@ -87,6 +90,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )
     made.put_new(layout.restore_key("r1", layout.PLAN), dump(plan))
     made.put(layout.restore_key("r1", layout.REPORT), dump(report))
+    store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
@@ -99,6 +103,8 @@ def json_files(store: Store) -> list[str]:
 
 def schema_of(key: str) -> dict[str, Any]:
     file = key.rpartition("/")[2]
+    if key.startswith(layout.DRILLS):
+        file = "drill_report.json"
     name = NAMES.get(file, file.removesuffix(".json"))
     found: dict[str, Any] = json.loads(
         (ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8")
@@ -193,7 +199,7 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
     constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.BACKUPS, layout.RESTORES, layout.SCRATCH}
-    constants |= {layout.CHECKPOINTS}
+    constants |= {layout.CHECKPOINTS, layout.DRILLS, KEYS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 

@@ -1,0 +1,159 @@
+"""The job of `verify --against`: whether a cluster holds what an archive says, record by record.
+
+By the plan and the offset map of a restore, by a restore point as it would be restored, or by a restore point and the
+cluster that it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kbackup.jobs.against_groups import check_groups
+from kbackup.jobs.against_plan import Asked, Truth, look, truth_of
+from kbackup.jobs.against_report import (
+    AgainstReport,
+    GroupOffsetCheck,
+    fewer_named,
+    findings_of,
+    is_wrong,
+    sum_counts,
+    topics_of,
+)
+from kbackup.jobs.against_task import ComparedPart, CompareWork
+from kbackup.jobs.compare_result import Comparison
+from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.tasks import run_tasks
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TIMEOUT = 60.0  # s without anything from the cluster
+_TASK_PARTITIONS = 64
+
+
+def verify_against(
+    asked: Asked,
+    properties: Properties,
+    store: Store,
+    state: Store,
+    spark: Callable[[], SparkSession],
+    listener: Listener,
+) -> AgainstReport:
+    """`properties` are those of the cluster; `state` is where restores keep plan and offset map."""
+    phases = Phases(listener)
+    with phases.step("connect"):
+        cluster = Cluster(properties, asked.against)
+        cluster_id, _ = cluster.connect()
+    with phases.step("plan"):
+        truth = truth_of(asked, store, state, cluster_id)
+        look(truth, cluster, asked.against)
+    with phases.step("compare"):
+        results = _compare(truth, asked, properties, store, spark, listener)
+    checks: tuple[GroupOffsetCheck, ...] = ()
+    if asked.groups:
+        with phases.step("groups"):
+            checks, unread = check_groups(cluster, truth.plan, truth.places or {}, truth.ends)
+            truth.findings += unread
+    return _report(asked, store, cluster_id, truth, results, checks, phases.seconds)
+
+
+def _compare(
+    truth: Truth,
+    asked: Asked,
+    properties: Properties,
+    store: Store,
+    spark: Callable[[], SparkSession],
+    listener: Listener,
+) -> list[Comparison]:
+    wanted = [p for p in truth.parts if p.part.segments or p.start < p.end]
+    if not wanted:
+        return []
+    work = CompareWork(
+        cluster=properties,
+        role=asked.against,
+        isolation=truth.isolation,
+        restored=asked.against == "target",
+        store=store,
+        show=asked.show,
+        timeout=_TIMEOUT,
+    )
+    expected = sum(s.count for p in wanted for s in p.part.segments)
+    results = run_tasks(
+        spark(), _tasks(wanted), work, lambda records, size: listener.progress(records, size, expected)
+    )
+    return sorted(results, key=lambda r: (r.target, r.partition))
+
+
+def _tasks(parts: Sequence[ComparedPart]) -> list[tuple[ComparedPart, ...]]:
+    """Big partitions alone, small ones together, as a restore has them; the biggest first."""
+    tasks: list[list[ComparedPart]] = []
+    room = 0
+    sizes = {id(p): sum(s.bytes for s in p.part.segments) for p in parts}
+    for part in sorted(parts, key=lambda p: -sizes[id(p)]):
+        size = sizes[id(part)]
+        if not tasks or size > room or len(tasks[-1]) == _TASK_PARTITIONS:
+            tasks.append([])
+            room = max(32 << 20, size)
+        tasks[-1].append(part)
+        room -= size
+    return [tuple(task) for task in tasks]
+
+
+def _report(
+    asked: Asked,
+    store: Store,
+    cluster_id: str,
+    truth: Truth,
+    results: Sequence[Comparison],
+    checks: tuple[GroupOffsetCheck, ...],
+    seconds: Mapping[str, float],
+) -> AgainstReport:
+    plan = truth.plan
+    wrong = [c for c in checks if not c.ok]
+    findings = [*truth.findings, *findings_of(results, asked.exact), *map(_wrong_group, wrong)]
+    notes = [
+        *truth.notes,
+        *(
+            f"topic {name} has the broker's own timestamps (LogAppendTime): they were left out"
+            for name in sorted(truth.unstamped)
+        ),
+        *(
+            f"{r.target}-{r.partition}: {r.after:,} records from offset {r.after_from} on came after the last one of "
+            "the archive: not compared"
+            for r in results
+            if r.after and not asked.exact
+        ),
+    ]
+    return AgainstReport(
+        against=asked.against,
+        cluster_id=cluster_id,
+        archive=store.url,
+        archive_id=plan.archive_id,
+        restore_point=plan.restore_point,
+        restore_id=asked.options.restore_id if asked.against == "target" else None,
+        topics=topics_of(
+            [(t.source, t.target) for t in plan.topics], results, truth.unstamped, truth.absent, asked.exact
+        ),
+        partitions=fewer_named([r for r in results if is_wrong(r, True)], asked.show),
+        groups=checks,
+        partitions_compared=len(truth.parts),
+        records=sum(r.records for r in results),
+        bytes=sum(r.bytes for r in results),
+        same=sum(r.same for r in results),
+        counts=sum_counts(results),
+        after=sum(r.after for r in results),
+        findings=tuple(findings),
+        notes=tuple(notes),
+        seconds=dict(seconds),
+    )
+
+
+def _wrong_group(check: GroupOffsetCheck) -> str:
+    has = "nothing" if check.found is None else f"offset {check.found}"
+    return (
+        f"group {check.group} has {has} in {check.topic}-{check.partition}, due is {check.due} ({check.how})"
+    )

@@ -1,0 +1,202 @@
+"""`verify --against` on real parts: what was restored is found as it is, and what was done to it since by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbackup import cli
+from tests.integration.backed_up import T0, BackedUp, back_up, commit
+from tests.integration.topics import delete_topic, produce
+from tests.kafka_raw import Record as RawRecord
+from tests.kafka_raw import raw_produce
+from tests.truth import Records, read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(
+    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> BackedUp:
+    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("against"))
+
+
+@pytest.fixture
+def run(
+    made: BackedUp,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """A command on the session that is there; its exit code and JSON document."""
+
+    @contextmanager
+    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+        yield lambda: spark
+
+    for command in ("verify", "restore"):
+        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)
+
+    def runner(*args: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        code = cli.main([*args, "--json", "--config", str(made.config)])
+        return code, json.loads(capsys.readouterr().out)
+
+    return runner
+
+
+@pytest.fixture
+def restored(made: BackedUp, run: Run, topic_name: str) -> tuple[str, str]:
+    """A restore's id and its topic; the group of the same name is restored with it."""
+    restore_id = f"id-{topic_name}"
+    names = ["--map", f"{made.topic}={topic_name}", "--map-group", f"{made.group}={topic_name}"]
+    code, report = run("restore", *names, "--restore-id", restore_id)
+    assert code == 0, report
+    return restore_id, topic_name
+
+
+def test_a_restore_is_what_the_archive_holds(run: Run, restored: tuple[str, str]) -> None:
+    restore_id, topic = restored
+    code, report = run("verify", "--against", "target", "--restore-id", restore_id, "--groups", "--exact")
+    assert (code, report["findings"], report["notes"], report["partitions"]) == (0, [], [], [])
+    assert (report["records"], report["same"], report["partitions_compared"]) == (180, 180, 3)
+    assert [(t["target"], t["records"], t["ok"]) for t in report["topics"]] == [(topic, 180, True)]
+    stands = {(g["partition"], g["committed"], g["due"], g["found"], g["how"]) for g in report["groups"]}
+    assert all(g["ok"] and g["group"] == topic for g in report["groups"])
+    assert {(p, c, how) for p, c, _, _, how in stands} == {(0, 40, "exact"), (1, 30, "past end")}
+
+
+def test_by_names_alone(run: Run, made: BackedUp, restored: tuple[str, str]) -> None:
+    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={restored[1]}")
+    assert (code, report["records"], report["same"], report["restore_id"]) == (0, 180, 180, None)
+
+
+def test_the_source_is_what_the_archive_holds(run: Run, made: BackedUp, broker: Broker) -> None:
+    code, report = run("verify", "--against", "source", "--backup", "1")
+    assert (code, report["findings"], report["records"], report["same"]) == (0, [], 130, 130)
+    assert report["notes"] == [], "what came after restore point 1 is not looked at"
+
+
+def test_what_others_wrote_since(run: Run, made: BackedUp, broker: Broker, restored: tuple[str, str]) -> None:
+    restore_id, topic = restored
+    produce(broker, topic, 1, [b"theirs"] * 4)
+    produce(broker, topic, 2, [b"theirs"])  # where nothing was restored to
+    ours = ["verify", "--against", "target", "--restore-id", restore_id]
+    code, report = run(*ours)
+    assert (code, report["findings"], report["after"]) == (0, [], 5)
+    assert [note.partition(":")[0] for note in report["notes"]] == [f"{topic}-1", f"{topic}-2"]
+    code, report = run(*ours, "--exact")
+    assert (code, len(report["findings"])) == (3, 2)
+
+
+def test_a_group_elsewhere(run: Run, broker: Broker, restored: tuple[str, str]) -> None:
+    restore_id, topic = restored
+    commit(broker, topic, topic, {0: 39})
+    code, report = run("verify", "--against", "target", "--restore-id", restore_id, "--groups")
+    assert code == 3
+    assert report["findings"] == [f"group {topic} has offset 39 in {topic}-0, due is 40 (exact)"]
+
+
+def _raw(records: Records, partition: int) -> list[RawRecord]:
+    return [
+        (r.key, r.value, r.timestamp or 0, [(name.encode(), value) for name, value in r.headers])
+        for r in records[partition]
+    ]
+
+
+def _copy(
+    broker: Broker, source: str, to: str, change: Callable[[list[RawRecord]], None], **config: str
+) -> None:
+    """`source` as `to`, its partition 0 changed on the way."""
+    held = read_topic(broker.bootstrap, source)
+    broker.create_topic(to, 3, config=config)
+    first = _raw(held, 0)
+    change(first)
+    for partition, records in ((0, first), (1, _raw(held, 1))):
+        raw_produce(broker.bootstrap, to, partition, records)
+
+
+def test_a_doctored_copy(run: Run, made: BackedUp, broker: Broker, topic_name: str) -> None:
+    def doctor(records: list[RawRecord]) -> None:
+        def replace(at: int, **new: Any) -> None:
+            old = dict(zip(("key", "value", "time", "headers"), records[at], strict=True)) | new
+            records[at] = (old["key"], old["value"], old["time"], old["headers"])
+
+        replace(10, value=b"other")
+        replace(25, key=None)
+        replace(40, headers=[(b"<script>", b"1")])
+        replace(55, time=T0)
+        replace(70, key=b"70a", value=b"")
+        records[85], records[86] = records[86], records[85]
+        records.insert(101, records[100])
+        del records[121]  # it was 120
+        records += [(b"later", b"theirs", T0, [])]
+
+    _copy(broker, made.topic, topic_name, doctor)
+    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic_name}")
+    assert code == 3
+    counts = {"value": 2, "key": 2, "headers": 1, "timestamp": 1, "order": 1, "extra": 1, "missing": 1}
+    assert report["counts"] == counts
+    (found,) = [p for p in report["partitions"] if p["partition"] == 0]
+    named = [(d["what"], d["source"], d["target"]) for d in found["differences"]]
+    assert named[:5] == [
+        (["value"], 10, 10),
+        (["key"], 25, 25),
+        (["headers"], 40, 40),
+        (["timestamp"], 55, 55),
+        (["key", "value"], 70, 70),
+    ]
+    assert [what for what, _, _ in named[5:]] == [["order"], ["extra"], ["missing"]]
+    assert named[6][2] in (100, 101)
+    assert named[7] == (["missing"], 120, None)
+    assert (found["records"], found["after"], found["after_from"]) == (150, 1, 150)
+    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic_name}", "--show", "2")
+    assert (code, report["counts"]) == (3, counts)
+    assert sum(len(p["differences"]) for p in report["partitions"]) == 2
+
+
+def test_the_brokers_own_times_are_left_out_and_that_is_said(
+    run: Run, made: BackedUp, broker: Broker, topic_name: str
+) -> None:
+    _copy(broker, made.topic, topic_name, lambda records: None, **{"message.timestamp.type": "LogAppendTime"})
+    code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic_name}")
+    assert (code, report["findings"], report["same"]) == (0, [], 180)
+    assert "LogAppendTime" in report["notes"][0]
+    assert [t["timestamps"] for t in report["topics"]] == [False]
+
+
+def test_a_topic_that_is_gone(run: Run, broker: Broker, restored: tuple[str, str]) -> None:
+    restore_id, topic = restored
+    delete_topic(broker, topic)
+    code, report = run("verify", "--against", "target", "--restore-id", restore_id)
+    assert (code, report["counts"]) == (3, {"missing": 180})
+    assert report["findings"][0] == f"topic {topic} is not in the target cluster"
+    assert [t["ok"] for t in report["topics"]] == [False]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--against", "target", "--restore-id", "none-of-that-id"), "there is no restore none-of-that-id"),
+        (("--against", "target", "--groups"), "groups are compared by a restore's offset map"),
+        (("--against", "source", "--restore-id", "x"), "a restore is compared with its target"),
+        (("--against", "target", "--quick"), "--quick reads no records"),
+        (("--topic", "x"), "is chosen with --against"),
+        (("--exact",), "is chosen with --against"),
+    ],
+)
+def test_what_can_not_be_asked(run: Run, args: tuple[str, ...], said: str) -> None:
+    code, document = run("verify", *args)
+    assert code == 2
+    assert said in document["error"]["message"]

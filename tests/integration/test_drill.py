@@ -1,0 +1,205 @@
+"""`drill` on real parts: what it makes, compares and reports, and that nothing of it is left whatever happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kbackup import cli
+from kbackup.archive import layout
+from kbackup.archive.models import load
+from kbackup.errors import ClusterError
+from kbackup.jobs import drill
+from kbackup.jobs.against import verify_against
+from kbackup.jobs.drill_report import DrillReport
+from kbackup.jobs.restore import restore
+from tests.integration.backed_up import BackedUp, back_up
+from tests.integration.topics import delete_topic, produce
+from tests.truth import log_ends, positions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(
+    broker: Broker, minio_server: Minio, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> BackedUp:
+    return back_up(broker, minio_server, spark, tmp_path_factory.mktemp("drill"))
+
+
+@pytest.fixture
+def run(
+    made: BackedUp,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Run:
+    """A drill on the session that is there; its exit code and JSON document."""
+
+    @contextmanager
+    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+        yield lambda: spark
+
+    monkeypatch.setattr("kbackup.cli.drill.spark_session", given)
+
+    def runner(*args: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        folder = str(tmp_path / "reports")
+        code = cli.main(
+            ["drill", "--on-source", "--json", "--config", str(made.config), "--report", folder, *args]
+        )
+        out = capsys.readouterr().out
+        return code, json.loads(out)
+
+    return runner
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(broker: Broker) -> Iterator[None]:
+    """Of topics and groups there are as many as before."""
+    before = _names(broker)
+    yield
+    assert _names(broker) == before
+
+
+def _names(broker: Broker) -> set[str]:
+    admin = AdminClient(broker.client())
+    groups = admin.list_consumer_groups().result(30).valid
+    return set(admin.list_topics(timeout=30).topics) | {g.group_id for g in groups}
+
+
+def _stored(made: BackedUp, drill_id: str) -> DrillReport:
+    key = layout.drill_key(drill_id, layout.REPORT)
+    return load(DrillReport, made.store.get(key), key)
+
+
+def _only_page(folder: Path) -> str:
+    (page,) = (folder / "reports").glob("*.html")
+    return page.read_text("utf-8")
+
+
+def test_a_drill_passes(run: Run, made: BackedUp, broker: Broker, tmp_path: Path) -> None:
+    before = positions(broker.bootstrap, made.group), log_ends(broker.bootstrap, made.topic)
+    code, report = run()
+    assert (code, report["result"], report["findings"], report["error"]) == (0, "passed", [], None)
+    assert (report["left"], report["kept"]) == ([], [])
+    compared = report["comparison"]
+    assert (compared["records"], compared["same"], report["restored_records"]) == (180, 180, 180)
+    assert {(g["source_group"], g["ok"]) for g in compared["groups"]} == {(made.group, True)}
+    assert all(g["group"].startswith(report["prefix"]) for g in compared["groups"])
+    assert compared["topics"][0]["target"] == report["prefix"] + made.topic
+    assert report["restore_point"] == 2
+    assert (positions(broker.bootstrap, made.group), log_ends(broker.bootstrap, made.topic)) == before
+    drill_id = report["drill_id"]
+    files = {path.name for path in (tmp_path / "reports").iterdir()}
+    assert files == {f"{drill_id}.json", f"{drill_id}.html"}
+    assert _stored(made, drill_id).result == "passed"
+    page = _only_page(tmp_path)
+    assert made.store.get(layout.drill_key(drill_id, layout.PAGE)).decode() == page
+    assert made.topic in page
+    assert "180 records in 1 topic, compared one by one" in page
+
+
+def test_an_older_point_without_groups(run: Run) -> None:
+    code, report = run("--backup", "1", "--no-groups")
+    assert (code, report["restore_point"], report["comparison"]["records"]) == (0, 1, 130)
+    assert report["comparison"]["groups"] == []
+
+
+def test_what_it_keeps_it_names(run: Run, made: BackedUp, broker: Broker) -> None:
+    code, report = run("--keep", "--prefix", "kept.")
+    try:
+        assert (code, report["result"]) == (0, "passed")
+        assert report["kept"] == [f"topic kept.{made.topic}", f"group kept.{made.group}"]
+        again, refused = run("--prefix", "kept.")
+        assert (again, refused["result"]) == (1, "failed")
+        assert f"'kept.' is not free: topic kept.{made.topic}" in refused["error"]["message"]
+        assert sum(log_ends(broker.bootstrap, f"kept.{made.topic}").values()) >= 180
+    finally:
+        delete_topic(broker, f"kept.{made.topic}")
+        admin = AdminClient(broker.client())
+        admin.delete_consumer_groups([f"kept.{made.group}"])[f"kept.{made.group}"].result(30)
+
+
+def test_the_cluster_that_was_backed_up_is_asked_for(
+    made: BackedUp, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["drill", "--config", str(made.config)]) == 1
+    assert "which was backed up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prefix", ["", "a", "<b>drill", "drill/", "x" * 101])
+def test_prefixes_that_can_not_be(run: Run, prefix: str) -> None:
+    code, document = run("--prefix", prefix)
+    assert (code, "can't be used" in document["error"]["message"]) == (2, True)
+
+
+def test_a_topic_that_goes_meanwhile(
+    run: Run, made: BackedUp, broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def without(*args: Any) -> Any:
+        delete_topic(broker, f"meanwhile.{made.topic}")
+        return verify_against(*args)
+
+    monkeypatch.setattr(drill, "verify_against", without)
+    code, report = run("--prefix", "meanwhile.")
+    assert (code, report["result"]) == (3, "failed")
+    assert report["findings"][0] == f"topic meanwhile.{made.topic} is not in the target cluster"
+    assert report["comparison"]["counts"] == {"missing": 180}
+    assert 'class="result failed"' in _only_page(tmp_path)
+
+
+def test_a_record_that_nobody_restored(
+    run: Run, made: BackedUp, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_one_more(*args: Any) -> Any:
+        produce(broker, f"more.{made.topic}", 1, [b"again"])
+        return verify_against(*args)
+
+    monkeypatch.setattr(drill, "verify_against", with_one_more)
+    code, report = run("--prefix", "more.")
+    assert (code, report["result"]) == (3, "failed")
+    assert "1 after the last restored one" in report["findings"][0]
+
+
+def test_an_error_on_the_way(
+    run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(*args: Any) -> Any:
+        restore(*args)
+        raise ClusterError("the target <gave> up", "look after it")
+
+    monkeypatch.setattr(drill, "restore", fails)
+    code, report = run()
+    assert (code, report["result"], report["left"]) == (1, "failed", [])
+    assert report["error"]["message"] == "the target <gave> up"
+    assert _stored(made, report["drill_id"]).error is not None
+    assert "the target &lt;gave&gt; up" in _only_page(tmp_path)
+
+
+def test_an_interrupt_cleans_up(
+    run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*args: Any) -> Any:
+        restore(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(drill, "restore", interrupted)
+    code, document = run()
+    assert (code, document["error"]["exit_code"]) == (130, 130)
+    assert 'class="result interrupted"' in _only_page(tmp_path)
+    (stored,) = (tmp_path / "reports").glob("*.json")
+    assert _stored(made, stored.stem).result == "interrupted"
