@@ -149,7 +149,7 @@ def test_messages_cannot_steer_the_terminal(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(failing(KbackupError("group \x1b[2J\u202e\nline two"))) == 1
-    assert capsys.readouterr().err == "kbackup: group \\x1b[2J\\u202e\nline two\n"
+    assert capsys.readouterr().err == "kbackup: group \\x1b[2J\\u202e\n  line two\n"
 
 
 @pytest.mark.parametrize(
