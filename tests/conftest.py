@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kbackup.store.options import S3Options
+from tests.secrets import know, make, watch
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from scripts.dev.minio import Minio
     from scripts.dev.moto import MotoServer
     from scripts.dev.s3 import S3Server
+    from scripts.dev.secured import SecuredBroker
+
+pytest_plugins = ("tests.watching",)
 
 LAYERS = ("unit", "contract", "golden", "integration", "faults", "interop")
 _WITHOUT_SERVERS = {"unit", "golden"}
-_SERVERS = {"broker", "minio_server", "moto_server", "spark", "bucket"}
+_SERVERS = {"broker", "secured_broker", "minio_server", "moto_server", "spark", "bucket"}
 _HERE = Path(__file__).parent
 
 
@@ -60,11 +64,22 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture(scope="session")
+def secured_broker() -> Iterator[SecuredBroker]:
+    """One broker with TLS, SASL and ACLs for all tests of those."""
+    from scripts.dev.secured import SecuredBroker
+
+    with SecuredBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def minio_server() -> Iterator[Minio]:
     from scripts.dev.minio import Minio
 
     with Minio() as running:
+        know("MinIO's root password", running.secret_key)
         yield running
+        watch.look_into(running.data)
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +87,7 @@ def moto_server() -> Iterator[MotoServer]:
     from scripts.dev.moto import MotoServer
 
     with MotoServer() as running:
+        know("moto's secret key", running.secret_key)
         yield running
 
 
@@ -79,7 +95,9 @@ def moto_server() -> Iterator[MotoServer]:
 def spark() -> Iterator[SparkSession]:
     from kbackup.spark import build_session
 
-    session = build_session("local[2]", {}, 4)
+    # what users put there for their own stores: it must stay off every command line
+    conf = {"spark.hadoop.fs.s3a.secret.key": make("a secret key in Spark's settings")}
+    session = build_session("local[2]", conf, 4)
     yield session
     session.stop()
 

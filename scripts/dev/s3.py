@@ -74,6 +74,11 @@ class S3Server(ABC):
         return self._process.pid
 
     @property
+    def data(self) -> Path:
+        """Where it keeps its buckets, each a folder (moto: nothing)."""
+        return self._folder / "data"
+
+    @property
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
@@ -93,7 +98,7 @@ class S3Server(ABC):
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        argv, env = self._command(self._port, self._folder / "data")
+        argv, env = self._command(self._port, self.data)
         self._process = Process(argv, self._folder / "log", env)
         self._process.wait_ready(self._healthy, self.name, 60)
 

@@ -22,6 +22,7 @@ from kbackup.store.base import CHUNK
 from tests.contract.conftest import PART, S3Place
 from tests.contract.proxy import Proxy
 from tests.contract.test_store_contract import data_of
+from tests.secrets import make
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def upload(store: Store, size: int) -> None:
 
 
 def test_a_wrong_secret_is_denied(minio_place: S3Place) -> None:
-    store = open_store(minio_place.url, minio_place.options(secret_key="wrong-secret-that-nobody-may-see"))
+    store = open_store(minio_place.url, minio_place.options(secret_key=make("a wrong secret key")))
     for ask in asks_of(store):
         with pytest.raises(DeniedError) as caught:
             ask()

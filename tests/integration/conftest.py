@@ -18,6 +18,7 @@ from kbackup.cli import main
 from kbackup.config import Config
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
+from tests.secrets import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,6 +89,7 @@ class Kbackup:
             redirect_stderr(err),
         ):
             code = main([*arguments, "--json", "--config", str(self.config)])
+        watch.look_at(f"kbackup {arguments[0]}", out.getvalue() + err.getvalue())
         return Outcome(code, json.loads(out.getvalue()), err.getvalue())
 
     def backup(self, archive: Archive, *arguments: str, code: int = 0) -> dict[str, Any]:
