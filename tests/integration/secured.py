@@ -1,0 +1,110 @@
+"""kbackup on a broker that asks who is there: ways to come as a user, and commands with them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from confluent_kafka import Producer
+
+from kbackup.cli import main
+from kbackup.config import Config
+from scripts.dev.secured import SecuredBroker
+from tests.integration.conftest import Outcome
+from tests.secrets import make, watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORDS = 60
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+@dataclass(frozen=True)
+class Command:
+    """`python -m kbackup` in this process, on the session's Spark, with a configuration of its own. Its archive is a
+    folder beside it."""
+
+    spark: SparkSession
+    folder: Path
+
+    @property
+    def archive(self) -> str:
+        return str(self.folder / "archive")
+
+    def __call__(self, *arguments: str) -> Outcome:
+        @contextmanager
+        def given(config: Config, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+            yield lambda: self.spark
+
+        out, err = io.StringIO(), io.StringIO()
+        with ExitStack() as stack:
+            for name in ("backup", "restore", "verify"):
+                stack.enter_context(mock.patch(f"kbackup.cli.{name}.spark_session", given))
+            stack.enter_context(redirect_stdout(out))
+            stack.enter_context(redirect_stderr(err))
+            code = main([*arguments, "--json", "--config", str(self.folder / "kbackup.toml")])
+        watch.look_at(f"kbackup {' '.join(arguments)}", out.getvalue() + err.getvalue())
+        return Outcome(code, json.loads(out.getvalue()), err.getvalue())
+
+    def must(self, *arguments: str) -> Outcome:
+        outcome = self(*arguments)
+        assert outcome.code == 0, f"{outcome.err}\n{outcome.document}"
+        return outcome
+
+
+def command(
+    spark: SparkSession, folder: Path, source: Mapping[str, str], target: Mapping[str, str] | None = None
+) -> Command:
+    """With these properties of the source, and of the target: by default the same."""
+    text = f"archive = {json.dumps(str(folder / 'archive'))}\n"
+    for section, properties in (("source", source), ("target", source if target is None else target)):
+        text += f"[{section}]\n"
+        text += "".join(f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in properties.items())
+    (folder / "kbackup.toml").write_text(text)
+    return Command(spark, folder)
+
+
+def fill(broker: SecuredBroker, topic: str, records: int = RECORDS) -> None:
+    """A topic of two partitions."""
+    broker.create_topic(topic, partitions=2)
+    producer = Producer(broker.client(log_level=0))
+    for number in range(records):
+        producer.produce(topic, f"value {number}", str(number), number % 2, headers={"n": str(number)})
+    assert producer.flush(60) == 0
+
+
+def java(properties: Mapping[str, str], folder: Path) -> Path:
+    """The same as Kafka's own tools take it."""
+    renamed = {
+        "ssl.ca.pem": "ssl.truststore.certificates",
+        "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+        "ssl.key.pem": "ssl.keystore.key",
+    }
+    lines = {renamed.get(name, name): value for name, value in properties.items()}
+    if "sasl.username" in lines:
+        user, password = lines.pop("sasl.username"), lines.pop("sasl.password")
+        lines["sasl.jaas.config"] = f'{_SCRAM} required username="{user}" password="{password}";'
+    if "enable.sasl.oauthbearer.unsecure.jwt" in lines:
+        del lines["enable.sasl.oauthbearer.unsecure.jwt"]
+        user = lines.pop("sasl.oauthbearer.config").removeprefix("principal=")
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        lines["sasl.jaas.config"] = f'{module} required unsecuredLoginStringClaim_sub="{user}";'
+    if "ssl.truststore.certificates" in lines:
+        lines["ssl.truststore.type"] = "PEM"
+    if "ssl.keystore.key" in lines:
+        lines["ssl.keystore.type"] = "PEM"
+    file = folder / "client.properties"
+    text = (f"{name}={value}".replace("\n", "\\\n  ") for name, value in lines.items())
+    file.write_text("".join(f"{line}\n" for line in text))
+    return file
+
+
+def password() -> str:
+    return make("a SCRAM user's password")
