@@ -18,6 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Config
 from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
+from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.plan import LiveTopic
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.select import Selection
@@ -37,6 +38,7 @@ Spark = Callable[[], "SparkSession"]
 
 _SKEW = 60.0  # s between two clocks; leases live about as long
 _READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches from each
+_MENDABLE = ("denied", "failed")
 _SCRATCH_BYTES = 256 << 10
 _WRITES = (
     "archive: conditional writes",
@@ -45,7 +47,14 @@ _WRITES = (
     "archive: delete",
     "archive: lease",
 )
-_SOURCE = ("source: topics", "source: offsets", "source: configs", "source: read", "source: groups")
+_SOURCE = (
+    "source: topics",
+    "source: offsets",
+    "source: configs",
+    "source: read",
+    "source: groups",
+    "source: settings",
+)
 _TARGET = ("target: create topics", "target: transactions")
 
 
@@ -173,12 +182,25 @@ def _check_source(steps: Steps, source: Mapping[str, str], options: Backup, head
         step.detail = "readable"
     with steps.trying(_SOURCE[3]) as step:
         step.detail = _read_some(source, options, live)
+    _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics))
+
+
+def _check_groups(steps: Steps, cluster: Cluster, selection: Selection, topics: set[str]) -> None:
+    """And the cluster's settings, which groups are a part of."""
+    names: list[str] = []
     with steps.trying(_SOURCE[4]) as step:
-        groups = capture.groups(cluster, Selection.of(options.groups, options.exclude_groups), set(topics))
-        step.detail = f"{len(groups.groups)} with offsets of these topics"
+        groups = capture.groups(cluster, selection, topics)
+        names = [group.group for group in groups.groups]
+        step.detail = f"{len(names)} with offsets of these topics"
         if groups.not_carried:
             said = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
-            step.warn(f"{len(groups.not_carried)} can't be read: {said}", "give DESCRIBE on these groups")
+            step.warn(f"{len(groups.not_carried)} can't be read: {said}", "give Describe on these groups")
+    with steps.trying(_SOURCE[5]) as step:
+        untold = [n for n in capture_settings(cluster.security, names).not_carried if n.reason in _MENDABLE]
+        step.detail = "ACLs, SCRAM users and dynamic configs are told"
+        if untold:
+            said = "; ".join(f"{n.what}: {n.why}" for n in untold)
+            step.warn(f"a restore point would not hold {said}", "give these rights, or do without")
 
 
 def _reach(steps: Steps, properties: Mapping[str, str], role: str) -> Cluster | None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError
 from kbackup.kafka.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
 
-_CAUSED_BY_ANOTHER = {
+CAUSED_BY_ANOTHER = {
     KafkaError._INVALID_DIFFERENT_RECORD,
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
@@ -48,7 +48,7 @@ def cause(lost: Sequence[Undelivered]) -> Undelivered | None:
 
 
 def _caused_by_another(error: KafkaError) -> bool:
-    return error.code() in _CAUSED_BY_ANOTHER or error.str().startswith(_PART_OF_A_BATCH)
+    return error.code() in CAUSED_BY_ANOTHER or error.str().startswith(_PART_OF_A_BATCH)
 
 
 class Outlet(Protocol):

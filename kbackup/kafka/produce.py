@@ -19,7 +19,7 @@ from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel
 from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
 from kbackup.kafka.group_calls import Committed, GroupCalls
-from kbackup.kafka.outlet import Outlet, Progress, RefusedRecordError, Undelivered
+from kbackup.kafka.outlet import CAUSED_BY_ANOTHER, Outlet, Progress, RefusedRecordError, Undelivered
 from kbackup.kafka.read_back import record_offsets
 from kbackup.kafka.runs import NotProvenError, Runs, resolve
 from kbackup.kafka.waiting import in_time
@@ -183,8 +183,19 @@ class BlockProducer:
 
     def _undelivered(self, lost: Undelivered) -> Exception:
         return self._failed(
-            lost.error, f"delivering the record of {lost.tp} from source offset {lost.source}"
+            self._cause(lost.error), f"delivering the record of {lost.tp} from source offset {lost.source}"
         )
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """A transaction that fails takes what is queued with it; why, the next call is told. To begin one within
+        another does nothing else."""
+        if self._open and error.code() in CAUSED_BY_ANOTHER:
+            try:
+                self._outlet.begin()
+            except KafkaException as raised:
+                said: KafkaError = raised.args[0]
+                return error if said.code() == KafkaError._STATE else said
+        return error
 
     def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last

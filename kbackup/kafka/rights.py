@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+_PROGRESS = "Write on transactional ids and Read on groups that begin with kbackup-"
 _NEEDED = {
     "describing topic": "Describe on the topic",
     "reading configs of topic": "DescribeConfigs on the topic",
@@ -15,8 +16,8 @@ _NEEDED = {
     "setting offsets of group": "Read on the group and on its topics",
     "deleting group": "Delete on the group",
     "creating topic": "Create on the cluster, or on topics of that name",
-    "starting transactions": "Write on transactional ids and Read on groups that begin with kbackup-",
-    "committing a transaction": "Write on transactional ids and Read on groups that begin with kbackup-",
+    "starting transactions": _PROGRESS,
+    "committing a transaction": f"{_PROGRESS}, and Read on the topic",
     "delivering": "Write on the topic",
     "reading": "Read on the topic",
     "starting to read": "Read on the topic",

@@ -1,0 +1,214 @@
+"""The rights that `infra/docs/security.md` lists are enough, and each is needed: without it, kbackup says so."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from confluent_kafka.admin import AclBinding, AdminClient
+
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.group_admin import Committed
+from kbackup.types import TopicPartition
+from scripts.dev.secured import SecuredBroker
+from tests.integration.conftest import Outcome
+from tests.integration.secured import Command, command, fill, password
+from tests.truth import assert_restored, positions, read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCUMENT = Path(__file__).parents[2] / "infra/docs/security.md"
+KINDS = {"--topic": "topic", "--group": "group", "--transactional-id": "transactional_id"}
+
+
+class Right(NamedTuple):
+    operation: str
+    kind: str
+    name: str
+    prefixed: bool
+
+    def __str__(self) -> str:
+        return f"{self.operation} on {self.kind} {self.name}"
+
+
+def documented(user: str) -> list[Right]:
+    """What the `kafka-acls` lines of the document give to `user`."""
+    lines = [shlex.split(line) for line in DOCUMENT.read_text().splitlines() if line.startswith("kafka-acls")]
+    return [right for line in lines if f"User:{user}" in line for right in _rights(line)]
+
+
+def _rights(line: list[str]) -> Iterator[Right]:
+    named = next((word for word in line if word in KINDS), None)
+    kind = KINDS[named] if named is not None else "broker"
+    name = line[line.index(named) + 1] if named is not None else "kafka-cluster"
+    for word, operation in pairwise(line):
+        if word == "--operation":
+            snake = "".join(f"_{c}" if c.isupper() else c for c in operation).strip("_").lower()
+            yield Right(snake, kind, name, "prefixed" in line)
+
+
+@dataclass
+class User:
+    """A SCRAM user with the documented rights."""
+
+    broker: SecuredBroker
+    role: str
+    name: str
+    password: str = field(default_factory=password)
+    acls: dict[Right, AclBinding] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.broker.add_user(self.name, self.password)
+        for right in documented(self.role):
+            self.acls[right] = self._allow(right)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return self.broker.scram(self.name, self.password)
+
+    @contextmanager
+    def without(self, right: Right) -> Iterator[None]:
+        self.broker.forbid([self.acls[right]])
+        try:
+            yield
+        finally:
+            self._allow(right)
+
+    def _allow(self, right: Right) -> AclBinding:
+        return self.broker.allow(self.name, right.operation, right.kind, right.name, right.prefixed)
+
+
+@pytest.fixture(scope="module")
+def reader(secured_broker: SecuredBroker) -> User:
+    return User(secured_broker, "backup", f"backup-{secrets.token_hex(3)}")
+
+
+@pytest.fixture(scope="module")
+def writer(secured_broker: SecuredBroker) -> User:
+    return User(secured_broker, "restore", f"restore-{secrets.token_hex(3)}")
+
+
+@pytest.fixture(scope="module")
+def topic(secured_broker: SecuredBroker) -> str:
+    """With the group `shipping-<topic>` on its fifth record."""
+    name = f"orders-{secrets.token_hex(4)}"
+    fill(secured_broker, name)
+    places = [Committed(TopicPartition(name, partition), 5, None, "") for partition in range(2)]
+    assert (
+        Cluster(secured_broker.client(log_level="0"), "source").groups.commit(f"shipping-{name}", places)
+        == ""
+    )
+    return name
+
+
+@pytest.fixture(scope="module")
+def kbackup(
+    reader: User, writer: User, topic: str, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Command:
+    """With one backup, by the reader."""
+    made = command(spark, tmp_path_factory.mktemp("least"), reader.properties, writer.properties)
+    made.must("backup", "-t", topic, "-g", f"shipping-{topic}")
+    return made
+
+
+def test_the_document_lists_rights() -> None:
+    assert Right("describe_configs", "broker", "kafka-cluster", False) in documented("backup")
+    assert Right("delete", "group", "kbackup-restore-", True) in documented("restore")
+    assert {right.operation for right in documented("backup")} == {"read", "describe", "describe_configs"}
+
+
+def test_a_backup_needs_no_more(kbackup: Command, topic: str) -> None:
+    report = kbackup.must("backup", "-t", topic, "-g", f"shipping-{topic}").document
+    assert [w for w in report["warnings"] if "may not" in w or "denied" in w] == []
+    checked = kbackup.must("check", "-t", topic, "-g", f"shipping-{topic}").document
+    assert {step["name"]: step["detail"] for step in checked["steps"] if step["status"] != "ok"} == {}
+
+
+def test_a_restore_needs_no_more(kbackup: Command, secured_broker: SecuredBroker, topic: str) -> None:
+    outcome = restore(kbackup, topic, "new.")
+    assert outcome.code == 0, f"{outcome.err}\n{outcome.document}"
+    restored = f"new.{topic}"
+    assert_restored(
+        read_topic(secured_broker.bootstrap, topic), read_topic(secured_broker.bootstrap, restored)
+    )
+    stand = positions(secured_broker.bootstrap, f"new.shipping-{topic}")
+    assert {tp: at.offset for tp, at in stand.items()} == {(restored, 0): 5, (restored, 1): 5}
+    left = AdminClient(secured_broker.client(log_level=0)).list_consumer_groups().result(60).valid
+    assert not [group.group_id for group in left if group.group_id.startswith("kbackup-restore-")]
+    checked = kbackup.must("check", "-t", topic, "--target").document
+    assert {step["name"]: step["detail"] for step in checked["steps"] if step["status"] != "ok"} == {}
+
+
+def restore(kbackup: Command, topic: str, prefix: str) -> Outcome:
+    group = f"shipping-{topic}"
+    return kbackup(
+        "restore", kbackup.archive, "--map-regex", f"^={prefix}", "--map-group", f"{group}={prefix}{group}"
+    )
+
+
+def steps(outcome: Outcome) -> dict[str, Any]:
+    return {step["name"]: step for step in outcome.document["steps"]}
+
+
+LACKED_BY_A_BACKUP = [
+    (Right("read", "topic", "*", False), "source: topics", "none of 0 selected"),
+    (Right("describe_configs", "topic", "*", False), "source: configs", "DescribeConfigs on the topic"),
+    (Right("describe", "group", "*", False), "source: groups", "Describe on the group"),
+    (Right("describe_configs", "group", "*", False), "source: settings", "group configs: "),
+    (Right("describe", "broker", "kafka-cluster", False), "source: settings", "ACLs: "),
+    (
+        Right("describe_configs", "broker", "kafka-cluster", False),
+        "source: settings",
+        "dynamic broker configs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("missing", "step", "said"), LACKED_BY_A_BACKUP, ids=str)
+def test_check_names_the_right_that_a_backup_lacks(
+    missing: Right, step: str, said: str, reader: User, kbackup: Command, topic: str
+) -> None:
+    with reader.without(missing):
+        told = steps(kbackup("check", "-t", topic, "-g", f"shipping-{topic}"))
+    assert told[step]["status"] in ("failed", "warning")
+    assert said in told[step]["detail"]
+    assert told[step]["hint"]
+
+
+LACKED_BY_A_RESTORE = [
+    (Right("create", "topic", "*", False), 1, "Create on the cluster, or on topics of that name"),
+    (Right("write", "topic", "*", False), 14, "Write on the topic"),
+    (Right("read", "topic", "*", False), 14, "Read on the topic"),
+    (Right("describe_configs", "topic", "*", False), 14, "DescribeConfigs on the topic"),
+    (Right("read", "group", "*", False), 14, "Read on groups that begin with kbackup-"),
+    (Right("delete", "group", "kbackup-restore-", True), 0, "Delete on the group"),
+    (Right("write", "transactional_id", "kbackup-", True), 14, "Write on transactional ids"),
+    (Right("describe_configs", "broker", "kafka-cluster", False), 14, "DescribeConfigs on the cluster"),
+]
+
+
+@pytest.mark.parametrize(("missing", "code", "said"), LACKED_BY_A_RESTORE, ids=str)
+def test_a_restore_names_the_right_that_it_lacks(
+    missing: Right, code: int, said: str, writer: User, kbackup: Command, topic: str
+) -> None:
+    prefix = f"{secrets.token_hex(3)}."
+    if (missing.operation, missing.kind) == ("describe_configs", "topic"):
+        writer.broker.create_topic(prefix + topic, 2)  # those of a topic that is there are looked at
+    with writer.without(missing):
+        outcome = restore(kbackup, topic, prefix)
+    assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
+    assert said in str(outcome.document)
+    assert "Traceback" not in outcome.err
+
+
+def test_every_documented_right_is_tried() -> None:
+    assert {right for right, *_ in LACKED_BY_A_BACKUP} == set(documented("backup"))
+    assert {right for right, *_ in LACKED_BY_A_RESTORE} == set(documented("restore"))
