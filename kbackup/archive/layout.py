@@ -15,6 +15,7 @@ RESTORES = "restores/"
 DRILLS = "drills/"
 CHECKPOINTS = "checkpoints/"
 SCRATCH = "check/"
+KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
 
 INTENT = "intent.json"
 MANIFEST = "manifest.json"

@@ -116,6 +116,7 @@ def test_nothing_is_stored_in_the_clear(place: Place, tmp_path: Path) -> None:
 def test_what_stays_in_the_clear(place: Place) -> None:
     assert PLAIN == (layout.ARCHIVE, layout.LOCK)
     assert PLAIN_FOLDER == layout.SCRATCH
+    assert layout.KEYS == KEYS
     for key in (*PLAIN, PLAIN_FOLDER + "some/probe"):
         etag = place.store.put_new(key, MARKER)
         assert place.inner.get_with_etag(key) == (MARKER, etag)
