@@ -27,6 +27,7 @@ from kbackup.archive.models import (
     now,
 )
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import Starts
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
@@ -105,6 +106,7 @@ def refresh_derived(
     touched: Iterable[tuple[str, int, int]] | None = None,
     parent: Manifest | None = None,
     check: Callable[[], None] = lambda: None,
+    starts: Starts | None = None,
 ) -> None:
     """Write the partition indexes and group offset files that follow from the newest restore point, and a checkpoint
     where it is time for one.
@@ -113,10 +115,10 @@ def refresh_derived(
 
     `touched` names (topic, incarnation, partition) whose index changed; None writes all, as after a crash.
     Group files are written for every topic that this restore point captured, but for those that are as `parent`
-    left them.
+    left them. `starts` are those of `manifest`; where they are not known yet, every segment table is read.
     """
     wanted = None if touched is None else set(touched)
-    files = partition_indexes(manifest.topics, archive.starts(manifest), wanted)
+    files = partition_indexes(manifest.topics, archive.starts(manifest) if starts is None else starts, wanted)
     before = {} if parent is None else _groups_of(archive, parent)
     files |= {key: data for key, data in _groups_of(archive, manifest).items() if before.get(key) != data}
 

@@ -272,11 +272,17 @@ class Archive:
         return pa.concat_tables([FOLDED.empty_table(), *tables])
 
     def forget(self) -> None:
-        """Look again at what is there (after a commit, or after taking the lease); a checkpoint stays true."""
+        """Look again at what is there (after a commit, or after taking the lease); a checkpoint stays true, and what it
+        stands for is not kept: whoever commits all the time would keep ever more."""
         for name in ("runs", "closed", "restore_points"):
             self.__dict__.pop(name, None)
-        if self.__dict__.get("covered") is None:
+        covered: Covered | None = self.__dict__.get("covered")
+        if covered is None:
             self.__dict__.pop("covered", None)
+            return
+        for kept in (self._manifests, self._segments):
+            for seq in [seq for seq in kept if seq < covered.seq]:
+                del kept[seq]
 
 
 def open_archive(store: Store) -> Archive:

@@ -74,7 +74,7 @@ def refresh(run: Run, phases: Phases) -> None:
                 run.starts = run.archive.starts(manifest)
             else:
                 run.starts = with_segments(run.starts, run.added)
-            refresh_derived(run.archive, manifest, touched, run.refreshed, run.lease.check)
+            refresh_derived(run.archive, manifest, touched, run.refreshed, run.lease.check, run.starts)
     except KbackupError as error:
         raise type(error)(
             f"restore point {manifest.seq} is committed, but not all derived files are refreshed: {error.message}",
