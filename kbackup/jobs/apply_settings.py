@@ -10,9 +10,10 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, USERS, Settings, capture_settings
 from kbackup.jobs.restore_plan import RestorePlan
-from kbackup.jobs.settings_plan import Names, SettingsReport, Target, acl_words, plan_settings
+from kbackup.jobs.settings_acls import Names, acl_words
+from kbackup.jobs.settings_plan import SettingsReport, Target, plan_settings
 from kbackup.kafka.admin import Cluster
-from kbackup.kafka.security_admin import AclRule, Untold
+from kbackup.kafka.security_types import AclRule, Untold
 from kbackup.store.base import Store
 
 _ACLS_AT_ONCE = 500

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, NotCarried, ScramUser
-from kbackup.kafka.security_admin import AclRule, SecurityAdmin, Setting, Untold
+from kbackup.kafka.security_admin import SecurityAdmin
+from kbackup.kafka.security_types import AclRule, Setting, Untold
 
 T = TypeVar("T")
 M = TypeVar("M")

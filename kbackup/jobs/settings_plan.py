@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, Part, ScramUser
+from kbackup.jobs.settings_acls import LeftOut, Names, denials_first, kept_patterns, map_acls
 
 HOST_SPECIFIC = re.compile(
     r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>
@@ -34,11 +35,6 @@ class ConfigChange(Part, frozen=True, kw_only=True):
     after: str
 
 
-class LeftOut(Part, frozen=True, kw_only=True):
-    what: str
-    why: str
-
-
 class SettingsReport(Part, frozen=True, kw_only=True):
     """What was done of `--with`; in a plan, what is to be done. `missing` are those that were asked for and are not
     there afterwards, `not_carried` those that no restore applies."""
@@ -48,20 +44,6 @@ class SettingsReport(Part, frozen=True, kw_only=True):
     not_carried: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What topics and groups are called on the target, by their old names. `left_out` are topics that the restore point
-    has and that are not restored."""
-
-    topics: Mapping[str, str]
-    left_out: Set[str]
-    groups: Mapping[str, str]
-
-    @property
-    def renamed(self) -> bool:
-        return any(old != new for names in (self.topics, self.groups) for old, new in names.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +67,9 @@ def plan_settings(wanted: Iterable[str], archived: Metadata, names: Names, targe
     missing: list[str] = []
     if "acls" in wanted:
         mapped, not_restored = map_acls(archived.acls or (), names)
-        acls = tuple(sorted(mapped - {*target.acls}, key=_denials_first))
+        acls = tuple(sorted(mapped - {*target.acls}, key=denials_first))
         left += not_restored
-        warnings += _patterns(archived.acls or (), names)
+        warnings += kept_patterns(archived.acls or (), names)
     if "configs" in wanted:
         brokers, of_hosts = _broker_configs(archived.broker_configs or (), target)
         groups, others = _group_configs(archived.group_configs or (), names, target)
@@ -99,58 +81,6 @@ def plan_settings(wanted: Iterable[str], archived: Metadata, names: Names, targe
     return SettingsReport(
         acls=acls, configs=configs, not_carried=tuple(left), warnings=tuple(warnings), missing=tuple(missing)
     )
-
-
-def acl_words(acl: Acl) -> str:
-    return (
-        f"{acl.permission} {acl.operation} for {acl.principal} from {acl.host} "
-        f"on {acl.resource} {acl.name} ({acl.pattern})"
-    )
-
-
-def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[LeftOut]]:
-    """ACLs under the target's names; and those of topics that are not restored. One for a name that the archive doesn't
-    know is kept as it is: it waits for a topic that may come."""
-    found: set[Acl] = set()
-    left: list[LeftOut] = []
-    for acl in acls:
-        if acl.pattern != "literal" or acl.name == "*":
-            found.add(acl)
-        elif acl.resource == "topic" and acl.name in names.left_out:
-            left.append(LeftOut(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
-        elif acl.resource == "topic":
-            found.add(_named(acl, names.topics.get(acl.name, acl.name)))
-        elif acl.resource == "group":
-            found.add(_named(acl, names.groups.get(acl.name, acl.name)))
-        else:
-            found.add(acl)
-    return found, left
-
-
-def _named(acl: Acl, name: str) -> Acl:
-    fields = {field: getattr(acl, field) for field in acl.__struct_fields__}
-    return Acl(**fields | {"name": name})
-
-
-def _denials_first(acl: Acl) -> tuple[object, ...]:
-    fields = (acl.resource, acl.name, acl.pattern, acl.principal, acl.host, acl.operation)
-    return acl.permission != "deny", fields
-
-
-def _patterns(acls: Iterable[Acl], names: Names) -> list[str]:
-    if not names.renamed:
-        return []
-    kept = sorted(
-        {
-            f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
-            for acl in acls
-            if acl.resource in ("topic", "group") and (acl.pattern != "literal" or acl.name == "*")
-        }
-    )
-    return [
-        f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
-        for pattern in kept
-    ]
 
 
 def _broker_configs(

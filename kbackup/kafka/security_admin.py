@@ -15,12 +15,10 @@ from __future__ import annotations
 import concurrent.futures
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (
-    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -34,9 +32,16 @@ from confluent_kafka.admin import (
 )
 
 from kbackup.kafka.client import TIMEOUT, Connection
-
-Reason = Literal["not there", "not supported", "denied", "failed"]
-"""The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
+from kbackup.kafka.security_types import (
+    AclRule,
+    Credential,
+    Reason,
+    Setting,
+    Untold,
+    acl_words,
+    binding_of,
+    rule_of,
+)
 
 _BATCH = 1000  # groups in one request
 _REASONS: dict[int, Reason] = {
@@ -47,45 +52,6 @@ _REASONS: dict[int, Reason] = {
     KafkaError.UNSUPPORTED_VERSION: "not supported",
     KafkaError.INVALID_REQUEST: "not supported",
 }
-_CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker
-
-
-@dataclass(frozen=True, slots=True)
-class Untold:
-    """A cluster's answer that holds nothing."""
-
-    reason: Reason
-    why: str
-
-
-class AclRule(NamedTuple):
-    """In Kafka's own words, in lower case: `resource` is topic, group, cluster or transactional_id, `pattern`
-    literal or prefixed."""
-
-    resource: str
-    name: str
-    pattern: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-
-class Credential(NamedTuple):
-    """`mechanism` as clients call it: SCRAM-SHA-512."""
-
-    user: str
-    mechanism: str
-    iterations: int
-
-
-class Setting(NamedTuple):
-    """A config that was set on a broker or a group. `owner` is the broker's id or the group; '' is the cluster-wide
-    default of brokers. `value` is None where it is sensitive: brokers never tell."""
-
-    owner: str
-    name: str
-    value: str | None
 
 
 class SecurityAdmin:
@@ -115,9 +81,9 @@ class SecurityAdmin:
             return found
         if not found and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
             return Untold("not there", f"{self.connection.address} has no authorizer")
-        rules = sorted(_rule(binding) for binding in found)
+        rules = sorted(rule_of(binding) for binding in found)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
-        return [r for r in rules if r not in set(strange)], [_words(r) for r in strange]
+        return [r for r in rules if r not in set(strange)], [acl_words(r) for r in strange]
 
     def users(self) -> list[Credential] | Untold:
         """Each SCRAM credential there is; its secret stays with the broker."""
@@ -183,10 +149,10 @@ class SecurityAdmin:
         """Make each; '' or why it was refused."""
         if not rules:
             return {}
-        bindings = {_binding(rule): rule for rule in rules}
+        bindings = {binding_of(rule): rule for rule in rules}
         futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
         return {
-            bindings[binding]: _refusal(self._ask(future, f"creating an ACL {_words(bindings[binding])}"))
+            bindings[binding]: _refusal(self._ask(future, f"creating an ACL {acl_words(bindings[binding])}"))
             for binding, future in futures.items()
         }
 
@@ -247,39 +213,3 @@ def _refusal(answer: object) -> str:
 
 def _by_name(setting: Setting) -> tuple[str, str]:
     return setting.owner, setting.name
-
-
-def _rule(binding: AclBinding) -> AclRule:
-    resource = _word(binding.restype)
-    return AclRule(
-        _CLUSTER if resource == "broker" else resource,
-        binding.name,
-        _word(binding.resource_pattern_type),
-        binding.principal,
-        binding.host,
-        _word(binding.operation),
-        _word(binding.permission_type),
-    )
-
-
-def _binding(rule: AclRule) -> AclBinding:
-    return AclBinding(
-        "broker" if rule.resource == _CLUSTER else rule.resource,
-        rule.name,
-        rule.pattern,
-        rule.principal,
-        rule.host,
-        rule.operation,
-        rule.permission,
-    )
-
-
-def _words(rule: AclRule) -> str:
-    return (
-        f"{rule.permission} {rule.operation} for {rule.principal} from {rule.host} "
-        f"on {rule.resource} {rule.name} ({rule.pattern})"
-    )
-
-
-def _word(kind: Any) -> str:
-    return str(kind.name).lower()

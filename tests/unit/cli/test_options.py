@@ -131,3 +131,15 @@ def test_help_comes_from_the_table_of_keys() -> None:
     assert "--compression [none|zstd]" in text
     assert "--map NAME=VALUE" in text
     assert "--transactions / --no-transactions" in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--settings", "acls,users"), ("--settings", "acls", "--settings", "users")]
+)
+def test_words_of_a_choice_may_be_given_at_once(arguments: tuple[str, ...]) -> None:
+    assert loaded(*arguments, target=True).config.restore.settings == ("acls", "users")
+
+
+def test_words_that_are_no_choice() -> None:
+    with pytest.raises(UsageError, match="is not a list of acls, configs, users"):
+        loaded("--settings", "acls,quotas", target=True)

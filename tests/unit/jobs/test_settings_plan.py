@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, ScramUser
-from kbackup.jobs.settings_plan import (
-    HOST_SPECIFIC,
-    ConfigChange,
-    LeftOut,
-    Names,
-    SettingsReport,
-    Target,
-    map_acls,
-    plan_settings,
-)
+from kbackup.jobs.settings_acls import LeftOut, Names, map_acls
+from kbackup.jobs.settings_plan import HOST_SPECIFIC, ConfigChange, SettingsReport, Target, plan_settings
 
 SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
 RENAMED = Names(

@@ -1,0 +1,209 @@
+"""What a cluster tells of its settings, or does not, as a restore point has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from kbackup.archive.models import BrokerConfig, GroupConfig, Metadata, ScramUser
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.apply_settings import apply_settings, compare_settings
+from kbackup.jobs.capture_settings import capture_settings, settings_warnings
+from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.settings_plan import ConfigChange, SettingsReport
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.security_admin import SecurityAdmin
+from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
+from kbackup.store import open_store
+from tests.archives import make_archive
+
+READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
+DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
+NEVER = {
+    "client quotas",
+    "delegation tokens",
+    "client metrics subscriptions",
+    "finalized features",
+    "secrets of SCRAM users",
+}
+
+
+@dataclass
+class Told:
+    """A cluster's answers; it refuses what is in `refuses`."""
+
+    told_acls: Any = field(default_factory=lambda: ([READ], []))
+    told_users: Any = field(default_factory=list)
+    told_configs: Any = field(default_factory=list)
+    told_group_configs: Any = field(default_factory=list)
+    refuses: tuple[object, ...] = ()
+    done: list[object] = field(default_factory=list)
+
+    def acls(self) -> Any:
+        return self.told_acls
+
+    def users(self) -> Any:
+        return self.told_users
+
+    def brokers(self) -> Any:
+        return [1]
+
+    def broker_configs(self) -> Any:
+        return self.told_configs
+
+    def group_configs(self, groups: Any) -> Any:
+        return self.told_group_configs
+
+    def create_acls(self, rules: list[AclRule]) -> dict[AclRule, str]:
+        return {rule: self._do(rule) for rule in rules}
+
+    def set_broker_config(self, broker: str, name: str, value: str) -> str:
+        return self._do((broker, name, value))
+
+    def set_group_config(self, group: str, name: str, value: str) -> str:
+        return self._do((group, name, value))
+
+    def _do(self, what: object) -> str:
+        if what in self.refuses:
+            return "no"
+        self.done.append(what)
+        return ""
+
+
+def captured(told: Told) -> Metadata:
+    found = capture_settings(cast(SecurityAdmin, told), ["billing"])
+    return Metadata(
+        captured_at="now",
+        cluster_id="source",
+        brokers=1,
+        topics=(),
+        acls=found.acls,
+        scram_users=found.scram_users,
+        broker_configs=found.broker_configs,
+        group_configs=found.group_configs,
+        not_carried=found.not_carried,
+    )
+
+
+def test_everything_that_is_told() -> None:
+    told = Told(
+        told_users=[Credential("a", "SCRAM-SHA-512", 4096)],
+        told_configs=[Setting("", "log.retention.ms", "1"), Setting("12", "ssl.keystore.password", None)],
+        told_group_configs=[Setting("billing", "consumer.session.timeout.ms", "45000")],
+    )
+    found = captured(told)
+    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in found.acls or ()] == [READ]
+    assert found.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
+    assert found.broker_configs == (
+        BrokerConfig(broker=None, name="log.retention.ms", value="1"),
+        BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
+    )
+    assert found.group_configs == (
+        GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
+    )
+    assert {n.what for n in found.not_carried} == NEVER
+    assert settings_warnings(found) == []
+
+
+def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
+    found = captured(Told(told_acls=Untold("not there", "no authorizer")))
+    assert found.acls == ()
+    assert [(n.what, n.reason) for n in found.not_carried if n.what not in NEVER] == [("ACLs", "not there")]
+    assert settings_warnings(found) == []
+
+
+def test_what_is_denied_is_one_warning() -> None:
+    no = Untold("denied", "it takes more")
+    found = captured(Told(told_acls=no, told_users=no, told_configs=no))
+    assert (found.acls, found.scram_users, found.broker_configs, found.group_configs) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert settings_warnings(found) == [
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, dynamic broker configs"
+    ]
+
+
+def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
+    found = captured(
+        Told(told_users=Untold("failed", "timed out"), told_group_configs=Untold("not supported", "old"))
+    )
+    assert settings_warnings(found) == ["SCRAM users are not in this restore point: timed out"]
+    assert found.group_configs is None
+
+
+def test_acls_that_the_client_library_does_not_know_are_named() -> None:
+    found = captured(Told(told_acls=([READ], ["allow unknown for User:a from * on unknown x (literal)"])))
+    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
+        n.what for n in found.not_carried
+    }
+
+
+def cluster(told: Told) -> Cluster:
+    @dataclass
+    class Stand:
+        security: Told
+        connection: Any
+
+    @dataclass
+    class Connected:
+        address: str
+        properties: dict[str, str]
+
+    return cast(Cluster, Stand(told, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
+
+
+def plan(*settings: str, point: int = 2) -> RestorePlan:
+    return RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=point,
+        target_cluster_id="target",
+        created_at="now",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=(),
+        units=(),
+        groups=(),
+        settings=settings,  # type: ignore[arg-type]  # as it comes from a file
+    )
+
+
+def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
+    assert compare_settings(open_store(str(tmp_path)), plan(), cluster(Told())) is None
+    assert apply_settings(cluster(Told()), None) is None
+
+
+@pytest.mark.parametrize("part", ["acls", "configs", "users"])
+def test_an_older_restore_point_is_refused(part: str, tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    make_archive(store)
+    with pytest.raises(RefusedError, match=r"restore point 2 does not tell its .*older version"):
+        compare_settings(store, plan(part), cluster(Told()))
+
+
+def test_a_folder_of_the_java_tool_has_none(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="holds no settings"):
+        compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(Told()))
+
+
+def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
+    set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
+    refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
+    acls = captured(Told(told_acls=([DENY, READ], []))).acls or ()
+    told = Told(refuses=(READ, ("g", "x", "2")))
+    planned = SettingsReport(acls=acls, configs=(set_, refused), missing=("a user",))
+    done = apply_settings(cluster(told), planned)
+    assert done is not None
+    assert told.done == [DENY, ("1", "num.io.threads", "4")]
+    assert (done.acls, done.configs) == (acls[:1], (set_,))
+    assert done.missing == (
+        "a user",
+        "ACL allow read for User:a from * on topic orders (literal) was not made: no",
+        "config x of group g was not set: no",
+    )
