@@ -18,6 +18,8 @@ from kbackup.jobs.restore_plan import RestorePlan
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
+from tests.integration.test_restore import AS_THEY_ARE
+from tests.integration.zoo import Zoo
 from tests.kafka_raw import NO_TIMESTAMP, raw_produce
 from tests.kafka_raw import Record as RawRecord
 from tests.truth import (
@@ -266,3 +268,23 @@ def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup:
     planned = kbackup.restore(history.archive, "--backup", "1", *_arguments(history, "one."), "--dry-run")
     assert _names(planned) == [history.topic(name) for name in ("again", "events", "gone")]
     assert planned["choice"] is None
+
+
+def test_compacted_stamped_and_odd_records_and_transactions(zoo: Zoo, kbackup: Kbackup) -> None:
+    """Bounds that are timestamps of records: both are included. `stamped` has the broker's own times, far later."""
+    low, high = 1_600_000_000_001, 1_700_000_060_000
+    names = ["compacted", "ledger", "odd", "overtaken", "reborn", "stamped", "trimmed"]
+    named = [argument for name in names for argument in ("-t", zoo.topic(name))]
+    bounds = ["--from-time", str(low), "--to-time", str(high), "--map-regex=^=cut.", "--no-groups"]
+    report = kbackup.restore(zoo.archive, *named, *bounds, *AS_THEY_ARE)
+    compared = {}
+    for name in names:
+        held = zoo.held(name, 1 if name == "reborn" else 3)
+        wanted = _cut(held, lambda _, r: _in_time(r, low, high))
+        assert_restored(wanted, read_topic(zoo.broker.bootstrap, f"cut.{zoo.topic(name)}"))
+        compared[name] = sum(map(len, held.values())) - sum(map(len, wanted.values()))
+    assert [name for name in names if not compared[name]] == ["ledger", "overtaken", "reborn", "trimmed"]
+    assert compared["stamped"] == 21
+    assert (report["choice"]["as_of"], report["choice"]["groups_as_of"]) == (None, None)
+    (anew,) = report["choice"]["left_out"]
+    assert f"topic {zoo.topic('reborn')} was " in anew

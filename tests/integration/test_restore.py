@@ -124,6 +124,19 @@ def test_topics_are_made_as_archived_but_for_what_was_asked(latest: Restored) ->
     assert _configs(latest.zoo.broker, latest.topic("big"))["max.message.bytes"] == str(6 << 20)
 
 
+def test_older_restore_point_has_the_topics_and_configs_of_then(latest: Restored, oldest: Restored) -> None:
+    """One of them is gone since, one was made anew, one has got partitions and another config, one came later."""
+    zoo = oldest.zoo
+    assert {t["source"]: (t["target"], t["partitions"]) for t in oldest.report["topics"]} == {
+        zoo.topic(name): (oldest.topic(name), len(zoo.held(name, 1))) for name in FIRST
+    }
+    assert zoo.topic("late") not in {t["source"] for t in oldest.report["topics"]}
+    assert len(zoo.held("growing", 1)) < len(zoo.held("growing", 3))
+    name = "max.message.bytes"
+    assert _configs(zoo.broker, latest.topic("growing"))[name] == "2000000"
+    assert _configs(zoo.broker, oldest.topic("growing"))[name] != "2000000"
+
+
 def _configs(broker: Broker, topic: str) -> dict[str, str]:
     admin, resource = AdminClient(broker.client()), ConfigResource(ConfigResource.Type.TOPIC, topic)
     (future,) = admin.describe_configs([resource]).values()

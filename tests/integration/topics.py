@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewPartitions
 
 from scripts.dev.kafka import Broker
@@ -107,6 +107,13 @@ def _leads(broker: Broker, topic: str, partitions: int) -> bool:
         return len(log_ends(broker.bootstrap, topic)) == partitions
     except KafkaException:
         return False
+
+
+def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient(broker.client())
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def wait_until(true: Callable[[], bool], patience: float = 60) -> None:

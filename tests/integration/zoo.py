@@ -124,6 +124,7 @@ def _change(zoo: Zoo, unfinished: Producer) -> None:
     topics.aborted(broker, topic("ledger"), 2, topics.numbered(6, "never"))
     topics.produce(broker, topic("long"), 0, topics.numbered(200, "later"))
     topics.add_partitions(broker, topic("growing"), 4)
+    topics.set_config(broker, topic("growing"), "max.message.bytes", "2000000")
     topics.produce(broker, topic("growing"), 0, topics.numbered(5, "later"))
     topics.produce(broker, topic("growing"), 2, topics.numbered(8, "new"))
     topics.delete_topic(broker, topic("reborn"))
