@@ -17,7 +17,9 @@ from kbackup.errors import EXIT_OK, KbackupError
 
 if TYPE_CHECKING:
     from kbackup.archive.models import TopicState
+    from kbackup.jobs.against_report import AgainstReport
     from kbackup.jobs.backup_run import BackupReport
+    from kbackup.jobs.drill_report import DrillReport
     from kbackup.jobs.restore_report import RestoreReport
     from kbackup.jobs.verify import VerifyReport
 
@@ -45,7 +47,7 @@ METRICS: dict[str, Metric] = {
         "counter", "Errors that ended a run or a round, by class and exit code.", ("error", "exit_code")
     ),
     "kbackup_retries_total": Metric("counter", "Rounds of --follow that are tried again after an error."),
-    "kbackup_records_total": Metric("counter", "Records archived, restored or verified."),
+    "kbackup_records_total": Metric("counter", "Records archived, restored, verified or compared."),
     "kbackup_bytes_total": Metric("counter", "Their bytes in the documented encoding."),
     "kbackup_stored_bytes_total": Metric("counter", "Bytes of the segments as they are stored."),
     "kbackup_segments_total": Metric("counter", "Segments archived or verified."),
@@ -68,7 +70,8 @@ METRICS: dict[str, Metric] = {
     "kbackup_groups": Metric("gauge", "Consumer groups in it."),
     "kbackup_losses_total": Metric("counter", "Losses found: records that can never be archived.", ("kind",)),
     "kbackup_lost_offsets_total": Metric("counter", "Offsets in them, as far as that is known."),
-    "kbackup_findings": Metric("gauge", "What a verification found to be wrong."),
+    "kbackup_findings": Metric("gauge", "What a verification, a comparison or a drill found to be wrong."),
+    "kbackup_missing": Metric("gauge", "What a restore was asked for and could not do."),
 }
 """Every metric there is; `infra/docs/metrics.md` lists them."""
 
@@ -200,10 +203,23 @@ def restored(report: RestoreReport) -> None:
     counted.add("kbackup_bytes_total", report.bytes)
     counted.put("kbackup_topics", len(report.topics))
     counted.put("kbackup_groups", len(report.groups))
+    counted.put("kbackup_missing", len(report.missing))
 
 
 def verified(report: VerifyReport) -> None:
     counted.add("kbackup_records_total", report.read_records)
     counted.add("kbackup_bytes_total", report.read_bytes)
     counted.add("kbackup_segments_total", report.segments)
+    counted.put("kbackup_findings", len(report.findings))
+
+
+def compared(report: AgainstReport) -> None:
+    counted.add("kbackup_records_total", report.records)
+    counted.add("kbackup_bytes_total", report.bytes)
+    counted.put("kbackup_findings", len(report.findings))
+
+
+def drilled(report: DrillReport) -> None:
+    counted.add("kbackup_records_total", report.restored_records)
+    counted.add("kbackup_bytes_total", report.restored_bytes)
     counted.put("kbackup_findings", len(report.findings))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from kbackup import metrics
 from kbackup.cli.against import selection_options, show_against, show_option, state_store
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.listener import ShownProgress
@@ -79,6 +80,7 @@ def command(
 
         asked = Drill(config.restore, prefix, keep, on_source, show)
         report = drill(asked, config.target, store, state, session, shown, publish)
+    metrics.drilled(report)
     _show(report, reporter)
     reporter.document(report)
     if report.error is not None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup import metrics
 from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size, plural
@@ -79,6 +80,7 @@ def command(frame: Frame, dry_run: bool) -> int:
         job = config.restore, config.target, store, state, session, shown
         report = restore(*job, dry_run, show_plan, show_with)
     if not dry_run:
+        metrics.restored(report)
         _show_report(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
+from kbackup import metrics
 from kbackup.cli.against import against_options, choices_given, show_against, state_store
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size
@@ -62,6 +63,7 @@ def command(
     store = archive_store(frame)
     with spark_session(frame.config) as session, ShownProgress(reporter) as shown:
         report = verify(store, backup, quick, session, shown)
+    metrics.verified(report)
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
 
@@ -79,6 +81,7 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
         asked = Asked("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
         report = verify_against(asked, cluster, store, state_store(frame, store), session, shown)
+    metrics.compared(report)
     show_against(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.findings else EXIT_OK
