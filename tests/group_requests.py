@@ -1,7 +1,8 @@
 """Group requests made by hand, for what client libraries won't send: members of share and streams groups, and commits
 with any bytes as group id and metadata.
 
-Source of the bytes: Kafka's message definitions: OffsetCommit 7, ShareGroupHeartbeat 1 and StreamsGroupHeartbeat 0.
+Source of the bytes: Kafka's message definitions: OffsetCommit 7, DeleteGroups 0, ShareGroupHeartbeat 1 and
+StreamsGroupHeartbeat 0.
 All go to the first broker, which has to be the groups' coordinator.
 """
 
@@ -11,13 +12,16 @@ import socket
 import struct
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 _FIND_COORDINATOR = (10, 0)
 _OFFSET_COMMIT, _SHARE_HEARTBEAT, _STREAMS_HEARTBEAT = (8, 7), (76, 1), (88, 0)
 _COORDINATOR_NOT_READY = {14, 15, 16}
 _PATIENCE = 30.0  # s
+_DELETE_GROUPS = (42, 0)
+_JOIN, _LEAVE = 0, -1  # member epochs
 _TAGS, _NULL = b"\0", b"\0"
 
 
@@ -37,27 +41,56 @@ def raw_commit(bootstrap: str, group: bytes, commit: RawCommit) -> int:
     return _until_ready(bootstrap, *_OFFSET_COMMIT, body, flexible=False)
 
 
-def join_share_group(bootstrap: str, group: str, topic: str) -> None:
-    """A member that joins and then says nothing more."""
-    body = _compact(group) + _compact(str(uuid.uuid4())) + struct.pack(">i", 0) + _NULL
-    _heartbeat(bootstrap, *_SHARE_HEARTBEAT, body + _array([_compact(topic)]) + _TAGS)
+def raw_delete(bootstrap: str, group: bytes) -> int:
+    """Delete a group of any kind; returns the broker's error code."""
+    return _until_ready(bootstrap, *_DELETE_GROUPS, struct.pack(">i", 1) + _text(group), flexible=False)
 
 
-def join_streams_group(bootstrap: str, group: str, topic: str) -> None:
-    """The same for a topology that only reads `topic`."""
+@contextmanager
+def share_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """A member of a share group, which is deleted at the end."""
+
+    def heartbeat(epoch: int) -> None:
+        body = _compact(group) + _compact(member) + struct.pack(">i", epoch) + _NULL
+        _heartbeat(bootstrap, *_SHARE_HEARTBEAT, body + _array([_compact(topic)]) + _TAGS)
+
+    member = str(uuid.uuid4())
+    with _joined(bootstrap, group, heartbeat):
+        yield
+
+
+@contextmanager
+def streams_member(bootstrap: str, group: str, topic: str) -> Iterator[None]:
+    """The same of a streams group whose topology only reads `topic`."""
     none = _array([])
     subtopology = _compact("0") + _array([_compact(topic)]) + none * 5 + _TAGS
     topology = b"\1" + struct.pack(">i", 1) + _array([subtopology]) + _TAGS
-    body = b"".join(
-        (
-            _compact(group) + _compact(str(uuid.uuid4())) + struct.pack(">ii", 0, 0),
-            _NULL * 2 + struct.pack(">i", 60_000) + topology,
-            none * 3,  # tasks
-            _compact("process") + b"\xff" + none,  # no endpoint, no tags
-            _NULL * 2 + b"\0" + _TAGS,
+
+    def heartbeat(epoch: int) -> None:
+        body = b"".join(
+            (
+                _compact(group) + _compact(member) + struct.pack(">ii", epoch, 0),
+                _NULL * 2 + struct.pack(">i", 60_000) + (topology if epoch == 0 else b"\xff"),
+                none * 3,  # tasks
+                _compact("process") + b"\xff" + none,  # no endpoint, no tags
+                _NULL * 2 + b"\0" + _TAGS,
+            )
         )
-    )
-    _heartbeat(bootstrap, *_STREAMS_HEARTBEAT, body)
+        _heartbeat(bootstrap, *_STREAMS_HEARTBEAT, body)
+
+    member = str(uuid.uuid4())
+    with _joined(bootstrap, group, heartbeat):
+        yield
+
+
+@contextmanager
+def _joined(bootstrap: str, group: str, heartbeat: Callable[[int], None]) -> Iterator[None]:
+    heartbeat(_JOIN)
+    try:
+        yield
+    finally:
+        heartbeat(_LEAVE)
+        assert raw_delete(bootstrap, group.encode()) == 0
 
 
 def _heartbeat(bootstrap: str, api: int, version: int, body: bytes) -> None:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kbackup.archive.models import Group, GroupOffset, Groups, Manifest, Metadata, TopicMetadata, now
+from kbackup.archive.models import Group, Groups, Manifest, Metadata, TopicMetadata, now
 from kbackup.errors import ClusterError, UsageError
 from kbackup.jobs.capture_settings import capture_settings
+from kbackup.jobs.groups_before import as_stored
 from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.select import Selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
+from kbackup.kafka.group_admin import OTHER
 from kbackup.types import TopicPartition
 
 _OWN_GROUPS = ("kbackup-restore-", "kbackup-backup-")
+_WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
+_NO_OFFSETS = (
+    "it is of another kind than consumer groups and has no committed offsets; "
+    "share groups keep their positions where the client library can't read them"
+)
 
 
 def discover(
@@ -47,29 +54,26 @@ def check_same_topics(cluster: Cluster, plan: Plan) -> None:
 
 
 def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
-    """Every selected group's committed offsets of `topics`."""
-    listed, failed_brokers = cluster.groups.listed()
-    wanted = {
-        g.group: g for g in listed if selection.matches(g.group) and not g.group.startswith(_OWN_GROUPS)
-    }
-    committed, failed = cluster.groups.committed(sorted(wanted))
-    failed |= {f"(listing {number})": why for number, why in enumerate(failed_brokers, 1)}
+    """Every selected group's committed offsets of `topics`; and why others could not be told."""
+
+    def selected(group: str) -> bool:
+        return selection.matches(group) and not group.startswith(_OWN_GROUPS)
+
+    listed, failed = cluster.groups.listed()
+    wanted = {g.group: g for g in listed if selected(g.group)}
+    committed, refused = cluster.groups.committed(sorted(wanted))
+    not_carried = {
+        name: why for name, why in failed.items() if name.startswith("(") or selected(name)
+    } | refused
     found: list[Group] = []
-    for name, offsets in committed.items():
-        of_ours = tuple(
-            GroupOffset(
-                topic=c.tp.topic,
-                partition=c.tp.partition,
-                offset=c.offset,
-                leader_epoch=c.leader_epoch,
-                metadata=c.metadata,
-            )
-            for c in offsets
-            if c.tp.topic in topics
-        )
-        if of_ours:
-            found.append(Group(group=name, type=wanted[name].type, state=wanted[name].state, offsets=of_ours))
-    return Groups(captured_at=now(), groups=tuple(found), not_carried=failed)
+    for name, offsets in sorted(committed.items()):
+        kind = wanted[name].type
+        if kind == OTHER and not offsets:
+            not_carried[name] = _NO_OFFSETS
+        if ours := as_stored(c for c in offsets if c.tp.topic in topics):
+            kind = _WITH_OFFSETS if kind == OTHER else kind
+            found.append(Group(group=name, type=kind, state=wanted[name].state, offsets=ours))
+    return Groups(captured_at=now(), groups=tuple(found), not_carried=not_carried)
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:

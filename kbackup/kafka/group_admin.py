@@ -29,8 +29,16 @@ _GONE = KafkaError.GROUP_ID_NOT_FOUND
 A = TypeVar("A")
 
 
+OTHER = "other"
+"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
+
+_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
+    """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
+
     group: str
     type: str
     state: str
@@ -45,16 +53,27 @@ class GroupAdmin:
         self._admin = admin
         self._calls = GroupCalls(admin, TIMEOUT)
 
-    def listed(self) -> tuple[list[GroupInfo], list[str]]:
-        """The consumer groups, and what brokers said that could not list theirs."""
+    def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
+        """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
+        list theirs have a number for a name."""
+        named, missing = self._calls.names()
         listing = self.connection.result(
             self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
         )
-        found = [
-            GroupInfo(g.group_id, _name(getattr(g, "type", None)), _name(getattr(g, "state", None)))
-            for g in listing.valid
-        ]
-        return sorted(found, key=lambda g: g.group), [str(error) for error in listing.errors or []]
+        said = [*map(str, listing.errors or []), *filter(None, [missing])]
+        failed = {f"(listing {number})": why for number, why in enumerate(said, 1)}
+        found = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
+        for group in named:
+            known = found.get(group.group)
+            if known is None:
+                classic = bool(group.protocol_type)
+                found[group.group] = GroupInfo(
+                    group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
+                )
+            elif known.type == "classic" and group.state == "Dead":
+                failed[group.group] = _NO_SUCH_GROUP
+        listed = [info for name, info in sorted(found.items()) if name not in failed]
+        return listed, failed
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
