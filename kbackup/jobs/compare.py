@@ -164,7 +164,7 @@ class Comparing:
         self._far += 1
         if self._far <= _FAR and (self._search(one, other, "missing") or self._search(other, one, "extra")):
             return
-        some = min(one.fill(_TOGETHER), other.fill(_TOGETHER), _TOGETHER)
+        some = min(one.fill(_TOGETHER, _WINDOW), other.fill(_TOGETHER, _WINDOW), _TOGETHER)
         pairs = [(one.record(n), other.record(n)) for n in range(some)]
         if 2 * sum(a.key == b.key and len(_unlike(a, b)) < 3 for a, b in pairs) >= some:
             for n in range(some):
@@ -177,7 +177,7 @@ class Comparing:
 
     def _search(self, side: Side, other: Side, what: Lone) -> bool:
         """Reads `side` on to where the other one's next records are. Where they are nowhere, it is as it was."""
-        run = min(other.fill(_RUN), _RUN)
+        run = min(other.fill(_RUN, _WINDOW), _RUN)
         wanted, model, at = other.digests(run), other.seen, other.at
         length, stamp = model.ends[at] - model.bodies[at], model.stamps[at]
         back = side.next
