@@ -28,7 +28,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Starts
-from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
+from kbackup.errors import AlreadyExistsError, CorruptError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 
@@ -78,8 +78,15 @@ def seal_unfinished(archive: Archive, owner: str) -> list[Intent]:
 
 
 def read_intent(archive: Archive, seq: int) -> Intent:
+    """`CorruptError` for one that is of another number or archive."""
     key = layout.backup_key(seq, layout.INTENT)
-    return load(Intent, archive.store.get(key), key)
+    intent = load(Intent, archive.store.get(key), key)
+    if (intent.archive_id, intent.seq) != (archive.info.id, seq):
+        raise CorruptError(
+            f"file {key} is of number {intent.seq} of archive {intent.archive_id}",
+            "it was copied from elsewhere",
+        )
+    return intent
 
 
 def put_part(archive: Archive, seq: int, name: str, data: bytes) -> FileSum:

@@ -7,7 +7,9 @@ attempt are numbered; each names the part of the attempt before that it goes on 
 
 from __future__ import annotations
 
+import hashlib
 import io
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -29,6 +31,9 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 _PREVIOUS = b"kbackup.previous"
 _CUT = b"kbackup.cut"
+_KEY = b"kbackup.key"
+_SUM = b"kbackup.sum"
+_NO_SUM = b"sha256:" + b"0" * 64
 
 
 class PartName(NamedTuple):
@@ -99,7 +104,8 @@ def write_part(
 ) -> None:
     """`cut` is what windows selected since the part before."""
     told = {_PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
-    store.put_new(_part_key(restore_id, unit, name), _encode(runs.replace_schema_metadata(told)))
+    key = _part_key(restore_id, unit, name)
+    store.put_new(key, _encode(runs.replace_schema_metadata(told), key))
 
 
 def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> Committed:
@@ -110,12 +116,17 @@ def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) 
             _read_part(store, restore_id, unit, PartName(last.attempt, n)) for n in range(last.number + 1)
         ]
         tables = some + tables
-        last = PartName.parse(some[0].schema.metadata[_PREVIOUS].decode())
+        last = previous_of(some[0])
     cut = NOTHING
     for table in tables:
         cut = cut.plus(_cut(table))
     bare = [t.replace_schema_metadata(None) for t in tables]
     return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+
+
+def previous_of(part: pa.Table) -> PartName | None:
+    """The part of an earlier attempt that the attempt of `part` went on from."""
+    return PartName.parse(part.schema.metadata[_PREVIOUS].decode())
 
 
 def _cut(part: pa.Table) -> Cut:
@@ -129,25 +140,42 @@ def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.T
     return decode(store.get(key), key)
 
 
-def _encode(table: pa.Table) -> bytes:
+def _encode(table: pa.Table, key: str) -> bytes:
+    """The file says where it belongs, and its own sum: nothing else vouches for it."""
+    told = {**(table.schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    pq.write_table(table.replace_schema_metadata(told), sink, compression="zstd")
+    data = sink.getvalue()
+    return data.replace(_NO_SUM, _sum(data), 1)
+
+
+def _sum(data: bytes) -> bytes:
+    return b"sha256:" + hashlib.sha256(data).hexdigest().encode()
 
 
 def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.Table:
     """offsets.parquet, in order of topic, partition and source offset."""
     whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
     whole = whole.sort_by([("topic", "ascending"), ("partition", "ascending"), ("source", "ascending")])
-    store.put(layout.restore_key(restore_id, layout.OFFSETS), _encode(whole))
+    key = layout.restore_key(restore_id, layout.OFFSETS)
+    store.put(key, _encode(whole, key))
     return whole
 
 
 def decode(data: bytes, name: str) -> pa.Table:
+    """The map or the part that belongs under the key `name`; `CorruptError` for anything else, before it is parsed."""
+    sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
+    if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
+        raise CorruptError(
+            f"file {name} does not match its own checksum", "it was changed after it was written"
+        )
     try:
         table = pq.read_table(io.BytesIO(data))
     except (pa.ArrowException, OSError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
     if table.schema.names != SCHEMA.names:
         raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")
+    belongs = (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace")
+    if belongs != name:
+        raise CorruptError(f"file {name} belongs at {belongs!r}", "it was copied from elsewhere")
     return table

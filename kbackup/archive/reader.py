@@ -178,7 +178,8 @@ class Archive:
         manifest = load(Manifest, data, key)
         if manifest.archive_id != self.info.id:
             raise CorruptError(
-                f"file {key} belongs to archive {manifest.archive_id}", "it was copied from elsewhere"
+                f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
+                "one of them was copied from elsewhere",
             )
         if manifest.seq != seq:
             raise CorruptError(

@@ -9,7 +9,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.archive.offset_map import write_map
 from kbackup.config.models import Restore
-from kbackup.errors import AlreadyExistsError, KbackupError, NotFoundError, RefusedError
+from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.apply_groups import restore_groups
 from kbackup.jobs.apply_settings import apply_settings, compare_settings
 from kbackup.jobs.listen import Listener, Phases
@@ -145,6 +145,12 @@ def _finished(state: Store, plan: RestorePlan) -> RestoreReport | None:
         report = load(RestoreReport, state.get(key), key)
     except NotFoundError:
         return None
+    if report.archive_id not in ("", plan.archive_id):
+        other = layout.restore_key(plan.restore_id, layout.PLAN)
+        raise CorruptError(
+            f"file {key} is of archive {report.archive_id}, {other} of {plan.archive_id}",
+            "one of them was copied from elsewhere",
+        )
     return with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
 
 

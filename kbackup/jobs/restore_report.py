@@ -72,6 +72,8 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     seconds: dict[str, float]
     settings: SettingsReport | None = None
     choice: Choice | None = None
+    archive_id: str = ""
+    """As in the plan; '' where an older version wrote it."""
 
 
 def make_report(
@@ -87,6 +89,7 @@ def make_report(
         status=status,
         restore_id=plan.restore_id,
         archive=archive,
+        archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         target_cluster_id=plan.target_cluster_id,
         topics=tuple(_restored(t, done.topics[t.target]) for t in plan.topics),

@@ -21,6 +21,7 @@ from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.verify_restores import check_restores
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _survey(
         seqs = _chosen(points, wanted, sizes)
         check_vectors(points, findings)
         check_checkpoints(store, points, sizes, findings)
+        check_restores(store, sizes, points.archive_id, findings)
     with phases.step("objects"):
         segments = _promised(points, seqs)
         left = check_present(segments, sizes, findings)

@@ -57,8 +57,9 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
             load(Lease, store.get(layout.LOCK), layout.LOCK)
     runs = numbers(sizes)
     with ThreadPoolExecutor(_THREADS) as pool:
-        read = pool.map(lambda seq: _manifest(store, seq, points.archive_id, findings), _closed(runs))
+        read = pool.map(lambda seq: _manifest(store, seq, findings), _closed(runs))
         manifests = dict(zip(_closed(runs), read, strict=True))
+        _check_owners(manifests, points, findings)
         points.closed = {seq: manifest for seq, manifest in manifests.items() if manifest is not None}
         _check_chain(manifests, points, findings)
         list(pool.map(lambda m: _beside(store, m, points, findings), points.committed))
@@ -73,22 +74,35 @@ def _closed(runs: Mapping[int, set[str]]) -> list[int]:
     return [seq for seq, files in runs.items() if layout.MANIFEST in files]
 
 
-def _manifest(store: Store, seq: int, archive_id: str, findings: Findings) -> Manifest | None:
+def _manifest(store: Store, seq: int, findings: Findings) -> Manifest | None:
     key = layout.backup_key(seq, layout.MANIFEST)
     manifest: Manifest | None = None
     with findings.catching(key):
         manifest = load(Manifest, store.get(key), key)
-    if manifest is None:
-        return None
-    if archive_id and manifest.archive_id != archive_id:
-        findings.add(key, f"belongs to archive {manifest.archive_id}, this is {archive_id}", CHANGED)
-        return None
-    if manifest.seq != seq:
+    if manifest is not None and manifest.seq != seq:
         findings.add(
             key, f"is the manifest of restore point {manifest.seq}, not of the folder it is in", CHANGED
         )
         return None
     return manifest
+
+
+def _check_owners(manifests: dict[int, Manifest | None], points: Points, findings: Findings) -> None:
+    """Manifests of another archive count as unreadable. Where all are of one other archive, it is archive.json that
+    is not theirs."""
+    owners = {m.archive_id for m in manifests.values() if m is not None}
+    if len(owners) == 1 and points.archive_id and points.archive_id not in owners:
+        (owner,) = owners
+        findings.add(
+            layout.ARCHIVE, f"is of archive {points.archive_id}, the restore points of {owner}", CHANGED
+        )
+        points.archive_id = owner
+    for seq, manifest in manifests.items():
+        if manifest is not None and points.archive_id and manifest.archive_id != points.archive_id:
+            key = layout.backup_key(seq, layout.MANIFEST)
+            what = f"belongs to archive {manifest.archive_id}, this is {points.archive_id}"
+            findings.add(key, what, CHANGED)
+            manifests[seq] = None
 
 
 def _check_chain(manifests: Mapping[int, Manifest | None], points: Points, findings: Findings) -> None:
@@ -159,11 +173,15 @@ def _around(
     if layout.INTENT in files:
         key = layout.backup_key(seq, layout.INTENT)
         with findings.catching(key):
-            load(Intent, store.get(key), key)
+            intent = load(Intent, store.get(key), key)
+            if intent.seq != seq or points.archive_id not in ("", intent.archive_id):
+                findings.add(key, f"is of number {intent.seq} of archive {intent.archive_id}", CHANGED)
     if layout.REFRESHED in files:
         key = layout.backup_key(seq, layout.REFRESHED)
         with findings.catching(key):
-            load(Refreshed, store.get(key), key)
+            refreshed = load(Refreshed, store.get(key), key)
+            if refreshed.seq != seq:
+                findings.add(key, f"is of restore point {refreshed.seq}", CHANGED)
         points.refreshed.add(seq)
         if manifest is not None and manifest.status == "abandoned":
             findings.add(

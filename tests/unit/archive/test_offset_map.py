@@ -102,8 +102,12 @@ def test_the_whole_map_is_in_order(store: FaultyStore) -> None:
     assert write_map(store, "none", []).num_rows == 0
 
 
-def test_a_map_that_is_cut_or_is_another_table(store: FaultyStore) -> None:
+def test_a_map_that_is_cut_changed_or_not_in_its_place(store: FaultyStore) -> None:
     write_map(store, "r", [run(0, 0, 1)])
     key = layout.restore_key("r", layout.OFFSETS)
-    with pytest.raises(CorruptError, match="is not a Parquet table"):
-        decode(store.get(key)[:-5], key)
+    data = store.get(key)
+    for changed in (data[:-5], b"", data + b"x", data[:40] + b"?" + data[41:]):
+        with pytest.raises(CorruptError, match="does not match its own checksum"):
+            decode(changed, key)
+    with pytest.raises(CorruptError, match=r"belongs at .restores/r/offsets\.parquet"):
+        decode(data, layout.restore_key("other", layout.OFFSETS))

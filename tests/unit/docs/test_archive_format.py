@@ -224,8 +224,10 @@ def test_members_of_topics() -> None:
 
 
 def test_names_that_are_told() -> None:
-    for name in (*offset_map.SCHEMA.names, layout.progress_group("<id>"), "kbackup.previous", layout.OFFSETS):
+    for name in (*offset_map.SCHEMA.names, layout.progress_group("<id>"), layout.OFFSETS):
         assert f"`{name}`" in SPECIFICATION
+    for name in ("previous", "cut", "key", "sum"):
+        assert f"`kbackup.{name}`" in SPECIFICATION
     for kind in ("retention", "truncated", "recreated", "committed", "abandoned"):
         assert f"`{kind}`" in SPECIFICATION
     assert f"`{Manifest.__struct_defaults__[0]}`" in SPECIFICATION

@@ -9,12 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
 import kbackup.jobs.verify as verify_job
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.models import Manifest, dump, file_sum, load
+from kbackup.archive.models import Intent, Manifest, dump, file_sum, load
 from kbackup.archive.segments import decode_segments, encode_segments
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.listen import Silent
@@ -242,7 +243,9 @@ def test_what_nothing_promises_is_noted(root: Path) -> None:
 
 def test_a_run_under_way_is_no_damage(root: Path) -> None:
     (root / "backups" / "0000000003").mkdir()
-    shutil.copy(root / TWO / "intent.json", root / "backups" / "0000000003" / "intent.json")
+    intent = load(Intent, (root / TWO / "intent.json").read_bytes(), "it")
+    begun = dump(msgspec.structs.replace(intent, seq=3, parent=2))
+    (root / "backups" / "0000000003" / "intent.json").write_bytes(begun)
     report = run(root)
     assert report.findings == ()
     assert "backups/0000000003/intent.json" in {n.file for n in report.notes}

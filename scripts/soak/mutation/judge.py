@@ -1,0 +1,179 @@
+"""What verify and restore make of an archive, and whether that is right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal
+from unittest.mock import patch
+
+import msgspec
+
+from kbackup.archive import layout
+from kbackup.archive.models import load
+from kbackup.archive.offset_map import decode, read_parts
+from kbackup.config.models import Restore
+from kbackup.errors import CorruptError, KbackupError, NotFoundError
+from kbackup.jobs import restore as restore_job
+from kbackup.jobs import verify as verify_job
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.preflight import check_segments
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.restore_choose import check_same_archive, choose_content, choose_plan
+from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.restore_read import read_part
+from kbackup.store.base import Store
+from scripts.soak.frozen_store import FrozenStore
+from scripts.soak.mutation.change import Change
+from scripts.soak.mutation.sample import RESTORE, Objects, Sample
+
+DERIVED = ("partition index", "group offsets", "folded points", "folded segments", "checkpoint")
+HARMLESS = {
+    ("lease", "delete"),  # nobody holds it
+    ("lease", "older"),
+    ("lease", "foreign"),  # a lease says nothing of the archive it is in
+    ("intent", "delete"),  # has served when its run has ended
+    ("refreshed", "delete"),  # the next writer writes the derived files once more
+    ("refreshed", "foreign"),  # it says the same, but for the time
+    ("checkpoint", "delete"),  # there is one less
+    ("manifest", "delete"),  # of a run that was abandoned: the next writer seals it once more
+    ("report", "delete"),  # a restore that is resumed, and finds itself done
+    ("plan", "delete"),  # one that was never begun
+}
+"""What nobody can notice, nor need to: a restore brings the same back."""
+UNSEEN = {("map part", "delete")}
+"""That the last part of a unit was there is known to the target alone: a restore that is resumed asks for it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`value` stands for what came out; None where `error` was raised."""
+
+    value: str | None
+    error: KbackupError | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is found in an archive: file -> findings; and what restores of it would bring."""
+
+    findings: dict[str, list[str]]
+    answers: dict[str, Answer]
+
+
+def look(objects: Objects, sample: Sample) -> Seen:
+    """Any error but a `KbackupError` comes out of here."""
+    store = FrozenStore(objects)
+    wanted: dict[str, Callable[[], str]] = {
+        "restore of the latest": lambda: _restored(store, "latest"),
+        "restore of the first": lambda: _restored(store, 1),
+        "resumed restore": lambda: _resumed(store, sample),
+        "finished restore": lambda: _finished(store),
+    }
+    return Seen(_verified(store), {name: _answer(ask) for name, ask in wanted.items()})
+
+
+def judge(change: Change, before: Seen, after: Seen) -> tuple[str, list[str]]:
+    """What became of it (refused, found, harmless), and what is wrong with that."""
+    wrong: list[str] = []
+    refused = False
+    for name, answer in after.answers.items():
+        due = before.answers[name]
+        if isinstance(answer.error, NotFoundError) and (change.kind, change.way) in HARMLESS:
+            continue  # it says itself what is not there
+        if answer.error is not None:
+            refused = True
+            names = (*change.keys, f"restore {RESTORE} ")
+            if not any(name in str(answer.error) for name in names):
+                wrong.append(f"{name}: no file is named: {answer.error}")
+        elif answer.value != due.value:
+            wrong.append(f"{name}: brings something else back")
+    named = any(key in after.findings for key in change.keys)
+    if after.findings and not named:
+        wrong.append(f"verify names others: {after.findings}")
+    if refused and not after.findings and (change.kind, change.way) not in UNSEEN:
+        wrong.append("verify found nothing where a restore was refused")
+    if refused or after.findings:
+        return "refused" if refused else "found", wrong
+    if change.kind in DERIVED and change.way != "delete":
+        wrong.append("verify found nothing in a derived file")
+    if (change.kind, change.way) not in HARMLESS:
+        wrong.append("nobody noticed")
+    return "harmless", wrong
+
+
+def _answer(ask: Callable[[], str]) -> Answer:
+    try:
+        with patch.object(ThreadPoolExecutor, "submit", _at_once):
+            return Answer(ask())
+    except KbackupError as error:
+        return Answer(None, error)
+
+
+def _at_once(pool: object, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    done: Future[Any] = Future()
+    try:
+        done.set_result(call(*arguments))
+    except Exception as error:  # noqa: BLE001 (it comes out where the result is asked for)
+        done.set_exception(error)
+    return done
+
+
+def _verified(store: Store) -> dict[str, list[str]]:
+    def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+
+    # threads cost more than what they do here
+    with (
+        patch.object(verify_job, "run_tasks", run_here),
+        patch.object(ThreadPoolExecutor, "submit", _at_once),
+    ):
+        try:
+            report = verify_job.verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type,return-value]
+        except CorruptError as error:
+            return {"": [str(error)]}
+    found: dict[str, list[str]] = {}
+    for finding in report.findings:
+        found.setdefault(finding.file, []).append(finding.what)
+    return found
+
+
+def _restored(store: Store, point: int | Literal["latest"]) -> str:
+    options = Restore(restore_id="another", backup=point)
+    plan = choose_plan(options, choose_content(options, store), "target")
+    return _brought(store, plan)
+
+
+def _resumed(store: Store, sample: Sample) -> str:
+    key = layout.restore_key(RESTORE, layout.PLAN)
+    plan = load(RestorePlan, store.get(key), key)
+    check_same_archive(plan, store)
+    parts = [read_parts(store, RESTORE, unit, last) for unit, last in enumerate(sample.last)]
+    said = [str(part.runs.to_pylist()) + str(part.cut) for part in parts]
+    return _brought(store, plan) + hashlib.sha256("".join(said).encode()).hexdigest()
+
+
+def _finished(store: Store) -> str:
+    """What is read of a restore that is done: by one that would go on, and by 'kbackup groups'."""
+    plan, offsets = (layout.restore_key(RESTORE, name) for name in (layout.PLAN, layout.OFFSETS))
+    report = restore_job._finished(store, load(RestorePlan, store.get(plan), plan))
+    if report is None:
+        raise NotFoundError(f"{layout.restore_key(RESTORE, layout.REPORT)} is not there")
+    told = msgspec.json.encode(report) + str(decode(store.get(offsets), offsets).to_pylist()).encode()
+    return hashlib.sha256(told).hexdigest()
+
+
+def _brought(store: Store, plan: RestorePlan) -> str:
+    """What a restore would write to the target, all of it."""
+    check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
+    sums = hashlib.sha256(msgspec.json.encode((plan.restore_point, plan.topics, plan.groups)))
+    for unit in plan.units:
+        for part in unit:
+            sums.update(f"{part.topic}-{part.partition} to {part.target}".encode())
+            for piece in read_part(store, part):
+                if piece.block is not None:
+                    sums.update(piece.block.offsets.tobytes())
+                    sums.update(piece.block.data.tobytes())
+    return sums.hexdigest()

@@ -1,0 +1,20 @@
+"""One file of an archive is changed at random: verify and restore refuse it, or bring the same back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from scripts.soak.mutation.cases import run
+
+CASES = 300
+
+
+@pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 32)])
+def test_what_happens_to_files_is_found_or_changes_nothing(seed: int) -> None:
+    """By a seed that stays and by one that is new each time; `python -m scripts.soak.mutation` runs 10,000."""
+    result = run(CASES // 2, seed)
+    print("\n".join(result.lines()))
+    assert not result.wrong
+    assert sum(result.counted.values()) == result.cases
