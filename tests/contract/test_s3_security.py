@@ -124,6 +124,8 @@ def test_every_request_names_the_owner(
     options = options_of(moto_server, expected_bucket_owner="111122223333")
     store = open_store(f"s3://{new_bucket(moto_server)}/p", options)
     requests = sent(options)
+    with pytest.raises(NotFoundError):
+        store.stat("nothing")  # the first request of all looks for the bucket as well
     store.put("put", b"1")
     store.replace("put", b"2", store.stat("put").etag)
     upload(store, "large", bytes(PART + 1))
@@ -138,6 +140,7 @@ def test_every_request_names_the_owner(
         "UploadPart",
         "GetObject",
         "HeadObject",
+        "HeadBucket",
         "DeleteObjects",
     }
     without = {

@@ -8,12 +8,13 @@ import secrets
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from kbackup.errors import CorruptError, NotFoundError, WrongKeyError
+from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store
 from kbackup.store.crypt.frames import KEY_BYTES, KEY_ID_BYTES
 from kbackup.store.crypt.kek import Kek, check_source, load_kek
@@ -70,7 +71,9 @@ class Keyring:
 
     def __reduce__(self) -> tuple[Any, ...]:
         with self._lock:
-            self._load()  # tasks run where the key-encryption key may not be
+            # tasks run where the key-encryption key may not be; what fails here fails there by name, if it is needed
+            with suppress(KbackupError):
+                self._load(damaged=False)
             return Keyring, (self._store, self._source, dict(self._known), self._writing)
 
     @property
@@ -130,9 +133,10 @@ class Keyring:
             "give the key that it was written with, or was rotated to last",
         )
 
-    def _load(self) -> None:
-        """Look through the files that were not there before."""
-        self._take(read_files(self._store, list_files(self._store), self._read))
+    def _load(self, *, damaged: bool = True) -> None:
+        """Look through the files that were not there before; `CorruptError` for one that is `damaged`, or it is left
+        out."""
+        self._take(read_files(self._store, list_files(self._store), self._read, damaged=damaged))
 
     def _take(self, files: Iterable[tuple[str, KeyFile]]) -> None:
         """Learn the keys of `files`; one call unwraps all."""
@@ -168,14 +172,20 @@ def list_files(store: Store) -> list[str]:
     return [info.key for info in store.list(KEYS) if info.key.endswith(".json")]
 
 
-def read_files(store: Store, paths: Iterable[str], known: Collection[str] = ()) -> list[tuple[str, KeyFile]]:
+def read_files(
+    store: Store, paths: Iterable[str], known: Collection[str] = (), *, damaged: bool = True
+) -> list[tuple[str, KeyFile]]:
     """The files at `paths` but those `known`. One that is not there (a rotation removes it when its keys stand in
-    another) is left out."""
+    another) is left out; one that is `damaged` is a `CorruptError`, or left out as well."""
 
     def read(path: str) -> tuple[str, KeyFile] | None:
         try:
             return path, decode_file(store.get(path), path)
         except NotFoundError:
+            return None
+        except CorruptError:
+            if damaged:
+                raise
             return None
 
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -45,13 +45,16 @@ class Bucket:
 
     @property
     def common(self) -> dict[str, Any]:
-        """Arguments of every request but `head_bucket`."""
-        args: dict[str, Any] = {"Bucket": self.name}
-        if self.options.expected_bucket_owner:
-            args["ExpectedBucketOwner"] = self.options.expected_bucket_owner
+        """Arguments of every request but `head_bucket`, which nobody pays for."""
+        args = self._owned
         if self.options.requester_pays:
             args["RequestPayer"] = "requester"
         return args
+
+    @property
+    def _owned(self) -> dict[str, Any]:
+        owner = self.options.expected_bucket_owner
+        return {"Bucket": self.name} | ({"ExpectedBucketOwner": owner} if owner else {})
 
     @property
     def create(self) -> dict[str, Any]:
@@ -117,7 +120,7 @@ class Bucket:
         if self._seen:
             return
         try:
-            self.client.head_bucket(Bucket=self.name)
+            self.client.head_bucket(**self._owned)
         except ClientError as error:
             if status_of(error) == 404:
                 error.response["Error"]["Code"] = "NoSuchBucket"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError
+from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError, WrongKeyError
 from kbackup.store import open_store
 from kbackup.store.crypt import PLAIN, PLAIN_FOLDER, CryptStore
 from kbackup.store.crypt.frames import FRAME, HEADER, SEALED, TAG, plain_size, stored_size
@@ -266,6 +266,17 @@ def test_a_pickled_store_needs_the_key_no_more(place: Place, tmp_path: Path) -> 
     assert (other.get("by/another/run"), other.get("by/this/run")) == (b"1", b"2")
     other.put("by/a/task", b"3")
     assert len(list(place.inner.list(KEYS))) == 2  # under this run's data key
+
+
+def test_a_store_is_pickled_whatever_it_can_not_read(place: Place, tmp_path: Path) -> None:
+    place.store.put("key", b"data")
+    place.inner.put(KEYS + "damaged.json", b"{")
+    other: CryptStore = pickle.loads(pickle.dumps(place.opened()))
+    assert other.get("key") == b"data"
+    (tmp_path / "key").unlink()
+    other = pickle.loads(pickle.dumps(place.opened()))
+    with pytest.raises(WrongKeyError, match="can't read the key file"):
+        other.get("key")
 
 
 def test_a_store_is_opened_by_address_and_key(place: Place, tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""A whole encrypted archive: read as any other, and whatever is done to an object, `verify` names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.reader import open_archive
+from kbackup.jobs import verify as job
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.progress import ProgressSender
+from kbackup.store.crypt import PLAIN, CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+
+
+@pytest.fixture(scope="module")
+def inner(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
+    folder = tmp_path_factory.mktemp("encrypted")
+    (folder / "key").write_text(generate_key())
+    store = FileStore(folder / "archive")
+    make_archive(opened(store, folder))
+    return store
+
+
+@pytest.fixture
+def store(inner: FileStore) -> CryptStore:
+    return opened(inner, Path(inner.url).parent)
+
+
+def opened(inner: FileStore, folder: Path) -> CryptStore:
+    return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"))
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(
+        spark: Any, tasks: Sequence[Any], work: Callable[..., Iterator[Any]], show: Any = None
+    ) -> list[Any]:
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+
+    monkeypatch.setattr(job, "run_tasks", run)
+
+
+def damaged(store: CryptStore) -> set[str]:
+    """The files that a whole verification names."""
+    report = job.verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    return {finding.file for finding in report.findings}
+
+
+def sealed(inner: FileStore) -> list[str]:
+    keys = [info.key for info in inner.list()]
+    return [key for key in keys if key not in PLAIN and not key.startswith(KEYS)]
+
+
+def test_it_reads_as_any_other(store: CryptStore, tmp_path: Path) -> None:
+    plain = make_archive(FileStore(tmp_path / "plain"))
+    archive = open_archive(store)
+    assert [(p.seq, p.status) for p in archive.restore_points] == [
+        (p.seq, p.status) for p in plain.restore_points
+    ]
+    (one, other) = (a.segments(a.restore_point("latest")) for a in (archive, plain))
+    assert one == other  # sizes and checksums are those of the plain bytes
+    sizes = {info.key: info.size for info in store.list(layout.TOPICS)}
+    assert sizes == {info.key: info.size for info in plain.store.list(layout.TOPICS)}
+    assert damaged(store) == set()
+
+
+def test_every_object_is_guarded(store: CryptStore, inner: FileStore) -> None:
+    """A bit of it, and in turns another object of the archive in its place, bytes more, bytes less."""
+    keys = sealed(inner)
+    assert len(keys) > 25
+    whole = {key: inner.get(key) for key in keys}
+    for n, (key, other) in enumerate(zip(keys, [*keys[1:], keys[0]], strict=True)):
+        flipped = bytearray(whole[key])
+        flipped[-1] ^= 4
+        changed = (whole[other], whole[key] + whole[key][-17:], whole[key][:-17])[n % 3]
+        for data in (bytes(flipped), changed):
+            inner.put(key, data)
+            assert key in damaged(store), key
+        inner.put(key, whole[key])
+    assert damaged(store) == set()
+
+
+def test_an_older_version_of_a_derived_file(store: CryptStore, inner: FileStore, tmp_path: Path) -> None:
+    """Genuine, so that encryption does not tell, but not what the restore points say."""
+    (key,) = [k for k in sealed(inner) if k.endswith("orders/index_partition_000")]
+    now = inner.get(key)
+    older = store.get(key)[:-60]
+    store.put(key, older)
+    assert store.get(key) == older
+    assert damaged(store) == {key}
+    inner.put(key, now)
+
+
+def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: FileStore) -> None:
+    files = {info.key: inner.get(info.key) for info in inner.list(KEYS)}
+    inner.delete(files)
+    try:
+        fresh = opened(inner, Path(inner.url).parent)
+        found = damaged(fresh)
+        assert {key for key in sealed(inner) if key.startswith(layout.BACKUPS)} & found
+    finally:
+        for path, data in files.items():
+            inner.put(path, data)
+    assert damaged(store) == set()
