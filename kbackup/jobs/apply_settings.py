@@ -11,7 +11,13 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, USERS, Settings, capture_settings
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.settings_acls import Names, acl_words
-from kbackup.jobs.settings_plan import SettingsReport, Target, plan_settings
+from kbackup.jobs.settings_plan import (
+    ConfigChange,
+    SettingsReport,
+    Target,
+    default_command,
+    plan_settings,
+)
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_types import AclRule, Untold
 from kbackup.store.base import Store
@@ -76,18 +82,25 @@ def apply_settings(cluster: Cluster, planned: SettingsReport | None) -> Settings
     for at in range(0, len(waiting), _ACLS_AT_ONCE):
         refused |= security.create_acls(waiting[at : at + _ACLS_AT_ONCE])
     missing = [f"ACL {acl_words(rules[rule])} was not made: {why}" for rule, why in refused.items() if why]
-    done = []
-    for change in planned.configs:
-        put = security.set_broker_config if change.kind == "broker" else security.set_group_config
-        why = put(change.owner, change.name, change.after)
-        if why:
-            missing.append(f"config {change.name} of {change.kind} {change.owner} was not set: {why}")
-        else:
-            done.append(change)
+    said = {change: _set(cluster, change) for change in planned.configs}
     return SettingsReport(
         acls=tuple(acl for rule, acl in rules.items() if not refused[rule]),
-        configs=tuple(done),
+        configs=tuple(change for change, why in said.items() if not why),
         not_carried=planned.not_carried,
         warnings=planned.warnings,
-        missing=(*planned.missing, *missing),
+        missing=(*planned.missing, *missing, *dict.fromkeys(filter(None, said.values()))),
     )
+
+
+def _set(cluster: Cluster, change: ConfigChange) -> str:
+    """'' or what is to be told: once for what all brokers refuse."""
+    put = cluster.security.set_broker_config if change.kind == "broker" else cluster.security.set_group_config
+    why = put(change.owner, change.name, change.after)
+    if not why:
+        return ""
+    if change.of_all:
+        command = default_command(
+            cluster.connection.properties["bootstrap.servers"], change.name, change.after
+        )
+        return f"config {change.name} of all brokers is to be set by hand, brokers refuse it: {command}"
+    return f"config {change.name} of {change.kind} {change.owner} was not set: {why}"

@@ -35,18 +35,16 @@ def diff(a: View, b: View) -> Diff:
     unknown: dict[str, str] = {**_unknown(a), **_unknown(b)}
     if not one_cluster:
         unknown["topic ids"] = "these are two clusters"
-    return Diff(
-        a=a.name,
-        b=b.name,
-        topics=tuple(_topics(a, b, made_anew, unknown)),
-        offsets=tuple(_offsets(a, b, made_anew)),
-        groups=tuple(_groups(a, b)),
-        acls=tuple(_acls(a.acls, b.acls)),
-        users=_values(_text(a.users), _text(b.users)),
-        broker_configs=_values(a.broker_configs, b.broker_configs),
-        group_configs=_values(a.group_configs, b.group_configs),
-        not_compared=unknown,
-    )
+    changes: dict[str, Any] = {
+        "topics": tuple(_topics(a, b, made_anew, unknown)),
+        "offsets": tuple(_offsets(a, b, made_anew)),
+        "groups": tuple(_groups(a, b)),
+        "acls": tuple(_acls(a.acls, b.acls)),
+        "users": _values(_text(a.users), _text(b.users)),
+        "broker_configs": _values(a.broker_configs, b.broker_configs),
+        "group_configs": _values(a.group_configs, b.group_configs),
+    }
+    return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
 
 
 def _unknown(view: View) -> dict[str, str]:

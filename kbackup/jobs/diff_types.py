@@ -100,10 +100,11 @@ class AclDiff:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """From `a` to `b`. `not_compared` is what, and why."""
+    """From `a` to `b`. `same` where nothing that was compared is different; `not_compared` is what, and why."""
 
     a: str
     b: str
+    same: bool
     topics: tuple[TopicDiff, ...]
     offsets: tuple[OffsetDiff, ...]
     groups: tuple[GroupDiff, ...]
@@ -112,8 +113,3 @@ class Diff:
     broker_configs: tuple[Value, ...]
     group_configs: tuple[Value, ...]
     not_compared: dict[str, str]
-
-    @property
-    def same(self) -> bool:
-        changes = (self.topics, self.offsets, self.groups, self.acls, self.users)
-        return not any((*changes, self.broker_configs, self.group_configs))

@@ -22,9 +22,11 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     metadata = {seq: archive.metadata(points[seq]) for seq in {point.seq, *(t.captured for t in states)}}
     known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
     stood: dict[str, dict[tuple[str, int], int]] = {}
-    for seq in {t.captured for t in states}:
-        captured = {t.name for t in states if t.captured == seq}
-        _add_groups(stood, archive.groups(points[seq]), captured, groups)
+    captured: dict[int, set[str]] = {}
+    for t in states:
+        captured.setdefault(t.captured, set()).add(t.name)
+    for seq, of_run in captured.items():
+        _add_groups(stood, archive.groups(points[seq]), of_run, groups)
     views = {
         t.name: _topic_view(
             t.id,

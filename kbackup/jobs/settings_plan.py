@@ -26,13 +26,15 @@ HOST_SPECIFIC = re.compile(
 
 
 class ConfigChange(Part, frozen=True, kw_only=True):
-    """`before` is null where it is not set at run time; the broker's own default or its file then counts."""
+    """`before` is null where it is not set at run time; the broker's own default or its file then counts. `of_all`: it
+    was the default of all brokers."""
 
     kind: Literal["broker", "group"]
     owner: str
     name: str
     before: str | None
     after: str
+    of_all: bool = False
 
 
 class SettingsReport(Part, frozen=True, kw_only=True):
@@ -75,7 +77,7 @@ def plan_settings(wanted: Iterable[str], archived: Metadata, names: Names, targe
         groups, others = _group_configs(archived.group_configs or (), names, target)
         configs = (*brokers, *groups)
         left += [*of_hosts, *others]
-        warnings += _defaults(archived.broker_configs or (), brokers)
+        warnings += _defaults(brokers)
     if "users" in wanted:
         missing += _users(archived.scram_users or (), target)
     return SettingsReport(
@@ -89,7 +91,7 @@ def _broker_configs(
     """The client library can't set the cluster-wide default: it is set on each broker that had no other value."""
     there = {(c.broker, c.name): c.value for c in target.broker_configs}
     own = {(c.broker, c.name) for c in archived}
-    wanted: dict[tuple[int, str], str] = {}
+    wanted: dict[tuple[int, str], tuple[str, bool]] = {}
     left: list[LeftOut] = []
     for config in archived:
         why = _not_applied(config, target.brokers)
@@ -97,14 +99,14 @@ def _broker_configs(
             of = "all brokers" if config.broker is None else f"broker {config.broker}"
             left.append(LeftOut(what=f"config {config.name} of {of}", why=why))
         elif config.broker is not None:
-            wanted[config.broker, config.name] = config.value
+            wanted[config.broker, config.name] = config.value, False
         else:
             for broker in target.brokers:
                 if (broker, config.name) not in own:
-                    wanted[broker, config.name] = config.value
+                    wanted[broker, config.name] = config.value, True
     changes = [
-        ConfigChange(kind="broker", owner=str(broker), name=name, before=before, after=value)
-        for (broker, name), value in sorted(wanted.items())
+        ConfigChange(kind="broker", owner=str(broker), name=name, before=before, after=value, of_all=of_all)
+        for (broker, name), (value, of_all) in sorted(wanted.items())
         for before in [there.get((broker, name), there.get((None, name)))]
         if before != value
     ]
@@ -121,9 +123,17 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
     return ""
 
 
-def _defaults(archived: Iterable[BrokerConfig], changes: Iterable[ConfigChange]) -> Iterator[str]:
-    of_all = {c.name for c in archived if c.broker is None}
-    names = sorted(of_all & {c.name for c in changes})
+def default_command(address: str, name: str, value: str) -> str:
+    """What sets a default of all brokers."""
+    pair = f"{name}=[{value}]" if "," in value else f"{name}={value}"
+    return (
+        f"kafka-configs.sh --bootstrap-server {shlex.quote(address)} --alter --entity-type brokers --entity-default "
+        f"--add-config {shlex.quote(pair)}"
+    )
+
+
+def _defaults(changes: Iterable[ConfigChange]) -> Iterator[str]:
+    names = sorted({c.name for c in changes if c.of_all})
     if names:
         yield (
             f"defaults of all brokers are set on each broker there is, for want of a call for it: {', '.join(names)}; "

@@ -82,7 +82,7 @@ class Clusters:
     def diff(self, a: str, b: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         """The parts of a diff that are not empty."""
         found = self.run("diff", a, b, "-a", self.archive, *arguments, code=code)
-        return {name: part for name, part in found.items() if part and name not in ("a", "b")}
+        return {name: part for name, part in found.items() if part and name not in ("a", "b", "same")}
 
 
 @pytest.fixture(scope="module")

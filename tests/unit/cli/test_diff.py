@@ -30,7 +30,7 @@ def told(capsys: Said, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 def test_two_restore_points(archive: str, capsys: Said) -> None:
     found = told(capsys, "1", "latest", "-a", archive)
-    assert (found["a"], found["b"]) == ("restore point 1", "restore point 2")
+    assert (found["a"], found["b"], found["same"]) == ("restore point 1", "restore point 2", False)
     assert [(t["topic"], t["change"]) for t in found["topics"]] == [("clicks", "gone")]
     assert found["offsets"] == [
         {"topic": "orders", "partition": 0, "start": [0, 0], "end": [10, 41], "added": 31}

@@ -196,8 +196,13 @@ def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
     set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
     refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
     acls = captured(Told(told_acls=([DENY, READ], []))).acls or ()
-    told = Told(refuses=(READ, ("g", "x", "2")))
-    planned = SettingsReport(acls=acls, configs=(set_, refused), missing=("a user",))
+    of_all = [
+        ConfigChange(kind="broker", owner=n, name="min.insync.replicas", before="1", after="2", of_all=True)
+        for n in "12"
+    ]
+    everywhere = tuple((n, "min.insync.replicas", "2") for n in "12")
+    told = Told(refuses=(READ, ("g", "x", "2"), *everywhere))
+    planned = SettingsReport(acls=acls, configs=(set_, refused, *of_all), missing=("a user",))
     done = apply_settings(cluster(told), planned)
     assert done is not None
     assert told.done == [DENY, ("1", "num.io.threads", "4")]
@@ -206,4 +211,6 @@ def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
         "a user",
         "ACL allow read for User:a from * on topic orders (literal) was not made: no",
         "config x of group g was not set: no",
+        "config min.insync.replicas of all brokers is to be set by hand, brokers refuse it: kafka-configs.sh "
+        "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
     )

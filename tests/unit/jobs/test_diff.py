@@ -85,7 +85,7 @@ BASE = View(
 def parts(found: Diff) -> dict[str, object]:
     """What was found, by part; parts without differences left out."""
     named = {field.name: getattr(found, field.name) for field in fields(found)}
-    return {name: part for name, part in named.items() if part and name not in ("a", "b")}
+    return {name: part for name, part in named.items() if part and name not in ("a", "b", "same")}
 
 
 @given(VIEWS)

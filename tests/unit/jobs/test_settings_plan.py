@@ -35,8 +35,8 @@ def broker(number: int | None, name: str, value: str | None) -> BrokerConfig:
     return BrokerConfig(broker=number, name=name, value=value)
 
 
-def change(owner: str, name: str, before: str | None, after: str) -> ConfigChange:
-    return ConfigChange(kind="broker", owner=owner, name=name, before=before, after=after)
+def change(owner: str, name: str, before: str | None, after: str, of_all: bool = False) -> ConfigChange:
+    return ConfigChange(kind="broker", owner=owner, name=name, before=before, after=after, of_all=of_all)
 
 
 ACLS = st.builds(
@@ -117,8 +117,8 @@ def test_configs_of_brokers() -> None:
     planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
     assert planned.configs == (
         change("1", "log.retention.ms", None, "2000"),  # its own, not that of all
-        change("2", "log.retention.ms", None, "1000"),
-        change("2", "num.io.threads", "9", "4"),
+        change("2", "log.retention.ms", None, "1000", of_all=True),
+        change("2", "num.io.threads", "9", "4", of_all=True),
     )
     assert {left.what: left.why for left in planned.not_carried} == {
         "config num.io.threads of broker 7": "the target has no broker 7",
