@@ -19,7 +19,8 @@ _WORKER = "org.apache.spark.deploy.worker.Worker"
 
 
 class SparkCluster:
-    """One master and `workers` workers of one core each, as a context manager; everything ends with it.
+    """One master and `workers` workers of one core each, as a context manager; everything ends with it. Each worker has
+    a loopback address of its own: for Spark they are different machines.
 
     Executors run this Python and find the package by PYTHONPATH, as they would in a shared image.
     """
@@ -40,19 +41,19 @@ class SparkCluster:
             )
             master.wait_ready(lambda: listening(self._port), "Spark's master", 60)
             for number, port in enumerate(free_ports(self._workers)):
+                host, folder = f"127.0.0.{number + 1}", self._folder / f"work-{number}"
                 options = [
                     "--cores",
                     "1",
                     "--memory",
                     self._memory,
                     "--host",
-                    "127.0.0.1",
+                    host,
                     "--webui-port",
                     str(port),
                 ]
-                folder = self._folder / f"work-{number}"
                 worker = self._start(
-                    f"worker-{number}", [_WORKER, *options, "--work-dir", str(folder), self.url]
+                    f"worker-{number}", [_WORKER, *options, "--work-dir", str(folder), self.url], host
                 )
                 worker.wait_ready(partial(_registered, worker), "a Spark worker", 60)
         except BaseException:
@@ -77,14 +78,14 @@ class SparkCluster:
         if self._folder != Path():
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start(self, name: str, arguments: Sequence[str]) -> Process:
+    def _start(self, name: str, arguments: Sequence[str], host: str = "127.0.0.1") -> Process:
         import pyspark
 
         home = Path(pyspark.__file__).parent
         root = Path(__file__).parents[2]
         env = {
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_NO_DAEMONIZE": "1",
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),

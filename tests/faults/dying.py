@@ -27,7 +27,7 @@ from kbackup.store.s3 import S3Store
 
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
 
-Act = Literal["kill job", "kill worker", "pause", "interrupt", "terminate"]
+Act = Literal["kill job", "kill worker", "kill executor", "pause worker", "pause", "interrupt", "terminate"]
 When = Literal["before", "after"]
 
 
@@ -35,8 +35,9 @@ class Wish(NamedTuple):
     """`event` is 'phase <name>', 'write <key>' or 'transaction', with wildcards; the `nth` one counts, over
     all processes of a run.
 
-    'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in; 'pause' is
-    SIGSTOP to all; 'interrupt' is Ctrl-C in the terminal, 'terminate' SIGTERM to the driver.
+    'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in, 'kill executor' to the
+    JVM that started it; 'pause' is SIGSTOP to all, 'pause worker' to that process; 'interrupt' is Ctrl-C in the
+    terminal, 'terminate' SIGTERM to the driver.
     """
 
     act: Act
@@ -50,11 +51,11 @@ class Wish(NamedTuple):
         return f"{self.when}-{self.event}-{self.nth}".replace(" ", "-").replace("/", "-").replace("*", "x")
 
     def environment(self, counter: str) -> dict[str, str]:
-        return {_WISH: "\n".join(map(str, self)), _COUNTER: counter}
+        return {_WISH: "|".join(map(str, self)), _COUNTER: counter}
 
 
 def _wish() -> Wish:
-    act, when, event, nth = os.environ[_WISH].split("\n")
+    act, when, event, nth = os.environ[_WISH].split("|")
     return Wish(act, when, event, int(nth))  # type: ignore[arg-type]
 
 
@@ -82,9 +83,16 @@ def _signal_job(number: int) -> None:
     os.killpg(os.getpgrp(), number)
 
 
+def _executor() -> int:
+    """Our parent is Spark's Python daemon; its parent the JVM (proc(5))."""
+    return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
 _ACTS: dict[str, Callable[[], None]] = {
     "kill job": lambda: _signal_job(signal.SIGKILL),
     "kill worker": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "kill executor": lambda: os.kill(_executor(), signal.SIGKILL),
+    "pause worker": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "pause": lambda: _signal_job(signal.SIGSTOP),
     "interrupt": lambda: os.killpg(int(os.environ[_GROUP]), signal.SIGINT),
     "terminate": lambda: os.kill(int(os.environ[_GROUP]), signal.SIGTERM),
