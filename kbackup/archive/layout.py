@@ -32,12 +32,12 @@ OFFSETS = "offsets.parquet"
 REPORT = "report.json"
 PAGE = "report.html"
 
-_SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)$")
-_PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)$")
-_GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)$")
-_BACKUP = re.compile(r"^backups/([0-9]+)/([^/]+)$")
-_RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-_CHECKPOINT = re.compile(r"^checkpoints/([0-9]+)/([^/]+)$")
+_SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
+_PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)\Z")
+_GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
+_BACKUP = re.compile(r"^backups/([0-9]+)/([^/]+)\Z")
+_RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_CHECKPOINT = re.compile(r"^checkpoints/([0-9]+)/([^/]+)\Z")
 
 
 class SegmentName(NamedTuple):

@@ -10,9 +10,10 @@ import hashlib
 import re
 import threading
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from kbackup.errors import CorruptError
 
@@ -59,11 +60,15 @@ class PartitionState(Part, frozen=True, kw_only=True):
     bytes: int
 
 
+TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
+"""By Kafka's own rule. A name becomes a folder here: one that leads elsewhere is none."""
+
+
 class TopicState(Part, frozen=True, kw_only=True):
     """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by
     this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
 
-    name: str
+    name: TopicName
     id: str
     incarnation: int
     captured: int
@@ -161,7 +166,7 @@ class FoldedPoints(Document, frozen=True, kw_only=True):
 
 
 class IntentTopic(Part, frozen=True, kw_only=True):
-    name: str
+    name: TopicName
     id: str
     incarnation: int
 
@@ -211,7 +216,7 @@ class Groups(Document, frozen=True, kw_only=True):
 class TopicMetadata(Part, frozen=True, kw_only=True):
     """`configs` has the non-default ones; sensitive values are never given by brokers and are left out."""
 
-    name: str
+    name: TopicName
     id: str
     partitions: int
     replication_factor: int
