@@ -1,0 +1,82 @@
+"""Drills and comparisons of topics of all kinds: odd records, transactions, gaps, the broker's times, large records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbackup import cli
+from tests.integration.zoo import FIRST, SECOND, Zoo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.integration.conftest import Kbackup
+
+Run = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def run(
+    zoo: Zoo,
+    kbackup: Kbackup,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    @contextmanager
+    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+        yield lambda: spark
+
+    for command in ("verify", "drill", "restore"):
+        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)
+
+    def runner(command: str, *args: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        code = cli.main([command, zoo.archive.url, *args, "--json", "--config", str(kbackup.config)])
+        return code, json.loads(capsys.readouterr().out)
+
+    return runner
+
+
+@pytest.mark.parametrize(("moment", "names"), [(1, FIRST), (3, SECOND)])
+def test_a_drill_of_every_kind(run: Run, zoo: Zoo, moment: int, names: list[str]) -> None:
+    code, report = run("drill", "--on-source", "--backup", str(moment))
+    assert (code, report["result"], report["findings"]) == (0, "passed", [])
+    held = sum(len(some) for name in names for some in zoo.held(name, moment).values())
+    compared = report["comparison"]
+    assert (compared["records"], compared["same"], compared["after"]) == (held, held, 0)
+    assert {t["source"] for t in compared["topics"]} == {zoo.topic(name) for name in names}
+    assert {g["how"] for g in compared["groups"]} == {"exact", "gap", "past end", "before start", "empty"}
+    assert any("timestamp 0" in warning for warning in report["warnings"])
+
+
+def test_a_window_in_time(run: Run, zoo: Zoo) -> None:
+    """Records of the years up to 2020, of topics that have such; no other is expected on the target."""
+    names = ["odd", "long", "compacted"]
+    restore_id = f"{zoo.prefix}-window"
+    window = ["--to-time", "1600000000002", *(f"--topic={zoo.topic(name)}" for name in names)]
+    where = ["--map-regex=^=compared.window.", "--topic-config=retention.ms=-1", "--no-groups"]
+    code, restored = run("restore", *window, *where, "--restore-id", restore_id)
+    assert code == 0, restored
+    code, report = run("verify", "--against", "target", "--restore-id", restore_id, "--exact")
+    assert (code, report["findings"]) == (0, [])
+    assert report["records"] == report["same"] == restored["records"] > 5
+    code, report = run("verify", "--against", "target", *window[2:], where[0])
+    assert (code, set(report["counts"])) == (3, {"missing"}), "without the window"
+
+
+def test_the_source_as_it_went_on(run: Run, zoo: Zoo) -> None:
+    code, report = run("verify", "--against", "source")
+    assert (code, report["findings"]) == (0, [])
+    (note,) = [n for n in report["notes"] if zoo.topic("overtaken") in n]
+    assert "no longer in the source: not compared" in note
+    assert report["records"] == report["same"] > 3000
+    code, report = run("verify", "--against", "source", "--backup", "1")
+    assert code == 3, "two topics are gone or others by now"
+    wrong = {t["source"] for t in report["topics"] if not t["ok"]}
+    assert wrong == {zoo.topic("gone"), zoo.topic("reborn")}
