@@ -1,27 +1,33 @@
-"""python -m scripts.bench.crypt: what encryption costs, in MiB a second of one core's own time (not of the clock, so
-that what else the machine does plays no part)."""
+"""python -m scripts.bench.crypt: what encryption costs, alone and on the way to and from a local S3 server, in MiB a
+second of one core's own time (not of the clock, so that what else the machine does plays no part)."""
 
 from __future__ import annotations
 
 import base64
+import os
 import secrets
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from awscrt.checksums import crc64nvme
 
+from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import CHUNK, Buffer, ObjectInfo, view_of
 from kbackup.store.crypt.frames import Cipher, new_header
+from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.read import Reader
 from kbackup.store.crypt.upload import CryptUpload
+from scripts.dev.minio import Minio
 
 _SIZE = 128 << 20
 _PIECE = 4 << 20
 _SPAN = 16 << 20
 _REPEAT = 5
+_KEY = "KBACKUP_BENCH_KEY"
 
 
 class Kept:
@@ -95,14 +101,29 @@ def copy(store: Any, into: memoryview) -> None:
             at += len(chunk)
 
 
+def upload(store: Store, data: memoryview) -> None:
+    store.delete(["name"])
+    with store.upload("name") as upload:
+        for at in range(0, len(data), _PIECE):
+            upload.write(data[at : at + _PIECE])
+        upload.commit()
+
+
+def download(store: Store, into: memoryview) -> None:
+    for start in range(0, _SIZE, len(into)):
+        for piece in store.fill("name", start, into):
+            crc64nvme(piece)
+
+
 def measure(what: str, loop: Callable[[], object]) -> None:
     speeds = []
+    loop()
     for _ in range(_REPEAT):
-        began = time.thread_time()
+        began = time.process_time()
         loop()
-        speeds.append(_SIZE / (1 << 20) / (time.thread_time() - began))
+        speeds.append(_SIZE / (1 << 20) / (time.process_time() - began))
     print(
-        f"{what:<24} {statistics.median(speeds):8,.0f} MiB/s of a core ({min(speeds):,.0f} to {max(speeds):,.0f})"
+        f"{what:<26} {statistics.median(speeds):8,.0f} MiB/s of a core ({min(speeds):,.0f} to {max(speeds):,.0f})"
     )
 
 
@@ -115,6 +136,19 @@ def main() -> None:
     measure("encrypt, with CRC-64", lambda: seal(data, data_key, keep=False))
     measure("copy into place", lambda: copy(store, into))
     measure("decrypt into place", lambda: read(store, into))
+    with Minio() as server:
+        server.create_bucket("bench")
+        options = S3Options(
+            endpoint_url=server.endpoint_url,
+            region=server.region,
+            access_key_id=server.access_key,
+            secret_access_key=server.secret_key,
+        )
+        os.environ[_KEY] = generate_key()
+        for what, key in (("in the clear", ""), ("encrypted", f"env:{_KEY}")):
+            there = open_store(f"s3://bench/{what.replace(' ', '-')}", options, key)
+            measure(f"S3 upload, {what}", partial(upload, there, data))
+            measure(f"S3 download, {what}", partial(download, there, into))
 
 
 if __name__ == "__main__":

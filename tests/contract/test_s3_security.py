@@ -22,6 +22,7 @@ from scripts.dev.minio_kms import MinioWithKms
 from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server
 from tests.contract.conftest import PART
+from tests.secrets import know, watch
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 
@@ -29,7 +30,9 @@ POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 @pytest.fixture(scope="module")
 def server() -> Iterator[MinioWithKms]:
     with MinioWithKms() as running:
+        know("MinIO's root password", running.secret_key)
         yield running
+        watch.look_into(running.data)
 
 
 def new_bucket(server: S3Server, **options: Any) -> str:

@@ -18,6 +18,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from tests.integration.conftest import Archive, Kbackup
+from tests.secrets import know
 from tests.truth import Position, assert_restored, commit, positions, read_topic
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Encrypted:
 
 @pytest.fixture(scope="module")
 def key() -> str:
-    return generate_key()
+    return know("an archive's key", generate_key())
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store
 from scripts.dev.minio_kms import MinioWithKms
 from tests.integration.backed_up import produce
+from tests.secrets import know, watch
 from tests.truth import assert_restored, read_topic
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 @pytest.fixture(scope="module")
 def server() -> Iterator[MinioWithKms]:
     with MinioWithKms() as running:
+        know("MinIO's root password", running.secret_key)
         yield running
+        watch.look_into(running.data)
 
 
 @dataclass(frozen=True)
@@ -60,10 +63,12 @@ class Vault:
         locked: dict[str, Any] = (
             {"object_lock_mode": "GOVERNANCE", "object_lock_days": 2} if role == "writer" else {}
         )
+        given = self.server.credentials(policy)
+        know(f"the {role}'s secret key", given["secret_access_key"])
         return S3Options(
             endpoint_url=self.server.endpoint_url,
             region=self.server.region,
-            **self.server.credentials(policy),
+            **given,
             **locked,
         )
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import secrets
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +22,8 @@ from kbackup.store.crypt.kek import Kek, check_source, load_kek
 
 KEYS = "keys/"
 _THREADS = 16
+_SECONDS = 24 * 3600.0
+"""How long a data key is used: in a locked bucket its file is under retention as long as what it encrypted first."""
 _SINGLY = 3
 """A reader of one restore point needs the files of a run or two; who meets more is going to meet them all, and gets
 them at once."""
@@ -66,6 +69,7 @@ class Keyring:
         self._others: dict[bytes, str] = {}
         self._read: set[str] = set()
         self._kek: Kek | None = None
+        self._since = time.monotonic()
         self._singly = 0
         self._lock = threading.RLock()
 
@@ -84,14 +88,14 @@ class Keyring:
             return self._kek
 
     def current(self) -> DataKey:
-        """The key that this run encrypts with, made and kept in the store at its first use."""
+        """The key that this run encrypts with, made and kept in the store at its first use, and another a day later."""
         with self._lock:
-            if self._writing is None:
+            if self._writing is None or time.monotonic() > self._since + _SECONDS:
                 self.check()
                 made = DataKey(secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(KEY_BYTES))
                 self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex()))
                 self._known[made.id] = made.key
-                self._writing = made.id
+                self._writing, self._since = made.id, time.monotonic()
             return DataKey(self._writing, self._known[self._writing])
 
     def find(self, key_id: bytes, name: str) -> bytes:

@@ -6,6 +6,7 @@ import base64
 import json
 import stat
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,17 @@ def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
     ] * 3
     assert len({inner.get(f"{run}/a")[8:24] for run in range(3)}) == 3
     assert inner.get("0/a")[8:24] == inner.get("0/b")[8:24]
+
+
+def test_a_data_key_a_day(inner: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(inner, key_file(tmp_path))
+    began = time.monotonic()
+    for hours in (0, 23, 25, 26, 48, 50):
+        monkeypatch.setattr(time, "monotonic", lambda at=began + hours * 3600: at)
+        store.put(f"at/{hours}", b"data")
+    ids = [inner.get(f"at/{hours}")[8:24] for hours in (0, 23, 25, 26, 48, 50)]
+    assert [ids.index(each) for each in ids] == [0, 0, 2, 2, 2, 5]
+    assert len(list(inner.list(KEYS))) == 3
 
 
 def test_from_a_variable(inner: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
