@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from kbackup.archive import layout
-from kbackup.archive.models import Document, Part, dump
+from kbackup.archive.models import Document, FileSum, Part, dump, file_sum
 from kbackup.archive.window import Choice
 from kbackup.errors import KbackupError
 from kbackup.jobs.against_report import AgainstReport
@@ -62,9 +64,13 @@ class DrillReport(Document, frozen=True, kw_only=True):
     error: DrillError | None
     versions: dict[str, str]
     seconds: dict[str, float]
+    page: FileSum | None = None
+    """What report.html must be."""
 
 
 def store_report(state: Store, report: DrillReport, page: str) -> None:
     """The page first: where the report is, its page is as well."""
-    state.put(layout.drill_key(report.drill_id, layout.PAGE), page.encode())
-    state.put(layout.drill_key(report.drill_id, layout.REPORT), dump(report))
+    data = page.encode()
+    state.put(layout.drill_key(report.drill_id, layout.PAGE), data)
+    told = msgspec.structs.replace(report, page=file_sum(data))
+    state.put(layout.drill_key(report.drill_id, layout.REPORT), dump(told))

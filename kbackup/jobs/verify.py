@@ -21,6 +21,7 @@ from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.verify_drills import check_drills
 from kbackup.jobs.verify_restores import check_restores
 from kbackup.store.base import Store
 
@@ -132,6 +133,7 @@ def _survey(
         check_vectors(points, findings)
         check_checkpoints(store, points, sizes, findings)
         check_restores(store, sizes, points.archive_id, findings)
+        check_drills(store, sizes, findings)
     with phases.step("objects"):
         segments = _promised(points, seqs)
         left = check_present(segments, sizes, findings)
