@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from kbackup.archive.offset_map import NOTHING, Committed, Cut, PartName, read_parts, runs_table, write_part
+from kbackup.errors import ClusterError
 from kbackup.jobs.ahead import ahead
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_plan import UnitPart
@@ -92,8 +93,7 @@ class _UnitRun:
     def run(self) -> None:
         progress = self.producer.start([p.tp for p in self.unit.parts])
         self.reached = {tp: p.next for tp, p in progress.items()}
-        notes = {p.note for p in progress.values()}
-        self.began_from = PartName.parse(notes.pop()) if notes else None
+        self.began_from = _last_part(self.unit, progress)
         for part, piece in ahead(self._read(dict(self.reached)), _AHEAD):
             self._take(part, piece)
         self._commit()
@@ -146,6 +146,21 @@ class _UnitRun:
         write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, self.counted)
         self.parts_written += 1
         self.producer.commit({tp: Progress(at, str(name)) for tp, at in self.reached.items()})
+
+
+def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartName | None:
+    """The last part of the map that counts, which all progress was committed with. Without it nobody would miss the
+    records before it: neither the map nor the count of a window has them."""
+    found = {PartName.parse(p.note) for p in progress.values()}
+    if not found:
+        return None
+    (name,) = found if len(found) == 1 else (None,)
+    if name is None:
+        raise ClusterError(
+            f"the progress of unit {unit.number} on the target names no part of its offset map",
+            "has somebody else committed to its group? begin another restore, into topics made anew",
+        )
+    return name
 
 
 def units(parts: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:

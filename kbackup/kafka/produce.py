@@ -102,7 +102,8 @@ class BlockProducer:
                 self._outlet.join(consumer)
             finally:
                 consumer.close()
-        return {c.tp: Progress(c.offset, c.metadata) for c in found}
+        # a note is written with the NUL byte behind it that confluent-kafka wants
+        return {c.tp: Progress(c.offset, c.metadata.rstrip("\0")) for c in found}
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content, narrowed
-from kbackup.archive.offset_map import Cut, runs_table
+from kbackup.archive.offset_map import Cut, PartName, runs_table
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
-from kbackup.errors import KbackupError
+from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.restore import _check_complete
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_topic
 from kbackup.jobs.restore_report import make_report, planned, restored, without_timestamp
+from kbackup.jobs.restore_task import Unit, _last_part
+from kbackup.kafka.outlet import Progress
 from kbackup.types import Int64Array, TopicPartition
 
 NAMES = {"orders": "o", "pay": "p"}
@@ -109,3 +111,24 @@ def test_a_plan_keeps_its_windows() -> None:
         Window(ranges=((0, 9),)),
         Window(ranges=((1, 9),)),
     }
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [[""], ["x"], ["a-1\0"], ["a-1", "a-2"], ["a-1", ""]],
+    ids=lambda notes: "+".join(map(repr, notes)),
+)
+def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
+    """It would go on from there, and have the records before it neither in its map nor in its count."""
+    unit = Unit(7, ())
+    progress = {TopicPartition("o", p): Progress(5, note) for p, note in enumerate(notes)}
+    with pytest.raises(
+        ClusterError, match="progress of unit 7 on the target names no part of its offset map"
+    ):
+        _last_part(unit, progress)
+
+
+def test_progress_names_the_last_part() -> None:
+    assert _last_part(Unit(7, ()), {}) is None
+    progress = {TopicPartition("o", p): Progress(5, "abc-3") for p in range(3)}
+    assert _last_part(Unit(7, ()), progress) == PartName("abc", 3)
