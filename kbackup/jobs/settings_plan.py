@@ -60,11 +60,13 @@ class Target:
     group_configs: Iterable[GroupConfig] = ()
 
 
-def plan_settings(wanted: Iterable[str], archived: Metadata, names: Names, target: Target) -> SettingsReport:
+def plan_settings(wanted: Sequence[str], archived: Metadata, names: Names, target: Target) -> SettingsReport:
     """`wanted` are of acls, configs, users."""
     acls: tuple[Acl, ...] = ()
     configs: tuple[ConfigChange, ...] = ()
-    left: list[LeftOut] = []
+    left = [
+        LeftOut(what=n.what, why=n.why) for n in archived.not_carried if wanted and n.reason != "not there"
+    ]
     warnings: list[str] = []
     missing: list[str] = []
     if "acls" in wanted:

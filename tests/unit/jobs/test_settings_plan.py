@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, ScramUser
+from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, NotCarried, ScramUser
 from kbackup.jobs.settings_acls import LeftOut, Names, map_acls
 from kbackup.jobs.settings_plan import HOST_SPECIFIC, ConfigChange, SettingsReport, Target, plan_settings
 
@@ -212,6 +212,18 @@ def test_only_what_is_asked_for() -> None:
     for part, has in zip(EVERYTHING, ("acls", "configs", "missing"), strict=True):
         planned = plan_settings([part], point, SAME, EMPTY)
         assert [name for name in ("acls", "configs", "missing") if getattr(planned, name)] == [has]
+
+
+def test_what_no_backup_holds_is_named() -> None:
+    def not_carried(what: str, reason: Literal["not there", "not supported"]) -> NotCarried:
+        return NotCarried(what=what, reason=reason, why="so it is")
+
+    point = archived(
+        not_carried=(not_carried("client quotas", "not supported"), not_carried("ACLs", "not there"))
+    )
+    planned = plan_settings(["acls"], point, SAME, EMPTY)
+    assert planned.not_carried == (LeftOut(what="client quotas", why="so it is"),)
+    assert plan_settings([], point, SAME, EMPTY) == SettingsReport()
 
 
 def test_an_older_restore_point_has_nothing_to_set() -> None:
