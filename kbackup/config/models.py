@@ -51,8 +51,8 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[
         str | None,
         Meta(
-            description="The key that the archive is encrypted under: `file:/path`, `env:NAME` or `command:program arguments`. "
-            "Unset: kbackup encrypts nothing."
+            description="The key that the archive is encrypted under: `file:/path`, `env:NAME` or "
+            "`command:program arguments`. Unset: kbackup encrypts nothing."
         ),
     ] = None
 
