@@ -93,9 +93,9 @@ class Follower:
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
         self._since: dict[Place, float] = {}
-        self._patience = Patience(
-            self.rhythm.small_bytes, self.rhythm.max_age_seconds, self.rhythm.small_segments
-        )
+        rhythm = self.rhythm
+        share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
+        self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
     def follow(self) -> FollowReport:
         """Until it is asked to stop; then a last round takes all there is. Raises a `KbackupError` for what can't be

@@ -23,12 +23,15 @@ Place = tuple[str, int, int]
 
 
 class Patience(NamedTuple):
-    """A partition with fewer than `small_bytes` of new records waits, for `max_age` seconds at most; but up to
-    `small_segments` of those, the longest waiting first, go with each restore point."""
+    """A partition with fewer than `small_bytes` of new records is small and waits, for `max_age` seconds at most. Of
+    the small ones, the longest waiting first, `small_segments` or the `share` go with each restore point all the
+    same: with a share of a round in `max_age`, those that began to wait together don't come of age together.
+    """
 
     small_bytes: int
     max_age: float
     small_segments: int
+    share: float = 0.0
 
 
 NO_PATIENCE = Patience(0, 0.0, 0)
@@ -58,10 +61,11 @@ def hold_back(plan: Plan, patience: Patience, since: Mapping[Place, float], now:
         place: since.get(place, now)
         for place, p in waiting(plan).items()
         if new_bytes(p.end - p.start, p.before) < patience.small_bytes
-        and now - since.get(place, now) < patience.max_age
     }
     longest = sorted(small, key=lambda place: (small[place], place))
-    return without_places(plan, set(longest[patience.small_segments :]))
+    of_age = sum(now - begun >= patience.max_age for begun in small.values())
+    go = max(of_age, patience.small_segments, int(patience.share * len(small)))
+    return without_places(plan, set(longest[go:]))
 
 
 def without_places(plan: Plan, held: set[Place]) -> Plan:
