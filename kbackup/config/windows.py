@@ -44,7 +44,7 @@ def parse_time(text: str, now: int, *, up: bool = False) -> int:
     if text == "now":
         return now
     if ago := _AGO.fullmatch(text):
-        return max(0, now - round(parse_duration(ago[1]) * 1000))
+        return max(0, round(now - min(parse_duration(ago[1]) * 1000, float(now))))
     if _MILLISECONDS.fullmatch(text):
         if len(text) == _SECONDS:
             raise ValueError(f"{text} looks like seconds; milliseconds are expected")

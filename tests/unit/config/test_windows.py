@@ -81,6 +81,31 @@ def test_no_times(text: str) -> None:
         parse_time(text, NOW)
 
 
+@given(
+    st.from_regex(
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+    )
+    | st.from_regex(r"[0-9]{1,400}(\.[0-9])?(ms|s|m|h|d)? ago")
+    | st.from_regex(r"-?[0-9]{1,25}")
+    | st.text(),
+    st.booleans(),
+)
+def test_any_text_is_a_time_or_none(text: str, up: bool) -> None:
+    try:
+        assert 0 <= parse_time(text, NOW, up=up) < 2**63
+    except ValueError:
+        return
+
+
+@given(st.from_regex(r"[a-z]{1,3}:[0-9]{1,12}:[0-9]{0,21}-[0-9]{0,21}") | st.text())
+def test_any_text_is_a_range_or_none(text: str) -> None:
+    try:
+        found = parse_range(text)
+    except ValueError:
+        return
+    assert 0 <= (found.start or 0) < (2**63 if found.end is None else found.end) <= 2**63
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
