@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from confluent_kafka import Consumer, KafkaError
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.group_admin import Committed
 from kbackup.types import TopicPartition
+from scripts.dev import tools
+from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
@@ -252,6 +256,31 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
         consumer.close()
     held = made.records[topic]
     assert found == {p: [r.value for r in records if r.offset >= 3] for p, records in held.items()}
+
+
+def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
+    """It takes the epoch of another log for that of a leader which it has to wait for, or for a truncation."""
+    topic = f"{made.name}-ledger"
+    old, new = f"{made.name}-at-03", f"{made.name}-resumes-java"
+    made.apply("-g", old, "--map-group", f"{old}={new}")
+    assert made.stand(new)[made.target(topic), 0][1] == 0
+    restored = read_topic(made.broker.bootstrap, made.target(topic))
+    wanted = [
+        f"{p} {r.offset} {(r.value or b'').decode()}"
+        for p, records in restored.items()
+        for r in records
+        if r.offset >= made.stand(new)[made.target(topic), p][0]
+    ]
+    assert len(wanted) > 20
+    program = [
+        tools.java(),
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+        *("-cp", f"{kafka_jars()}/*", str(Path(__file__).with_name("Resume.java"))),
+    ]
+    arguments = [made.broker.bootstrap, new, made.target(topic), str(len(wanted))]
+    done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(wanted)
 
 
 def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:
