@@ -15,6 +15,7 @@ _NEEDED = {
     "describing group": "Describe on the group",
     "setting offsets of group": "Read on the group and on its topics",
     "deleting group": "Delete on the group",
+    "deleting topic": "Delete on the topic",
     "creating topic": "Create on the cluster, or on topics of that name",
     "starting transactions": _PROGRESS,
     "committing a transaction": f"{_PROGRESS}, and Read on the topic",

@@ -57,17 +57,17 @@ def _rights(line: list[str]) -> Iterator[Right]:
 
 @dataclass
 class User:
-    """A SCRAM user with the documented rights."""
+    """A SCRAM user with the documented rights of some roles."""
 
     broker: SecuredBroker
-    role: str
     name: str
+    roles: tuple[str, ...]
     password: str = field(default_factory=password)
     acls: dict[Right, AclBinding] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.broker.add_user(self.name, self.password)
-        for right in documented(self.role):
+        for right in (right for role in self.roles for right in documented(role)):
             self.acls[right] = self._allow(right)
 
     @property
@@ -88,12 +88,17 @@ class User:
 
 @pytest.fixture(scope="module")
 def reader(secured_broker: SecuredBroker) -> User:
-    return User(secured_broker, "backup", f"backup-{secrets.token_hex(3)}")
+    return User(secured_broker, f"backup-{secrets.token_hex(3)}", ("backup",))
 
 
 @pytest.fixture(scope="module")
 def writer(secured_broker: SecuredBroker) -> User:
-    return User(secured_broker, "restore", f"restore-{secrets.token_hex(3)}")
+    return User(secured_broker, f"restore-{secrets.token_hex(3)}", ("restore",))
+
+
+@pytest.fixture(scope="module")
+def driller(secured_broker: SecuredBroker) -> User:
+    return User(secured_broker, f"drill-{secrets.token_hex(3)}", ("restore", "drill"))
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +214,41 @@ def test_a_restore_names_the_right_that_it_lacks(
     assert "Traceback" not in outcome.err
 
 
+def drill(kbackup: Command, driller: User) -> Outcome:
+    user = [
+        f"--set=target.{name}={value}" for name, value in driller.properties.items() if "password" not in name
+    ]
+    (kbackup.folder / "password.secret").write_text(driller.password)
+    user.append(f"--set=target.sasl.password=${{file:{kbackup.folder}/password.secret}}")
+    return kbackup("drill", kbackup.archive, "--on-source", *user)
+
+
+def test_a_drill_needs_no_more(kbackup: Command, driller: User) -> None:
+    outcome = drill(kbackup, driller)
+    assert outcome.code == 0, f"{outcome.err}\n{outcome.document}"
+    admin = AdminClient(driller.broker.client(log_level=0))
+    assert not [name for name in admin.list_topics(timeout=30).topics if name.startswith("drill-")]
+    groups = admin.list_consumer_groups().result(60).valid
+    assert not [group.group_id for group in groups if group.group_id.startswith("drill-")]
+
+
+LACKED_BY_A_DRILL = [
+    (Right("delete", "topic", "drill-", True), "Delete on the topic"),
+    (Right("delete", "group", "drill-", True), "Delete on the group"),
+]
+
+
+@pytest.mark.parametrize(("missing", "said"), LACKED_BY_A_DRILL, ids=str)
+def test_a_drill_names_what_it_could_not_remove(
+    missing: Right, said: str, driller: User, kbackup: Command
+) -> None:
+    with driller.without(missing):
+        outcome = drill(kbackup, driller)
+    assert outcome.code != 0
+    assert said in str(outcome.document)
+
+
 def test_every_documented_right_is_tried() -> None:
     assert {right for right, *_ in LACKED_BY_A_BACKUP} == set(documented("backup"))
     assert {right for right, *_ in LACKED_BY_A_RESTORE} == set(documented("restore"))
+    assert {right for right, *_ in LACKED_BY_A_DRILL} == set(documented("drill"))
