@@ -52,20 +52,21 @@ def look_at_processes(when: str) -> None:
     for number, parent in sorted(_processes()):
         if parent in ours:
             ours.add(number)
-            watch.look_at(f"the command line of process {number} at {when}", _of(number, "cmdline"))
+            watch.look_at(f"the command line of process {number} at {when}", proc(number, "cmdline"))
 
 
 def _processes() -> list[tuple[int, int]]:
     """(process, parent) of each."""
     numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    stats = {number: _of(number, "stat").rpartition(b") ")[2].split() for number in numbers}
+    stats = {number: proc(number, "stat").rpartition(b") ")[2].split() for number in numbers}
     return [(number, int(stat[1])) for number, stat in stats.items() if stat]
 
 
-def _of(number: int, file: str) -> bytes:
+def proc(number: int | str, file: str) -> bytes:
+    """What Linux tells of a process; nothing of one that is gone or somebody else's."""
     try:
         return Path(f"/proc/{number}/{file}").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return b""
 
 

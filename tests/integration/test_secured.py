@@ -20,6 +20,7 @@ from scripts.dev.secured import SecuredBroker
 from tests.integration.secured import RECORDS, Command, command, fill, java, password
 from tests.secrets import know, make
 from tests.truth import assert_restored, read_topic
+from tests.watching import proc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -255,6 +256,10 @@ def test_secrets_stay_where_they_are(
         assert token_secret not in text
     for file in (tmp_path / "archive").rglob("*"):
         assert file.is_dir() or secret.encode() not in file.read_bytes()
+    for process in Path("/proc").glob("[0-9]*"):  # the JVM and the Python workers are among them
+        told = proc(process.name, "environ") + proc(process.name, "cmdline")
+        assert secret.encode() not in told
+        assert token_secret.encode() not in told
 
 
 def test_a_secret_of_sparks_settings_is_on_no_command_line(spark: SparkSession) -> None:
@@ -262,7 +267,7 @@ def test_a_secret_of_sparks_settings_is_on_no_command_line(spark: SparkSession) 
     secret = spark.sparkContext.getConf().get(name)
     assert secret is not None, "Spark itself has it"
     assert spark._jsc.hadoopConfiguration().get(name.removeprefix("spark.hadoop.")) == secret
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    lines = [proc(process.name, "cmdline") for process in Path("/proc").glob("[0-9]*")]
     jvm = [line for line in lines if b"spark.app.name=kbackup" in line]
     assert jvm, "Spark's JVM has its settings on its command line"
     assert not [line for line in jvm if secret.encode() in line or b"secret" in line]
