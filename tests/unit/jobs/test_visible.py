@@ -14,7 +14,7 @@ from kbackup.jobs import visible
 from kbackup.jobs.apply_groups import offset_maps
 from kbackup.jobs.restore_plan import PlannedGroup, PlannedTopic, RestorePlan
 from kbackup.jobs.visible import wait_visible
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin import Cluster, Topic
 from kbackup.types import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,6 +38,12 @@ class Ends:
         self.asked.append(set(partitions))
         ends = self._told.pop(0) if len(self._told) > 1 else self._told[0]
         return {tp: ends[tp] for tp in self.asked[-1]}
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
+        return {name: Topic(name, "", False, (0, 1), 1) for name in names}
+
+    def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 0)
 
 
 def _cluster(ends: Ends) -> Cluster:
@@ -92,5 +98,6 @@ def test_past_the_end_is_after_the_restore(transactions: bool, end: int, expecte
             PlannedGroup(source="g", target="g", offsets=(GroupOffset(topic="s", partition=0, offset=13),)),
         ),
     )
-    maps = offset_maps(plan, RUNS, _cluster(Ends({A: end})))
-    assert maps[A].map(13).offset == expected
+    found = offset_maps(_cluster(Ends({A: end})), plan, [A], RUNS)
+    assert found.unusable == {}
+    assert found.maps[A].map(13).offset == expected
