@@ -6,6 +6,7 @@ import os
 import random
 import secrets
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -293,6 +294,22 @@ def in_one_transaction(
     finally:
         producer.close()
     return maps
+
+
+def test_progress_comes_back_as_it_was(broker: Broker, topic_name: str) -> None:
+    """Notes of every length that names of parts have: confluent-kafka would read past the end of some."""
+    broker.create_topic(topic_name, 2)
+    tps = [TopicPartition(topic_name, p) for p in range(2)]
+    wanted: dict[TopicPartition, Progress] = {}
+    for number in (None, 0, 10, 100, 1_000, 10_000, 100_000):
+        producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
+        assert producer.start(tps) == wanted
+        if number is not None:
+            wanted = {tp: Progress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
+            producer.send(tps[0], block_of(many(1)))
+            producer.flush()
+            producer.commit(wanted)
+        producer.close()
 
 
 @pytest.fixture
