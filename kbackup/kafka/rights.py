@@ -14,6 +14,7 @@ _NEEDED = {
     "reading offsets of group": "Describe on the group and on its topics",
     "describing group": "Describe on the group",
     "setting offsets of group": "Read on the group and on its topics",
+    "deleting offsets of group": "Delete on the group, and Read on its topics",
     "deleting group": "Delete on the group",
     "deleting topic": "Delete on the topic",
     "creating topic": "Create on the cluster, or on topics of that name",
