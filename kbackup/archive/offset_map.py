@@ -31,6 +31,7 @@ _FIELDS: list[pa.Field[Any]] = [
 SCHEMA = pa.schema(_FIELDS)
 _PREVIOUS = b"kbackup.previous"
 _CUT = b"kbackup.cut"
+_LARGE = 1 << 20  # bytes of a map that is worth threads
 _KEY = b"kbackup.key"
 _SUM = b"kbackup.sum"
 _NO_SUM = b"sha256:" + b"0" * 64
@@ -126,7 +127,7 @@ def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) 
 
 def previous_of(part: pa.Table) -> PartName | None:
     """The part of an earlier attempt that the attempt of `part` went on from."""
-    return PartName.parse(part.schema.metadata[_PREVIOUS].decode())
+    return PartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
 
 
 def _cut(part: pa.Table) -> Cut:
@@ -170,8 +171,9 @@ def decode(data: bytes, name: str) -> pa.Table:
             f"file {name} does not match its own checksum", "it was changed after it was written"
         )
     try:
-        table = pq.read_table(io.BytesIO(data))
-    except (pa.ArrowException, OSError) as error:
+        table = pq.ParquetFile(io.BytesIO(data)).read(use_threads=len(data) > _LARGE)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
     if table.schema.names != SCHEMA.names:
         raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")

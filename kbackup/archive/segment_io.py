@@ -53,7 +53,7 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
 
 def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
     """The same by an index that is read already; with None the records are walked one by one."""
-    stored = _Stored(store, segment.key, segment.stored)
+    stored = _Stored(store, segment.key, segment.stored, segment.bytes)
     try:
         yield from stored.blocks(index)
     except NotFoundError as error:
@@ -63,10 +63,11 @@ def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> 
 
 
 class _Stored:
-    """A records object of `size` bytes; `crc` is the CRC-64/NVME of what was read of it, in order, by now."""
+    """A records object of `size` bytes, `plain` of them when it is not compressed (None: not known); `crc` is the
+    CRC-64/NVME of what was read of it, in order, by now."""
 
-    def __init__(self, store: Store, key: str, size: int) -> None:
-        self._store, self._key, self._size = store, key, size
+    def __init__(self, store: Store, key: str, size: int, plain: int | None = None) -> None:
+        self._store, self._key, self._size, self._plain = store, key, size, plain
         self.crc = 0
 
     def blocks(self, index: SegmentIndex | None) -> Iterator[RecordBlock]:
@@ -81,7 +82,8 @@ class _Stored:
             return
         chunks: Iterable[Buffer] = self._read(even(self._size))
         if packed:
-            chunks = decompress(chunks, self._key)
+            most = self._plain if self._plain is not None or index is None else index.file_size
+            chunks = decompress(chunks, self._key, most)
         yield from blocks(chunks, index, name=self._key, least=SPAN)
 
     def _read(self, spans: Sequence[Span]) -> Iterator[Bytes]:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from kbackup.errors import CorruptError
 from kbackup.types import Int64Array
 
+_LARGE = 1 << 20  # bytes of a table that is worth threads
 _HINT = "is the archive damaged? run 'kbackup verify'"
 
 
@@ -114,8 +115,10 @@ def decode_table(
         file = pq.ParquetFile(io.BytesIO(data))
         if file.schema_arrow.names != schema.names:
             raise CorruptError(f"file {name} has other columns than a segment table", _HINT)
-        return file.read(columns=names).cast(pa.schema([schema.field(n) for n in names]))
-    except (pa.ArrowException, OSError) as error:
+        table = file.read(columns=names, use_threads=len(data) > _LARGE)
+        table.validate(full=True)  # text that is none
+        return table.cast(pa.schema([schema.field(n) for n in names]))
+    except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
 
 

@@ -45,7 +45,8 @@ _THREADS = min(os.cpu_count() or 1, 4)
 _WAITING = 2 * (16 << 20)
 
 _FRAME_MAGIC = b"\x28\xb5\x2f\xfd"
-_PIECE = 1 << 16
+_PIECE = 1 << 12
+"""Compressed bytes that are given to zstd at once: it answers with all that they are, 32,768 times as much at worst."""
 
 
 class FrameCompressor:
@@ -126,18 +127,19 @@ class FrameCompressor:
 
 def extract(frames: bytes, skip: int, length: int, name: str) -> bytes:
     """`length` plain bytes after the first `skip` of whole frames, got from where `SeekTable.locate` says."""
-    plain = b"".join(_Frames(name).push(frames))
+    plain = b"".join(_Frames(name, None).push(frames))
     if len(plain) < skip + length:
         raise corrupt(name, len(plain), f"the frames end before plain byte {skip + length}")
     return plain[skip : skip + length]
 
 
-def decompress(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
+def decompress(chunks: Iterable[Buffer], name: str, most: int | None = None) -> Iterator[bytes]:
     """The plain file, as a stream, from the compressed one in chunks of any size.
 
-    `CorruptError` for a damaged or cut frame, and for a seek table that is missing or not that of the frames.
+    `CorruptError` for a damaged or cut frame, for more than `most` plain bytes, and for a seek table that is missing or
+    not that of the frames.
     """
-    frames = _Frames(name)
+    frames = _Frames(name, most)
     for chunk in chunks:
         yield from frames.push(chunk)
     frames.end()
@@ -146,8 +148,9 @@ def decompress(chunks: Iterable[Buffer], name: str) -> Iterator[bytes]:
 class _Frames:
     """Decompression frame by frame; remembers where they start and end, to compare with the seek table."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, most: int | None) -> None:
         self._name = name
+        self._most = most
         self._zstd = zstandard.ZstdDecompressor()
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._edges = [(0, 0)]
@@ -185,6 +188,10 @@ class _Frames:
         rest = frame.unused_data if frame.eof else b""
         self._read += len(piece) - len(rest)
         self._given += len(plain)
+        if self._most is not None and self._given > self._most:
+            raise corrupt(
+                self._name, self._edges[-1][0], f"the frame that starts here goes past plain byte {self._most}"
+            )
         self._frame = None if frame.eof else frame
         if frame.eof:
             self._edges.append((self._read, self._given))

@@ -4,11 +4,13 @@ import shutil
 import struct
 import subprocess
 import threading
+import tracemalloc
 from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -195,6 +197,30 @@ def test_a_flipped_bit_is_refused_or_without_effect(data: st.DataObject) -> None
     except CorruptError:
         return
     assert found == plain(block)
+
+
+def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
+    """Nearly a GiB of nothing in 32 KiB, all of it in one chunk."""
+    size = 1 << 30
+    packer = zstandard.ZstdCompressor(level=1).compressobj(size=size)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
+    assert len(bomb) < 1 << 17
+    tracemalloc.start()
+    with pytest.raises(
+        CorruptError, match="x at byte 0: the frame that starts here goes past plain byte 1000"
+    ):
+        list(frames.decompress([bomb], "x", 1000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 300 << 20
+
+
+def test_as_many_plain_bytes_as_are_due() -> None:
+    block = record.encode(to_batch(some()))
+    packed = compress([block], 5_000)
+    assert b"".join(frames.decompress([packed], "x", block.nbytes + 1)) == plain(block)
+    with pytest.raises(CorruptError, match=f"goes past plain byte {block.nbytes}"):
+        list(frames.decompress([packed], "x", block.nbytes))
 
 
 def footer(count: int, descriptor: int = 0, magic: int = 0x8F92EAB1) -> bytes:

@@ -1,0 +1,205 @@
+"""One function for each decoder, and what it starts from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive import layout, models, offset_map, segments
+from kbackup.archive.models import Document, _sum, dump, load
+from kbackup.errors import KbackupError
+from kbackup.formats.frames import decompress
+from kbackup.formats.index import decode_index, decode_partition_index, encode_index, index_of
+from kbackup.formats.offsets import decode_group_offsets
+from kbackup.formats.record import blocks, decode, scan
+from kbackup.formats.seek import decode_seek_table, seek_table_size
+from kbackup.types import TopicPartition
+from scripts.docs.schemas import DOCUMENTS
+
+_VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
+_MOST = 1 << 20
+_MAP = layout.restore_key("r", layout.OFFSETS)
+Target = Callable[[bytes], None]
+
+
+def records(data: bytes) -> None:
+    """Walked one by one, in chunks as large as the first byte says; then looked into."""
+    size = 1 + (data[0] if data else 0) * 8
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    for block in blocks(chunks, None, name="file"):
+        decode(block)
+
+
+def indexed_records(data: bytes) -> None:
+    """By an index: the file's first bytes."""
+    cut = 1 + 24 * (data[0] % 8) if data else 0
+    index = decode_index(data[1 : 1 + cut], "index")
+    for block in blocks([data[1 + cut :]], index, name="file"):
+        decode(block)
+
+
+def index(data: bytes) -> None:
+    found = decode_index(data, "file")
+    assert encode_index(found) == data
+
+
+def partition_index(data: bytes) -> None:
+    decode_partition_index(data, "file")
+
+
+def group_offsets(data: bytes) -> None:
+    decode_group_offsets(data, "file")
+
+
+def compressed(data: bytes) -> None:
+    """Never more than what is allowed, whatever the frames say."""
+    size = sum(map(len, decompress([data], "file", _MOST)))
+    assert size <= _MOST
+
+
+def seek_table(data: bytes) -> None:
+    """The end of a file that is larger by as much as the first byte says."""
+    before = data[0] if data else 0
+    size = len(data) - 1 + before
+    if len(data) - 1 < seek_table_size(data[1:], size, "file"):
+        return
+    table = decode_seek_table(data[1:], size, "file")
+    for position in (0, table.plain_size // 2, table.plain_size - 1):
+        table.locate(position, 1)
+
+
+def segment_table(data: bytes) -> None:
+    segments.decode_segments(data, "file")
+
+
+def offset_table(data: bytes) -> None:
+    """With its sum put right: else nothing gets past that."""
+    bare = re.sub(rb"sha256:[0-9a-f]{64}", offset_map._NO_SUM, data)
+    table = offset_map.decode(bare.replace(offset_map._NO_SUM, offset_map._sum(bare), 1), _MAP)
+    offset_map.previous_of(table)
+
+
+def document(data: bytes) -> None:
+    """As every kind of JSON file, with its checksum put right where it is JSON at all."""
+    try:
+        right = re.sub(rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % _sum(data).encode(), data, count=1)
+    except (msgspec.DecodeError, RecursionError):
+        right = data
+    for kind in DOCUMENTS.values():
+        try:
+            load(kind, right, "file")
+        except KbackupError:
+            continue
+
+
+TARGETS: dict[str, Target] = {
+    "records": records,
+    "indexed_records": indexed_records,
+    "index": index,
+    "partition_index": partition_index,
+    "group_offsets": group_offsets,
+    "compressed": compressed,
+    "seek_table": seek_table,
+    "segment_table": segment_table,
+    "offset_table": offset_table,
+    "document": document,
+}
+
+
+def one(name: str, data: bytes) -> None:
+    """What is no `KbackupError` comes out."""
+    try:
+        TARGETS[name](data)
+    except KbackupError:
+        return
+
+
+def corpus(name: str) -> Iterator[bytes]:
+    """What to start from: the published vectors, good and bad, and files that kbackup writes."""
+    folder = {"compressed": "zst", "indexed_records": "records"}.get(name, name)
+    yield b""
+    for path in sorted((_VECTORS / folder).glob("*.hex")):
+        data = _bytes_of(path)
+        yield data
+        if name == "indexed_records":
+            try:
+                own = encode_index(index_of([scan(data[1:], name="file")]))
+            except KbackupError:
+                continue
+            yield bytes([(len(own) - 1) // 24]) + own + data
+    yield from _written(name)
+
+
+def _bytes_of(vector: Path) -> bytes:
+    """Hexadecimal digits, 'text' in quotes, and comments from '#' on."""
+    digits = ""
+    for token in re.finditer(r"'(?P<text>[^']*)'|#[^\n]*|(?P<hex>[0-9a-f]+)", vector.read_text("utf-8")):
+        digits += (token["text"] or "").encode().hex() + (token["hex"] or "")
+    return bytes.fromhex(digits)
+
+
+def _written(name: str) -> Iterator[bytes]:
+    if name == "seek_table":
+        for path in sorted((_VECTORS / "zst").glob("*.hex")):
+            data = _bytes_of(path)
+            yield from (bytes([0]) + data, bytes([max(0, min(255, len(data) - 33))]) + data[-33:])
+    elif name == "segment_table":
+        yield from (segments.encode_segments([]), segments.encode_segments([_segment()]))
+    elif name == "offset_table":
+        store = _Kept()
+        offset_map.write_map(store, "r", [_runs()])  # type: ignore[arg-type]
+        yield store.data
+    elif name == "document":
+        yield from map(dump, _documents())
+
+
+class _Kept:
+    data = b""
+
+    def put(self, key: str, data: bytes) -> str:
+        self.data = data
+        return key
+
+
+def _segment() -> segments.Segment:
+    key = layout.records_key(layout.topic_dir("t"), 0, 0, "none")
+    return segments.Segment("t", 1, 0, 0, 9, 10, 300, 300, None, 7, 30, "0" * 16, "0" * 16, key)
+
+
+def _runs() -> pa.Table:
+    runs = tuple(np.array(values, np.int64) for values in ([0, 9], [5, 20], [3, 1]))
+    return offset_map.runs_table({TopicPartition("t", 0): (runs[0], runs[1], runs[2])})
+
+
+def _documents() -> Iterator[Document]:
+    yield models.ArchiveInfo(id="a", created_at="2026-01-01T00:00:00.000Z")
+    state = models.PartitionState(partition=0, start=0, end=9, log_start=0, log_end=9, records=9, bytes=99)
+    topic = models.TopicState(
+        name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,)
+    )
+    sums = {name: models.file_sum(b"") for name in (layout.SEGMENTS, layout.GROUPS, layout.METADATA)}
+    yield models.Manifest(
+        status="committed",
+        archive_id="a",
+        seq=1,
+        parent=None,
+        run_id="r",
+        tool="kbackup",
+        started_at="",
+        committed_at="",
+        topics=(topic,),
+        losses=(models.Loss(kind="retention", topic="t", partition=0, start=0, end=1, message="m"),),
+        files=sums,
+    )
+    offsets = (models.GroupOffset(topic="t", partition=0, offset=4),)
+    group = models.Group(group="g", type="consumer", state="empty", offsets=offsets)
+    yield models.Groups(captured_at="", groups=(group,))
+    part = models.FoldedPart(
+        first=1, last=2, rows=3, points=sums[layout.GROUPS], segments=sums[layout.GROUPS]
+    )
+    yield models.Checkpoint(archive_id="a", seq=2, parts=(part,))
