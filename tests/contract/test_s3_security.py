@@ -14,8 +14,19 @@ import pytest
 from awscrt.checksums import crc64nvme
 from botocore.exceptions import ClientError
 
-from kbackup.errors import AlreadyExistsError, DeniedError, NotFoundError, StoreError, UsageError
+from kbackup.errors import (
+    AlreadyExistsError,
+    DeniedError,
+    NotFoundError,
+    StoreError,
+    UsageError,
+    WrongKeyError,
+)
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key, load_kek
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.rotate import rotate
 from kbackup.store.probe import check_conditional_writes
 from kbackup.store.s3.client import client_of
 from scripts.dev.minio_kms import MinioWithKms
@@ -263,6 +274,29 @@ def test_an_expirer(server: MinioWithKms) -> None:
     assert list(store.list()) == []
     with pytest.raises(ClientError):
         client_of(S3Options(**_options(store))).delete_bucket(Bucket=bucket)
+
+
+def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
+    """A writer's rights are too few to finish it, which is said, and harms nothing."""
+    bucket = new_bucket(server)
+    for name in ("old", "new"):
+        (tmp_path / name).write_text(generate_key())
+    old, new = (load_kek(f"file:{tmp_path / name}") for name in ("old", "new"))
+
+    def opened(role_name: str, key: str) -> CryptStore:
+        inner = role(server, role_name, bucket)
+        return CryptStore(inner, Keyring(inner, f"file:{tmp_path / key}"))
+
+    opened("writer", "old").put("key", b"data")
+    begun = rotate(opened("writer", "old").inner, old, new)
+    assert (begun.keys, begun.removed) == (1, ())
+    assert [type(failed.error) for failed in begun.left] == [DeniedError]
+    assert [opened("reader", key).get("key") for key in ("old", "new")] == [b"data"] * 2
+    ended = rotate(opened("expirer", "old").inner, old, new)
+    assert (ended.file, len(ended.removed), ended.left) == (begun.file, 1, ())
+    assert opened("reader", "new").get("key") == b"data"
+    with pytest.raises(WrongKeyError):
+        opened("reader", "old").get("key")
 
 
 def _options(store: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Backups with a writer's rights into a locked bucket, restored with a reader's: nothing needs a deletion."""
+"""Encrypted backups with a writer's rights into a locked bucket, restored with a reader's: nothing needs a deletion."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kbackup.jobs.restore import restore
 from kbackup.jobs.verify import verify
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import Buffer
+from kbackup.store.crypt.kek import generate_key
 from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store
 from scripts.dev.minio_kms import MinioWithKms
@@ -51,6 +52,7 @@ class Vault:
     server: MinioWithKms
     bucket: str
     topic: str
+    key: str
 
     @property
     def url(self) -> str:
@@ -73,7 +75,7 @@ class Vault:
         )
 
     def store(self, role: str) -> Store:
-        return open_store(self.url, self.options(role))
+        return open_store(self.url, self.options(role), self.key)
 
     def versions(self) -> list[dict[str, Any]]:
         client: Any = self.server.client()
@@ -84,12 +86,16 @@ class Vault:
 
 
 @pytest.fixture(scope="module")
-def vault(broker: Broker, server: MinioWithKms, spark: SparkSession) -> Vault:
+def vault(
+    broker: Broker, server: MinioWithKms, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Vault:
     """A run that broke off before its commit, one that took over what it left, and one after more records."""
     name = f"locked-{secrets.token_hex(6)}"
     server.create_bucket(name, object_lock=True)
     broker.create_topic(name, partitions=2)
-    made = Vault(server, name, name)
+    secret = tmp_path_factory.mktemp("keys") / "key.secret"
+    secret.write_text(know("an archive's key", generate_key()))
+    made = Vault(server, name, name, f"file:{secret}")
 
     def run() -> BackupReport:
         options = Backup(topics=(name,), groups=("none",), segment_bytes=2000)
@@ -139,6 +145,7 @@ def test_every_object_is_locked(vault: Vault) -> None:
             client.delete_object(Bucket=vault.bucket, Key=version["Key"], VersionId=version["VersionId"])
         locked += 1
     assert locked > 20
+    assert sum(version["Key"].startswith("vault/keys/") for version in vault.versions()) == 3
     assert all(key.startswith(NOT_LOCKED) for key in free)
     assert layout.LOCK in free
 
