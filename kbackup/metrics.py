@@ -47,6 +47,9 @@ METRICS: dict[str, Metric] = {
         "counter", "Errors that ended a run or a round, by class and exit code.", ("error", "exit_code")
     ),
     "kbackup_retries_total": Metric("counter", "Rounds of --follow that are tried again after an error."),
+    "kbackup_task_retries_total": Metric(
+        "counter", "Tasks that Spark tried again and that went well then, by attempts."
+    ),
     "kbackup_records_total": Metric("counter", "Records archived, restored, verified or compared."),
     "kbackup_bytes_total": Metric("counter", "Their bytes in the documented encoding."),
     "kbackup_stored_bytes_total": Metric("counter", "Bytes of the segments as they are stored."),

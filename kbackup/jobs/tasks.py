@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from kbackup.errors import FencedError, KbackupError, from_text
 from kbackup.jobs.progress import Address, ProgressReceiver, ProgressSender
+from kbackup.metrics import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,9 +23,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("result", pa.binary())]
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("task", pa.int64()),
+    pa.field("attempt", pa.int32()),
+    pa.field("result", pa.binary()),
+]
 _RESULT = pa.schema(_FIELDS)
-_DDL = "task long, result binary"
+_DDL = "task long, attempt int, result binary"
 _SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s where they get 90 with this
 
 Work = Callable[[T, ProgressSender], Iterator[R]]
@@ -56,17 +61,21 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
     every = [pickle.dumps(task) for task in tasks]
 
     def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        attempt = _attempt()
         for batch in batches:
             numbers: list[int] = batch.column(0).to_numpy().tolist()
             for number in numbers:
                 task: T = pickle.loads(every[number])  # noqa: S301 (our own driver wrote it)
-                yield from _run_task(number, task, work, address)
+                yield from _run_task(number, attempt, task, work, address)
 
     frame = spark.range(len(every), numPartitions=len(every)).mapInArrow(run_some, _DDL)
     try:
         rows = frame.toArrow()
     except PySparkException as error:
         raise _from_spark(error) from None
+    numbers: list[int] = rows.column("task").to_numpy().tolist()
+    attempts: list[int] = rows.column("attempt").to_numpy().tolist()
+    counted.add("kbackup_task_retries_total", sum(dict(zip(numbers, attempts, strict=True)).values()))
     results: list[Any] = rows.column("result").to_pylist()
     found = [pickle.loads(row) for row in results]  # noqa: S301 (only our own executors write these rows)
     for result in found:
@@ -75,17 +84,29 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
     return found
 
 
-def _run_task(number: int, task: T, work: Work[T, R], address: Address | None) -> Iterator[pa.RecordBatch]:
+def _attempt() -> int:
+    """How often Spark tried this task before."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
+
+
+def _run_task(
+    number: int, attempt: int, task: T, work: Work[T, R], address: Address | None
+) -> Iterator[pa.RecordBatch]:
+    def row(result: object) -> pa.RecordBatch:
+        fields = {"task": number, "attempt": attempt, "result": pickle.dumps(result)}
+        return pa.RecordBatch.from_pylist([fields], schema=_RESULT)
+
     progress = ProgressSender(address, number)
     sys.setswitchinterval(_SWITCH)
     try:
         for result in work(task, progress):
-            yield pa.RecordBatch.from_pylist(
-                [{"task": number, "result": pickle.dumps(result)}], schema=_RESULT
-            )
+            yield row(result)
     except FencedError as error:
         # as a result, not as a failure: Spark would try again, and fence the one that fenced us
-        yield pa.RecordBatch.from_pylist([{"task": number, "result": pickle.dumps(error)}], schema=_RESULT)
+        yield row(error)
     except KbackupError as error:
         raise RuntimeError(error.marker()) from None
     finally:

@@ -1,0 +1,50 @@
+"""Tasks that fail at first: Spark tries them again, and that is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kbackup.errors import UnreachableError
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.tasks import run_tasks
+from kbackup.metrics import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A task yields its own number twice, after as many failures."""
+
+    folder: Path
+
+    def __call__(self, task: int, progress: ProgressSender) -> Iterator[int]:
+        failures = len(list(self.folder.glob(f"{task}-*")))
+        if failures < task:
+            (self.folder / f"{task}-{failures}").touch()
+            raise UnreachableError(f"task {task} fails")
+        yield task
+        yield task
+
+
+def retries() -> float:
+    return counted.snapshot().values.get(("kbackup_task_retries_total", ()), 0)
+
+
+def test_a_task_that_fails_is_tried_again_and_counted(spark: SparkSession, tmp_path: Path) -> None:
+    before = retries()
+    assert sorted(run_tasks(spark, [0, 1, 2], Flaky(tmp_path))) == [0, 0, 1, 1, 2, 2]
+    assert retries() - before == 3
+
+
+def test_one_that_goes_on_failing_fails_the_job_with_its_own_error(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(UnreachableError, match="task 9 fails"):
+        run_tasks(spark, [9], Flaky(tmp_path))
