@@ -14,8 +14,12 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
+from kbackup.config.models import Restore
+from kbackup.jobs.against import verify_against
+from kbackup.jobs.against_plan import Asked
 from kbackup.jobs.restore_plan import RestorePlan
 from scripts.dev.kafka import Broker
+from tests.faults.conftest import Counting
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.test_restore import AS_THEY_ARE
@@ -170,7 +174,8 @@ def _arguments(made: History, prefix: str) -> list[str]:
 def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
     """A topic that is gone is back, the first incarnation of another, a new one, partitions that have something."""
     arguments = ["--to-time", str(history.moment), *_arguments(history, "upto.")]
-    planned = kbackup.restore(history.archive, *arguments, "--dry-run")
+    dry = kbackup("restore", history.archive.url, *arguments, "--dry-run")
+    planned = dry.document
     report = kbackup.restore(history.archive, *arguments)
     wanted = {
         name: _cut(history.held[name], lambda _, r: _in_time(r, 0, history.moment))
@@ -187,6 +192,7 @@ def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
 
     choice = report["choice"]
     assert planned["choice"] == choice
+    assert all(words in dry.err for words in [*choice["notes"], *choice["left_out"]])
     assert report["records"] <= planned["records"] < sum(map(len, history.held["events"].values())) + 200
     assert (choice["as_of"], choice["groups_as_of"], choice["to_time"]) == (1, 1, history.moment)
     (left_out,) = choice["left_out"]
@@ -219,6 +225,11 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     assert plan.choice.notes == tuple(report["choice"]["notes"])
     windows = {(p.window.from_time, p.window.to_time) for unit in plan.units for p in unit if p.window}
     assert windows == {(low, high)}
+    store = history.archive.store
+    asked = Asked("target", Restore(restore_id=report["restore_id"]), groups=False, exact=True, show=5)
+    session = lambda: kbackup.spark.session  # noqa: E731
+    compared = verify_against(asked, history.broker.client(), store, store, session, Counting())
+    assert (compared.findings, compared.records, compared.same) == ((), report["records"], report["records"])
 
 
 def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
