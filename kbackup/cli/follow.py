@@ -10,11 +10,12 @@ from kbackup.cli.frame import Frame
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.session import archive_store, spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.stop import Stop
 from kbackup.metrics import counted
 
 if TYPE_CHECKING:
+    from kbackup.config.models import Follow
     from kbackup.jobs.backup_run import BackupReport
     from kbackup.jobs.follow import FollowReport
     from kbackup.metrics_server import Health
@@ -62,6 +63,7 @@ def follow_until_stopped(frame: Frame) -> int:
     with ExitStack() as stack:
         health: Health | None = None
         if config.follow.listen:
+            _check_stale_after(config.follow)
             from kbackup.metrics_server import Health, Server
 
             health = Health(config.follow.stale_after_seconds)
@@ -79,6 +81,14 @@ def follow_until_stopped(frame: Frame) -> int:
         report = follower.follow()
     _show(report, frame)
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+
+
+def _check_stale_after(follow: Follow) -> None:
+    if follow.stale_after_seconds <= follow.interval_seconds:
+        raise UsageError(
+            f"follow.stale_after_seconds is {human_duration(follow.stale_after_seconds)}, no longer than the interval",
+            "/healthz would say 503 between any two rounds: give --stale-after more than --interval",
+        )
 
 
 def _show(report: FollowReport, frame: Frame) -> None:

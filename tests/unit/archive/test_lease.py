@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease import HeldLease, read_lease
+from kbackup.archive.lease import HeldLease, LeaseRanOutError, read_lease
 from kbackup.archive.models import Lease, dump
 from kbackup.errors import CorruptError, LeaseLostError, LockedError, OutcomeUnknownError
 from tests.unit.archive.faulty import FaultyStore, down, lost_answer
@@ -34,6 +34,14 @@ def raises(call: Callable[[], None]) -> bool:
         call()
     except LeaseLostError:
         return True
+    return False
+
+
+def taken_over(held: HeldLease) -> bool:
+    try:
+        held.check()
+    except LeaseLostError as error:
+        return not isinstance(error, LeaseRanOutError)
     return False
 
 
@@ -126,6 +134,28 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
         eventually(lambda: raises(held.check))
         with pytest.raises(LeaseLostError, match="ran out before it could be renewed"):
             held.check()
+
+
+def test_one_that_ran_out_is_held_again_if_nobody_took_it(store: FaultyStore) -> None:
+    with HeldLease(store, "cut off", QUICK) as held:
+        store.faults.append(down("replace", layout.LOCK))
+        eventually(lambda: raises(held.check))
+        with pytest.raises(LeaseRanOutError):
+            held.check()
+        store.faults.clear()
+        eventually(lambda: not raises(held.check))
+        assert read_lease(store)[0].owner == held.owner
+    assert read_lease(store)[0].released
+
+
+def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> None:
+    with HeldLease(store, "cut off", QUICK) as held:
+        store.faults.append(down("replace", layout.LOCK))
+        eventually(lambda: raises(held.check))
+        another(store, FUTURE, released=True)
+        store.faults.clear()
+        eventually(lambda: taken_over(held))
+    assert read_lease(store)[0].owner == "somebody"
 
 
 def test_a_clock_that_is_set_back_does_not_make_it_longer(

@@ -1,0 +1,76 @@
+"""What `backup --follow` refuses before it starts anything, and how it is asked to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.cli.ending import asked_by_signals
+from kbackup.jobs.stop import Stop
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--interval=10s"], "--interval is only of use with --follow"),
+        (["--listen=:9464"], "--listen is only of use with --follow"),
+        (["--follow", "--listen=9464"], "can't listen on '9464'"),
+        (["--follow", "--listen=:0", "--interval=5m"], "no longer than the interval"),
+        (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
+    ],
+)
+def test_what_makes_no_sense(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backup", "--archive=/nonexistent/archive", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_key_in_the_file_needs_no_follow(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("kbackup.toml").write_text('[follow]\ninterval_seconds = "10s"\n')
+    assert main(["config"]) == 0
+    assert "follow.interval_seconds" in capsys.readouterr().out
+
+
+def test_stop_is_asked_once_and_heard_by_whoever_waits(stop: Stop) -> None:
+    assert not stop.wait(0)
+    threading.Timer(0.05, stop.ask).start()
+    assert stop.wait(60)
+    stop.ask()
+    assert stop.asked
+    assert stop.wait(0), "it stays asked"
+
+
+def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with asked_by_signals(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.wait(60)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_whoever_takes_too_long_is_interrupted(stop: Stop) -> None:
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(60)
+
+    with asked_by_signals(stop, grace=0.05), pytest.raises(KeyboardInterrupt):
+        work()
