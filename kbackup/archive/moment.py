@@ -139,8 +139,8 @@ def _at(
     after = next((p for p in points if point is None or p.seq > point.seq), None)
     captured = archive.restore_point(after.seq).topics if after is not None else ()
     first = {_key(t): t for t in captured if after is not None and t.captured == after.seq}
-    known = {_key(t) for t in then}
-    later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in known}
+    had = {_key(t) for t in then}
+    later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in had}
     within = _with_records(archive, upto, later.values(), window)
     new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in there}
     notes = [note] if point is None else [f"topics are as of restore point {point.seq}", note]
@@ -149,17 +149,18 @@ def _at(
             f"first captured by restore point {after.seq}, the next one, with records in the window: "
             f"{', '.join(sorted(new))}"
         )
-    others = {t.name: t for t in later.values()} | {t.name: t for t in then}
+    known = {t.name: t for t in later.values()} | {t.name: t for t in then}
+    others = {name: t for name, t in known.items() if name not in there and name not in new}
     return View(
         upto,
         (*there.values(), *new.values()),
-        {name: t for name, t in others.items() if name not in there and name not in new},
+        others,
         then,
         point.seq if point is not None else None,
         point.seq if point is not None else None,
         at,
         tuple(notes),
-        _left_out([later[key] for key in within], there, new),
+        _left_out([later[key] for key in within], there | new, others),
     )
 
 
@@ -181,20 +182,21 @@ def _with_records(
 
 
 def _left_out(
-    within: Iterable[TopicState], there: Mapping[str, TopicState], new: Mapping[str, TopicState]
+    within: Iterable[TopicState], chosen: Mapping[str, TopicState], others: Mapping[str, TopicState]
 ) -> dict[str, str]:
+    """What to say of topics of later runs that have records in the window."""
     said: dict[str, str] = {}
     for topic in within:
         name = topic.name
-        if name in there:
-            said[name] = (
-                f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
-                f"incarnation {there[name].incarnation} is restored; for the other name its restore point "
-                "with --backup"
-            )
-        elif new.get(name) != topic:
+        if others.get(name) == topic:
             said[name] = (
                 f"topic {name} was first captured later and has records in the window: "
                 "it is restored where it is asked for by name"
+            )
+        elif chosen.get(name) != topic:
+            incarnation = (chosen.get(name) or others[name]).incarnation
+            said[name] = (
+                f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
+                f"of that time is incarnation {incarnation}; for the other name its restore point with --backup"
             )
     return said

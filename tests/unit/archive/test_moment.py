@@ -136,6 +136,28 @@ def test_what_the_next_run_found_first_belongs_to_it_where_it_has_records(store:
     assert other.groups == {}, "they stood in the incarnation before"
 
 
+def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None:
+    """By its name it comes as it was before then; the other incarnation takes its restore point."""
+    archive = open_or_create(store)
+    old = write(store, Target("orders", 1, 0, 1000, "none"), range(5))
+    again = write(store, Target("orders", 2, 0, 1000, "none"), range(7))
+    there = topic_state("orders", 1, "present", [(0, 5, old)])
+    gone = msgspec.structs.replace(there, state="deleted")
+    commit_point(archive, 1, [there], old, [group_at("g", ("orders", 0, 2))])
+    commit_point(archive, 2, [gone], [], [])
+    commit_point(archive, 3, [gone], [], [])
+    commit_point(archive, 4, [reborn("orders", 4, 2, again)], again, [group_at("g", ("orders", 0, 6))])
+    with pytest.raises(UsageError, match="there is no topic x in restore point 2"):
+        chosen(store, to_time="2026-01-02T12:00:00Z", topics=["x"])
+    content = chosen(store, to_time="2026-01-02T12:00:00Z", topics=["orders"])
+    assert held(content) == {"orders": [(5, 1)]}
+    assert groups(content) == {"g": [("orders", 0, 2)]}
+    everything = chosen(store, to_time="2026-01-02T12:00:00Z")
+    assert everything.topics == ()
+    assert everything.choice is not None
+    assert "of that time is incarnation 1" in everything.choice.left_out[0]
+
+
 def test_partitions_that_were_added_come_as_far_as_they_have_records(store: FaultyStore) -> None:
     archive = open_or_create(store)
     segments = {
