@@ -104,7 +104,8 @@ def test_a_document_is_json_that_steers_nothing(document: dict[str, object]) -> 
     with screens() as (out, _):
         Reporter(json=True).document(document)
     assert harmless(out.getvalue())
-    assert json.loads(out.getvalue()) == document
+    # two halves of a pair are one character to JSON
+    assert json.loads(out.getvalue()) == json.loads(json.dumps(document))
 
 
 @given(names, names)
@@ -114,7 +115,8 @@ def test_an_error_has_no_line_that_looks_like_another(message: str, hint: str) -
     assert harmless(err.getvalue())
     begins = [line for line in err.getvalue().splitlines() if not line.startswith("  ")]
     assert [line.partition(" ")[0] for line in begins] == ["kbackup:", "hint:"]
-    assert json.loads(out.getvalue())["error"]["message"] == f"topic {message}"
+    said = json.loads(out.getvalue())["error"]["message"]
+    assert said == json.loads(json.dumps(f"topic {message}"))
 
 
 def test_a_traceback_steers_nothing() -> None:
