@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from kbackup import metrics
+from kbackup.archive import layout
 from kbackup.cli.against import selection_options, show_against, show_option, state_store
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.listener import ShownProgress
@@ -81,7 +82,7 @@ def command(
         asked = Drill(config.restore, prefix, keep, on_source, show)
         report = drill(asked, config.target, store, state, session, shown, publish)
     metrics.drilled(report)
-    _show(report, reporter)
+    _show(report, state, reporter)
     reporter.document(report)
     if report.error is not None:
         return report.error.exit_code
@@ -116,7 +117,7 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
         )  # what ended the drill is what is to be told
 
 
-def _show(report: DrillReport, reporter: Reporter) -> None:
+def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     if report.comparison is not None:
         show_against(report.comparison, reporter)
     told = set(report.comparison.findings) if report.comparison is not None else set()
@@ -129,6 +130,5 @@ def _show(report: DrillReport, reporter: Reporter) -> None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:
             reporter.note(f"hint: {report.error.hint}")
-    reporter.line(
-        f"drill {report.drill_id} {report.result}; its report: {report.archive}, drills/{report.drill_id}/"
-    )
+    where = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
+    reporter.line(f"drill {report.drill_id} {report.result}; its report: {where}")

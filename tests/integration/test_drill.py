@@ -78,7 +78,10 @@ def nothing_is_left(broker: Broker) -> Iterator[None]:
 def _names(broker: Broker) -> set[str]:
     admin = AdminClient(broker.client())
     groups = admin.list_consumer_groups().result(30).valid
-    return set(admin.list_topics(timeout=30).topics) | {g.group_id for g in groups}
+    topics = {
+        name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")
+    }  # the broker's own
+    return topics | {g.group_id for g in groups}
 
 
 def _stored(made: BackedUp, drill_id: str) -> DrillReport:
