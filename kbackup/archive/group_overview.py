@@ -91,8 +91,10 @@ def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
 
 
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
-    ends = {(t.name, p.partition): p.end for t in manifest.topics for p in t.partitions}
-    return _overview(archive.store, groups_at(archive, manifest, manifest.topics), ends)
+    """Without topics that were deleted at the source by then."""
+    there = [t for t in manifest.topics if t.state != "deleted"]
+    ends = {(t.name, p.partition): p.end for t in there for p in t.partitions}
+    return _overview(archive.store, groups_at(archive, manifest, there), ends)
 
 
 def java_groups_overview(store: Store) -> GroupsOverview:

@@ -50,7 +50,7 @@ def view_of(archive: Archive, wanted: str | int, window: Window) -> View:
         note = f"topics and groups are those of restore point {upto.seq}, captured at {captured_at}"
         return _fixed(upto, upto, captured_at, (note,))
     points = [p for p in archive.restore_points if p.seq <= upto.seq]
-    point, at, note = _captured_by(archive, points, window.to_time)
+    point, at, note = captured_by(archive, points, window.to_time)
     if str(wanted) != "latest":
         notes = (f"topics are those of restore point {upto.seq}, which was asked for", note)
         return _fixed(upto, point, at, notes)
@@ -100,7 +100,7 @@ def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[
     )
 
 
-def _captured_by(
+def captured_by(
     archive: Archive, points: Sequence[Point], moment: int
 ) -> tuple[Manifest | None, str | None, str]:
     """The newest of `points` whose groups were captured by then, when that was, and both in words. Groups are

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +13,7 @@ from kbackup.archive.content import Content
 from kbackup.archive.group_overview import ArchivedGroups, groups_at, java_groups
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.models import Manifest, load
+from kbackup.archive.moment import captured_by
 from kbackup.archive.offset_map import decode
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config import parse_range
@@ -40,17 +40,10 @@ class Moment:
         none."""
         if self.at is None:
             return archive.restore_point(self.backup or default)
-        for point in reversed(archive.restore_points):
-            if _ms(point.started_at) <= self.at and _ms(archive.groups(point).captured_at) <= self.at:
-                return archive.restore_point(point.seq)
-        raise UsageError(
-            f"archive {archive.store.url} has no restore point of that time or before it",
-            "see 'kbackup list'",
-        )
-
-
-def _ms(moment: str) -> int:
-    return round(datetime.fromisoformat(moment).timestamp() * 1000)
+        point, _, why = captured_by(archive, archive.restore_points, self.at)
+        if point is None:
+            raise UsageError(why, "see 'kbackup list'")
+        return point
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_source_cluster_gets_its_own_offsets_again(kept: Kept) -> None:
     assert kept.groups("plan", *same, "--at", taken[0])["captured_at"] == taken[0]
     assert kept.groups("plan", *same, "--at", "now")["captured_at"] == taken[1]
     early = kept.groups("plan", *same, "--at", "2020-01-01T00:00:00Z", code=2)
-    assert "no restore point of that time or before it" in early["error"]["message"]
+    assert "no restore point was captured at or before 2020-01-01" in early["error"]["message"]
     topics.delete_records(kept.broker, kept.topic, {0: 15})
     assert [g["status"] for g in kept.groups("apply", *same, "--at", taken[0])["groups"]] == ["applied"]
     assert kept.stand()[kept.topic, 0] == (15, 0, "first")
