@@ -60,6 +60,16 @@ def build(store: Store, points: int, segments: int, partitions: int = 10, every:
     return archive
 
 
+def manifests_and_newest(points: int) -> Callable[[str], bool]:
+    """For `copy`: of restore points long past the manifest stands for all of their files, which nothing asks for."""
+
+    def wanted(key: str) -> bool:
+        parsed = layout.parse_backup_key(key)
+        return parsed is None or parsed[1] == layout.MANIFEST or parsed[0] > points - 50
+
+    return wanted
+
+
 def copy(source: Store, target: Store, wanted: Callable[[str], bool] = lambda key: True) -> int:
     """Objects whose key is wanted; returns how many."""
     keys = [entry.key for entry in source.list() if wanted(entry.key)]

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive import layout
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.s3.client import client_of
 from scripts.bench.memory_store import MemoryStore
-from scripts.soak.restore_points import build, copy
+from scripts.soak.restore_points import build, copy, manifests_and_newest
 from tests.conftest import Bucket
 
 POINTS, SEGMENTS = 5_000, 2
@@ -45,16 +44,10 @@ def made() -> MemoryStore:
     return store
 
 
-def needed(key: str) -> bool:
-    """Of restore points long past, one object each stands for all: nothing of them is to be read."""
-    parsed = layout.parse_backup_key(key)
-    return parsed is None or parsed[1] == layout.MANIFEST or parsed[0] > POINTS - 50
-
-
 @pytest.fixture
 def store(made: MemoryStore, bucket: Bucket) -> Store:
     target = open_store(bucket.url, bucket.options)
-    assert copy(made, target, needed) > POINTS
+    assert copy(made, target, manifests_and_newest(POINTS)) > POINTS
     return target
 
 
