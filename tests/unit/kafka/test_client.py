@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import ModuleType
 
@@ -81,6 +82,32 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module = ModuleType("ours")
     monkeypatch.setitem(sys.modules, "ours", module)
     return module
+
+
+@pytest.mark.parametrize("client", ["native", "admin"])
+def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) -> None:
+    """From a thread of librdkafka's: a client may wait for a transaction, or for nothing."""
+    renewed = threading.Event()
+    given: list[float] = []
+
+    def give(config: str) -> tuple[str, float]:
+        given.append(time.time())
+        if len(given) > 2:  # an admin client tries one first
+            renewed.set()
+        return "t", time.time() + 2
+
+    vars(ours)["give"] = give
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
+    if client == "admin":
+        admin = connection.admin()
+        assert renewed.wait(60)
+        del admin
+    else:
+        native = pytest.importorskip("kbackup.kafka.native.handle")
+        handle = native.Handle(connection, 1, {})
+        assert renewed.wait(60)
+        handle.close()
 
 
 def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
