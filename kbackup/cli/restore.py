@@ -143,3 +143,5 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
         f"{plural(len(report.topics), 'topic')}, {plural(applied, 'group')}; "
         f"{human_duration(sum(report.seconds.values()))}"
     )
+    if applied:
+        reporter.note(f"to undo what groups got: kbackup groups undo --restore-id {report.restore_id}")
