@@ -18,6 +18,18 @@ from kbackup.formats.index import decode_index, decode_partition_index, encode_i
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.formats.record import blocks, decode, scan
 from kbackup.formats.seek import decode_seek_table, seek_table_size
+from kbackup.store.crypt.frames import (
+    FRAME,
+    HEADER,
+    Cipher,
+    decode_header,
+    new_header,
+    open_frames,
+    plain_size,
+    seal_frames,
+)
+from kbackup.store.crypt.kek import LocalKek
+from kbackup.store.crypt.keyring import decode_file, new_file
 from kbackup.types import TopicPartition
 from scripts.docs.schemas import DOCUMENTS
 
@@ -97,6 +109,19 @@ def document(data: bytes) -> None:
             continue
 
 
+def sealed(data: bytes) -> None:
+    """An encrypted object, under any data key."""
+    assert 0 <= plain_size(len(data)) <= len(data)
+    header = decode_header(data, "file")
+    open_frames(Cipher(bytes(32), header, "file"), memoryview(data)[HEADER:], "file")
+
+
+def key_file(data: bytes) -> None:
+    """Of data keys; unwrapped by some key."""
+    file = decode_file(data, "file")
+    LocalKek(bytes(32)).unwrap(file.wrapped())
+
+
 TARGETS: dict[str, Target] = {
     "records": records,
     "indexed_records": indexed_records,
@@ -108,6 +133,8 @@ TARGETS: dict[str, Target] = {
     "segment_table": segment_table,
     "offset_table": offset_table,
     "document": document,
+    "sealed": sealed,
+    "key_file": key_file,
 }
 
 
@@ -156,6 +183,13 @@ def _written(name: str) -> Iterator[bytes]:
         yield store.data
     elif name == "document":
         yield from map(dump, _documents())
+    elif name == "sealed":
+        for size in (0, 1, FRAME + 1):
+            header = new_header(bytes(16))
+            frames = seal_frames(Cipher(bytes(32), header, "file"), memoryview(bytes(size)), 0, last=True)
+            yield header.encode() + frames
+    elif name == "key_file":
+        yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name")[1]
 
 
 class _Kept:

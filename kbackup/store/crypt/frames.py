@@ -51,9 +51,10 @@ def decode_header(data: bytes | memoryview, name: str) -> Header:
             f"file {name} at byte 0: this is no encrypted object",
             "it was replaced or damaged; a folder that was written without encryption is read without encryption.key",
         )
-    if head[: len(MAGIC)] != MAGIC:
+    version = head[len(MAGIC) - 1 : len(MAGIC)]
+    if version and version != MAGIC[-1:]:
         raise CorruptError(
-            f"file {name} at byte {len(MAGIC) - 1}: encrypted in version {head[len(MAGIC) - 1]}, known is {MAGIC[-1]}",
+            f"file {name} at byte {len(MAGIC) - 1}: encrypted in version {version[0]}, known is {MAGIC[-1]}",
             "use the kbackup that wrote it, or a newer one",
         )
     if len(head) < HEADER:

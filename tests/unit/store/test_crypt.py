@@ -177,7 +177,7 @@ def test_a_flipped_bit(filled: Place, size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut", [0, 5, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + SEALED, -1, -TAG, -77 - TAG]
+    "cut", [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + SEALED, -1, -TAG, -77 - TAG]
 )
 def test_a_cut_object(place: Place, cut: int) -> None:
     size = 3 * FRAME + 77
