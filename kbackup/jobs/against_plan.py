@@ -157,11 +157,8 @@ def look(truth: Truth, cluster: Cluster, against: Against) -> None:
 
 def _unstamped(cluster: Cluster, names: Iterable[str]) -> set[str]:
     """Topics to whose records the broker gives its own time."""
-    own = cluster.topic_configs(names)
-    default = cluster.broker_configs().get("log.message.timestamp.type", "CreateTime")
-    return {
-        t for t, configs in own.items() if configs.get("message.timestamp.type", default) == "LogAppendTime"
-    }
+    found = cluster.one_config(names, "message.timestamp.type")
+    return {topic for topic, value in found.items() if value == "LogAppendTime"}
 
 
 def _compared(truth: Truth, part: UnitPart, log_start: int, against: Against) -> ComparedPart:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
@@ -85,17 +85,28 @@ class Cluster:
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """The configs set on each topic itself, without sensitive values."""
-        found: dict[str, dict[str, str]] = {}
+        return {
+            topic: {
+                entry.name: entry.value
+                for entry in sorted(entries.values(), key=lambda e: e.name)
+                if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
+            }
+            for topic, entries in self._topic_entries(names)
+        }
+
+    def one_config(self, names: Iterable[str], config: str) -> dict[str, str | None]:
+        """Each topic's value of a config, which may be a default; None where brokers don't know it."""
+        return {
+            topic: entries[config].value if config in entries else None
+            for topic, entries in self._topic_entries(names)
+        }
+
+    def _topic_entries(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
         for some in _batched(names):
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
             for resource, future in self._admin.describe_configs(resources, request_timeout=TIMEOUT).items():
-                entries = self.connection.result(future, f"reading configs of topic {resource.name}")
-                found[resource.name] = {
-                    entry.name: entry.value
-                    for entry in sorted(entries.values(), key=lambda e: e.name)
-                    if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
-                }
-        return found
+                found = self.connection.result(future, f"reading configs of topic {resource.name}")
+                yield resource.name, found
 
     def all_topic_configs(self, name: str) -> dict[str, str]:
         """Every config of a topic, defaults included."""
