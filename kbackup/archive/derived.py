@@ -40,12 +40,19 @@ def partition_indexes(
     }
 
 
-def group_files(topics: Iterable[TopicState], groups: Groups) -> dict[str, bytes]:
-    """Key -> bytes of the group offsets of each partition of `topics`, which the run of `groups` captured."""
+def group_files(topics: Collection[TopicState], groups: Groups) -> dict[str, bytes]:
+    """Key -> bytes of the group offsets of each partition of `topics`, which the run of `groups` captured.
+
+    Where the archive ends before the log did, a group that is further on stands at the archive's end: the Java tool
+    finds it there.
+    """
+    ends = {(t.name, p.partition): p.end for t in topics for p in t.partitions if p.end < p.log_end}
     offsets: dict[tuple[str, int], dict[str, int]] = {}
     for group in groups.groups:
         for committed in group.offsets:
-            offsets.setdefault((committed.topic, committed.partition), {})[group.group] = committed.offset
+            place = (committed.topic, committed.partition)
+            offset = min(committed.offset, ends.get(place, committed.offset))
+            offsets.setdefault(place, {})[group.group] = offset
     return {
         layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
             offsets.get((t.name, p.partition), {})

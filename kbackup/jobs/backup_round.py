@@ -12,7 +12,6 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
 from kbackup.jobs.backup_run import BackupReport, Captured, Run, Spark
 from kbackup.jobs.backup_task import BackupWork
-from kbackup.jobs.hold_back import clamp
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.recover import recover
@@ -42,7 +41,7 @@ def look(
         settings = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
     with phases.step("plan"):
         plan = choose(make_plan(run.head, live, existing))
-    return Captured(started_at, plan, clamp(groups, plan), settings)
+    return Captured(started_at, plan, groups, settings)
 
 
 def take(run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener) -> BackupReport:

@@ -11,6 +11,7 @@ from kbackup.archive.models import Groups, Intent, Loss, Manifest, Metadata, Top
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment, Starts
 from kbackup.config.models import Backup
+from kbackup.jobs.hold_back import clamp
 from kbackup.jobs.plan import Plan
 from kbackup.jobs.state import same_groups, same_settings, says_more
 from kbackup.kafka.admin import Cluster
@@ -85,4 +86,6 @@ class Captured:
         """Whether a restore point of this would say anything that the newest one doesn't."""
         if says_more(self.plan, run.head) or run.groups is None or run.settings is None:
             return True
-        return not (same_groups(self.groups, run.groups) and same_settings(self.settings, run.settings))
+        # a group that moves on in what is held back is none the better for a restore point
+        groups = clamp(self.groups, self.plan), clamp(run.groups, self.plan)
+        return not (same_groups(*groups) and same_settings(self.settings, run.settings))

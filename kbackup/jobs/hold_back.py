@@ -1,8 +1,9 @@
 """Which partitions wait for more records before a segment is made of them. Pure.
 
 10,000 partitions with a record a minute each would make 10,000 segments a minute. A partition that is held back is
-left where the archive has it: its `end` stays, the log's end is what it is, so the restore point is true. What can't
-stay are group offsets, which were captured for the log's end (`clamp`).
+left where the archive has it: its `end` stays, the log's end is what it is, so the restore point is true. So are group
+offsets, though they may lie past that `end`: a restore of this point puts such a group behind the last record, and one
+by time, whose records come from later runs as well, at its own.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def held_back(plan: Plan) -> dict[Place, int]:
 
 
 def clamp(groups: Groups, plan: Plan) -> Groups:
-    """`groups` as they stood at what is archived: nowhere past the end of a partition that is held back."""
+    """`groups` as far as what is archived goes: nowhere past the end of a partition that is held back."""
     ends = {(topic, partition): end for (topic, _, partition), end in held_back(plan).items()}
     if not ends:
         return groups
