@@ -25,7 +25,7 @@ class Plain(NamedTuple):
     def restored(self) -> Plain:
         """What a topic gives back when this was produced to it."""
         kind = 0 if self.kind >= 0 else -2
-        return self._replace(kind=kind, timestamp=self.timestamp or 1)
+        return self._replace(kind=kind, timestamp=0 if kind else self.timestamp or 1)
 
 
 def _field(data: bytes | None) -> bytes:
