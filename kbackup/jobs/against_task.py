@@ -59,7 +59,7 @@ class CompareWork:
     def _compare(self, wanted: ComparedPart, reader: RangeReader, progress: ProgressSender) -> Comparison:
         part = wanted.part
         archive = Side(self._archived(part), wanted.first, Rules(wanted.stamps, self.restored))
-        topic = Side(_read(reader, wanted), wanted.start, Rules(wanted.stamps))
+        topic = Side(topic_blocks(reader, wanted), wanted.start, Rules(wanted.stamps))
         try:
             comparing = Comparing(archive, topic, wanted.places, self.show, progress.add)
             return comparing.run(part.topic, part.partition, part.target)
@@ -76,7 +76,9 @@ class CompareWork:
         return lambda start: ahead(blocks(start), _AHEAD)
 
 
-def _read(reader: RangeReader, wanted: ComparedPart) -> Open:
+def topic_blocks(reader: RangeReader, wanted: ComparedPart) -> Open:
+    """The target's records by `reader`, which reads one partition at a time."""
+
     def blocks(start: int) -> Iterator[RecordBlock]:
         for _, block in reader.read([OffsetRange(*wanted.part.tp, start, wanted.end)]):
             yield block

@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
+from kbackup.jobs.against_task import ComparedPart, topic_blocks
+from kbackup.jobs.restore_plan import UnitPart
+from kbackup.kafka.kernel import Kernel
+from kbackup.kafka.read import RangeReader
 from tests.integration.backed_up import T0, BackedUp, back_up, commit
 from tests.integration.topics import delete_topic, produce
 from tests.kafka_raw import Record as RawRecord
@@ -183,6 +187,25 @@ def test_a_topic_that_is_gone(run: Run, broker: Broker, restored: tuple[str, str
     assert (code, report["counts"]) == (3, {"missing": 180})
     assert report["findings"][0] == f"topic {topic} is not in the target cluster"
     assert [t["ok"] for t in report["topics"]] == [False]
+
+
+@pytest.mark.parametrize("kernel", ["native", "python"])
+def test_a_partition_is_read_again_from_where_it_is_wanted(
+    made: BackedUp, broker: Broker, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A comparison that looked too far ahead goes back: by one client, with more of the first reading on its way."""
+    monkeypatch.setattr("kbackup.kafka.kernel.chosen", lambda: Kernel(kernel, "asked for"))  # type: ignore[arg-type]
+    part = UnitPart(topic=made.topic, partition=0, target=made.topic, segments=())
+    reader = RangeReader({"bootstrap.servers": broker.bootstrap}, "read_committed", "again", 30)
+    try:
+        opened = topic_blocks(reader, ComparedPart(part, 0, 0, 150, True, None))
+        for start in (0, 40, 149, 0):
+            first = opened(0)
+            next(first)
+            first.close()  # type: ignore[attr-defined]
+            assert [o for block in opened(start) for o in block.offsets.tolist()] == list(range(start, 150))
+    finally:
+        reader.close()
 
 
 @pytest.mark.parametrize(
