@@ -16,6 +16,7 @@ from kbackup.types import TopicPartition
 from tests.faults.truth import commit, in_archive, in_cluster
 from tests.following import Following
 from tests.integration.backed_up import produce
+from tests.truth import log_ends, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
-    from tests.integration.conftest import Archive
+    from tests.integration.conftest import Archive, Kbackup
 
 QUICK = Follow(interval_seconds=0.3)
 PATIENT = Follow(interval_seconds=0.3, small_bytes=1 << 20, small_segments=0, max_age_seconds=3600)
@@ -77,10 +78,10 @@ def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
     assert [(o.topic, o.partition, o.offset) for o in group.offsets] == [(first, 0, 40)]
 
 
-def test_small_partitions_wait_and_their_groups_wait_with_them(
-    broker: Broker, spark: SparkSession, new_archive: Callable[[], Archive]
+def test_small_partitions_wait(
+    broker: Broker, spark: SparkSession, archive: Archive, kbackup: Kbackup
 ) -> None:
-    name, store = f"waiting-{secrets.token_hex(4)}", new_archive().store
+    name, store = f"waiting-{secrets.token_hex(4)}", archive.store
     broker.create_topic(name, 2)
     produce(broker, name, 0, range(50))
     options = Backup(topics=(name,), groups=(name,))
@@ -95,10 +96,10 @@ def test_small_partitions_wait_and_their_groups_wait_with_them(
         following.another_round()  # what follows from a commit is written after it
         held = following.commits[1]
         assert (held.totals.records, held.totals.segments, held.held_back) == (0, 0, 1)
-        archive = open_archive(store)
-        state = partition(archive, name, 0)
+        opened = open_archive(store)
+        state = partition(opened, name, 0)
         assert (state.end, state.log_end, state.records) == (50, 60, 50)
-        (group,) = archive.groups(archive.restore_point("latest")).groups
+        (group,) = opened.groups(opened.restore_point("latest")).groups
         assert [o.offset for o in group.offsets] == [57]
         assert group_offsets(store, name) == {name: 50}, (
             "the Java tool finds no group ahead of what is archived"
@@ -116,9 +117,9 @@ def test_small_partitions_wait_and_their_groups_wait_with_them(
         following.pass_time(3600)
         following.until(lambda: following.commits[-1].held_back == 0)
         following.another_round()
-        archive = open_archive(store)
-        assert partition(archive, name, 0).end == 60
-        (group,) = archive.groups(archive.restore_point("latest")).groups
+        opened = open_archive(store)
+        assert partition(opened, name, 0).end == 60
+        (group,) = opened.groups(opened.restore_point("latest")).groups
         assert [o.offset for o in group.offsets] == [58]
         assert group_offsets(store, name) == {name: 58}
         produce(broker, name, 0, range(60, 70))
@@ -126,6 +127,11 @@ def test_small_partitions_wait_and_their_groups_wait_with_them(
         assert partition(open_archive(store), name, 0).end == 60
     assert following.commits[-1].totals.records == 10, "at the end nobody waits"
     assert in_archive(store) == in_cluster(broker, [name])
+    names = f"--map={name}={name}-back", f"--map-group={name}={name}-back"
+    report = kbackup.restore(archive, "--backup=2", *names)
+    assert [o["how"] for g in report["groups"] for o in g["offsets"]] == ["past end"]
+    back = f"{name}-back"
+    assert positions(broker.bootstrap, back)[back, 0].offset == log_ends(broker.bootstrap, back)[0]
 
 
 def test_a_whole_segment_does_not_wait_for_the_interval(
