@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from kbackup.formats.arrow import binary, octets, view
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
 HEAD = np.dtype([("offset", ">i8"), ("type", ">i4"), ("timestamp", ">i8"), ("key_length", ">i4")])
@@ -81,11 +79,16 @@ def select_records(block: RecordBlock, wanted: npt.NDArray[np.bool_]) -> RecordB
     first, last = (int(some[0]), int(some[-1])) if len(some) else (0, -1)
     if last - first + 1 == len(some):
         return slice_block(block, first, last + 1)
-    whole = binary(np.append(block.positions, block.nbytes), octets(block.data))
+    # here: it makes pyarrow import pandas, which those who look at metadata alone can do without
+    import pyarrow as pa
+
+    from kbackup.formats import arrow
+
+    whole = arrow.binary(np.append(block.positions, block.nbytes), arrow.octets(block.data))
     kept: Any = whole.filter(pa.array(wanted))
     _, edges, data = kept.buffers()
     bounds = np.frombuffer(edges, np.int64)[: len(some) + 1]
-    return make_block(view(data)[: bounds[-1]], block.offsets[some], bounds[:-1], block.lengths[some])
+    return make_block(arrow.view(data)[: bounds[-1]], block.offsets[some], bounds[:-1], block.lengths[some])
 
 
 def rotation_cut(lengths: Int64Array, size: int, threshold: int) -> int:
