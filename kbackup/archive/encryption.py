@@ -8,6 +8,7 @@ from kbackup.errors import CorruptError, WrongKeyError
 from kbackup.store.base import Store, encryption_of
 
 KNOWN = {None, "kbackup-encryption-1"}
+_FILES = 3
 
 
 def check_encryption(store: Store, info: ArchiveInfo) -> None:
@@ -22,10 +23,19 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
         )
     if given is None:
         raise WrongKeyError(
-            f"archive {store.url} is encrypted, and no key is given",
+            f"archive {store.url} is encrypted{_under(store)}, and no key is given",
             "set encryption.key (or --encryption-key)",
         )
     raise WrongKeyError(
         f"archive {store.url} is not encrypted, but a key is given",
         "an archive stays what it was made as: remove encryption.key, or make another archive",
     )
+
+
+def _under(store: Store) -> str:
+    """The names of the keys that it was encrypted under, as far as a few files of `keys/` tell."""
+    from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
+
+    files = read_files(store, list_files(store)[-_FILES:], damaged=False)
+    names = sorted({file.kek for _, file in files})
+    return f" under key {' or '.join(names)}" if names else ""

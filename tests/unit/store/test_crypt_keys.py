@@ -221,10 +221,15 @@ def test_an_archive_stays_what_it_was_made_as(tmp_path: Path) -> None:
     assert CryptStore.encryption in KNOWN
     for ask in (open_archive, open_or_create):
         with pytest.raises(WrongKeyError, match="is encrypted, and no key is given"):
-            ask(secret)
+            ask(secret)  # no data key yet
         with pytest.raises(WrongKeyError, match="is not encrypted, but a key is given"):
             ask(opened(plain, source))
     assert {info.key for info in plain.list()} == {"archive.json"}
+    opened(secret, source).put("a", b"a")
+    with pytest.raises(
+        WrongKeyError, match=f"encrypted under key {load_kek(source).name}, and no key is given"
+    ):
+        open_archive(secret)
     unknown = ArchiveInfo(id="0" * 32, created_at="", encryption="kbackup-encryption-9")
     secret.put("archive.json", dump(unknown))
     with pytest.raises(CorruptError, match="kbackup-encryption-9"):
