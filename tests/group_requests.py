@@ -1,9 +1,9 @@
 """Group requests made by hand, for what client libraries won't send: members of share and streams groups, and commits
 with any bytes as group id and metadata.
 
-Source of the bytes: Kafka's message definitions: OffsetCommit 7, DeleteGroups 0, ShareGroupHeartbeat 1 and
-StreamsGroupHeartbeat 0.
-All go to the first broker, which has to be the groups' coordinator.
+Source of the bytes: Kafka's message definitions: OffsetCommit 7, OffsetFetch 5, DeleteGroups 0, FindCoordinator 0,
+ShareGroupHeartbeat 1 and StreamsGroupHeartbeat 0. All but OffsetFetch go to the first broker, which has to be the
+groups' coordinator.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from typing import NamedTuple
 
-_FIND_COORDINATOR = (10, 0)
+_FIND_COORDINATOR, _OFFSET_FETCH = (10, 0), (9, 5)
 _OFFSET_COMMIT, _SHARE_HEARTBEAT, _STREAMS_HEARTBEAT = (8, 7), (76, 1), (88, 0)
 _COORDINATOR_NOT_READY = {14, 15, 16}
 _PATIENCE = 30.0  # s
 _DELETE_GROUPS = (42, 0)
 _JOIN, _LEAVE = 0, -1  # member epochs
 _TAGS, _NULL = b"\0", b"\0"
+
+
+Stand = dict[tuple[str, int], tuple[int, int | None, str]]
+"""Offset, leader epoch and metadata by topic and partition."""
 
 
 class RawCommit(NamedTuple):
@@ -39,6 +44,52 @@ def raw_commit(bootstrap: str, group: bytes, commit: RawCommit) -> int:
     topic = _text(commit.topic.encode()) + struct.pack(">i", 1) + place
     body = _text(group) + struct.pack(">i", -1) + _text(b"") + _text(None) + struct.pack(">i", 1) + topic
     return _until_ready(bootstrap, *_OFFSET_COMMIT, body, flexible=False)
+
+
+def raw_positions(bootstrap: str, group: str) -> Stand:
+    """All that a group has committed, to the byte: client libraries read metadata in ways of their own."""
+    body = _text(group.encode()) + struct.pack(">i", -1)
+    until = time.monotonic() + _PATIENCE
+    while True:
+        answer = _send(_coordinator(bootstrap, group), *_OFFSET_FETCH, body, flexible=False)
+        (error,) = struct.unpack(">h", answer[-2:])
+        if error not in _COORDINATOR_NOT_READY or time.monotonic() > until:
+            break
+        time.sleep(0.2)
+    assert error == 0, f"{group}: the broker says error code {error}"
+    return _stand(BytesIO(answer[4:]))
+
+
+def _stand(answer: BytesIO) -> Stand:
+    def number(form: str) -> int:
+        (found,) = struct.unpack(form, answer.read(struct.calcsize(form)))
+        return int(found)
+
+    def text() -> str:
+        return answer.read(max(0, number(">h"))).decode()
+
+    found: Stand = {}
+    for _ in range(number(">i")):
+        topic = text()
+        for _ in range(number(">i")):
+            partition, offset, epoch = number(">i"), number(">q"), number(">i")
+            metadata, error = text(), number(">h")
+            assert error == 0, f"{topic}-{partition}: error code {error}"
+            if offset >= 0:
+                found[topic, partition] = (offset, epoch if epoch >= 0 else None, metadata)
+    return found
+
+
+def _coordinator(bootstrap: str, group: str) -> str:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        answer = _send(bootstrap, *_FIND_COORDINATOR, _text(group.encode()), flexible=False)
+        error, _, length = struct.unpack_from(">hih", answer)
+        if not error:
+            (port,) = struct.unpack_from(">i", answer, 8 + length)
+            return f"{answer[8 : 8 + length].decode()}:{port}"
+        assert time.monotonic() < until, f"{group} has no coordinator: error code {error}"
+        time.sleep(0.2)
 
 
 def raw_delete(bootstrap: str, group: bytes) -> int:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import zstandard
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -28,6 +27,7 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.store.base import Store
+from tests.group_requests import raw_positions
 from tests.unit.formats.reference import Record, decode_records
 
 Records = dict[int, list[Record]]
@@ -113,13 +113,8 @@ def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Posit
 
 def positions(bootstrap: str, group: str) -> dict[tuple[str, int], Position]:
     """All that a group has committed."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    (future,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-    return {
-        (p.topic, p.partition): Position(p.offset, p.metadata or "")
-        for p in future.result(30).topic_partitions
-        if p.offset >= 0
-    }
+    stand = raw_positions(bootstrap, group)
+    return {place: Position(offset, metadata) for place, (offset, _, metadata) in stand.items()}
 
 
 def archive_records(

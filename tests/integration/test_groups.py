@@ -19,12 +19,10 @@ from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
+from tests.group_requests import Stand, raw_positions
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.truth import Records, expected_offset, log_ends, read_topic
-
-Stand = dict[tuple[str, int], tuple[int, int | None, str]]
-"""Offset, leader epoch, metadata by partition."""
 
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)
@@ -73,13 +71,7 @@ class Made:
         return self.groups("undo", "--restore-id", self.restore_id, *arguments, code=code)
 
     def stand(self, group: str) -> Stand:
-        return stand(self.cluster, group)
-
-
-def stand(cluster: Cluster, group: str) -> Stand:
-    found, failed = cluster.groups.committed([group])
-    assert not failed
-    return {(c.tp.topic, c.tp.partition): (c.offset, c.leader_epoch, c.metadata) for c in found[group]}
+        return raw_positions(self.broker.bootstrap, group)
 
 
 def put(cluster: Cluster, group: str, stands: Stand) -> None:

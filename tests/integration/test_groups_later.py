@@ -17,9 +17,10 @@ from kbackup.kafka.admin import Cluster
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
+from tests.group_requests import Stand, raw_positions
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.integration.test_groups import Stand, put, stand
+from tests.integration.test_groups import put
 from tests.truth import expected_offset, log_ends, read_topic
 
 
@@ -48,7 +49,7 @@ class Kept:
         return outcome.document
 
     def stand(self) -> Stand:
-        return stand(self.cluster, self.group)
+        return raw_positions(self.broker.bootstrap, self.group)
 
     def restore(self, name: str) -> tuple[str, list[str]]:
         """Restore point 1 without groups; the new topic and what names the restore."""
@@ -205,7 +206,6 @@ def test_folder_of_the_java_tool(
     target = read_topic(broker.bootstrap, topic_name)[1]
     end = log_ends(broker.bootstrap, topic_name)[1]
     wanted = expected_offset(committed, own.truth(), target, end)
-    cluster = Cluster(broker.client(), "target")
-    assert stand(cluster, renamed)[topic_name, 1] == (wanted, None, "")
+    assert raw_positions(broker.bootstrap, renamed)[topic_name, 1] == (wanted, None, "")
     assert not [key for key in java.objects() if key.startswith("restores/")]
-    cluster.groups.delete([renamed])
+    Cluster(broker.client(), "target").groups.delete([renamed])
