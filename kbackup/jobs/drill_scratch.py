@@ -19,7 +19,7 @@ CONFIGS = {
 }
 """Nothing may go, or change, of what is going to be compared."""
 
-_PREFIX = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{3,99}$")
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
 _PATIENCE = 60.0  # s, for topics to be gone
 _CALM = 1.0  # s without any: a producer that was cut off may have asked for its topic once more
 _PAUSE = 0.25  # s
@@ -32,7 +32,7 @@ class Scratch:
 
     def check_free(self) -> None:
         """`RefusedError` where anything has the prefix already: it would be deleted in the end."""
-        if not _PREFIX.match(self.prefix):
+        if not _PREFIX.fullmatch(self.prefix):
             raise UsageError(
                 f"prefix {self.prefix!r} can't be used", "4 to 100 letters, digits, '.', '_' and '-'"
             )

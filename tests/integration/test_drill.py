@@ -144,7 +144,7 @@ def test_the_cluster_that_was_backed_up_is_asked_for(
     assert "which was backed up" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "<b>drill", "drill/", "x" * 101])
+@pytest.mark.parametrize("prefix", ["", "a", "<b>drill", "drill/", "drill\n", "x" * 101])
 def test_prefixes_that_can_not_be(run: Run, prefix: str) -> None:
     code, document = run("--prefix", prefix)
     assert (code, "can't be used" in document["error"]["message"]) == (2, True)
