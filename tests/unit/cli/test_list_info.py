@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.commit import seal_unfinished
 from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import Intent, dump, load
 from kbackup.archive.reader import open_archive
 from kbackup.cli.human import human_time
 from kbackup.store import open_store
@@ -52,10 +54,11 @@ def test_restore_points(root: Path, capsys: Said) -> None:
 def test_runs_that_committed_nothing_and_the_lease(tmp_path: Path, capsys: Said) -> None:
     store = open_store(str(tmp_path / "archive"))
     make_archive(store)
-    intent = store.get(layout.backup_key(2, layout.INTENT))
-    store.put(layout.backup_key(3, layout.INTENT), intent)
+    key = layout.backup_key(2, layout.INTENT)
+    intent = load(Intent, store.get(key), key)
+    store.put(layout.backup_key(3, layout.INTENT), dump(msgspec.structs.replace(intent, seq=3)))
     seal_unfinished(open_archive(store), "another")
-    store.put(layout.backup_key(4, layout.INTENT), intent)
+    store.put(layout.backup_key(4, layout.INTENT), dump(msgspec.structs.replace(intent, seq=4)))
     assert [p["number"] for p in told(capsys, "list", store.url)["restore_points"]] == [1, 2]
     every = told(capsys, "list", store.url, "--all")["restore_points"]
     assert [p["status"] for p in every] == ["committed", "committed", "abandoned", "unfinished"]
