@@ -189,9 +189,16 @@ class KernelOutlet:
         """Name what the kernel saw undelivered, before its blocks are forgotten."""
         for row in range(len(self._undelivered), int(self._state[kernel.LOST])):
             code, slot, record = self._lost[row].tolist()
-            reason = text(self._reasons[row].tobytes().split(b"\0", 1)[0])
+            reason = _words(self._reasons[row].tobytes())
             sent = self._on_the_way[slot]
             self._undelivered.append(Undelivered(error_of(code, reason), sent.tp, int(sent.offsets[record])))
+
+
+def _words(reason: bytes) -> str:
+    """The broker's reason; nothing where there is none to be read. librdkafka frees those of single records once it has
+    queued the report, so that on a busy machine other bytes may be in their place by now."""
+    found = text(reason.split(b"\0", 1)[0])
+    return found if found.isascii() and found.isprintable() else ""
 
 
 def _raise_damage(block: RecordBlock, record: int) -> None:

@@ -24,7 +24,8 @@ from kbackup.kafka.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
 from tests.plain_records import Plain, block_of
 
-KernelOutlet = pytest.importorskip("kbackup.kafka.native.outlet").KernelOutlet
+_outlet = pytest.importorskip("kbackup.kafka.native.outlet")
+KernelOutlet, _words = _outlet.KernelOutlet, _outlet._words
 lib = pytest.importorskip("kbackup.kafka.native.librdkafka").lib
 
 Make = Callable[..., Any]
@@ -245,3 +246,16 @@ def test_an_index_of_uneven_columns(outlet: Any) -> None:
     block = some(3)
     with pytest.raises(CorruptError, match="different lengths"):
         outlet.send(TP, replace(block, lengths=np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (b"Timestamp 7 is out of range\0\0", "Timestamp 7 is out of range"),
+        (b"\0Timestamp", ""),
+        (b"-\xf0\x9cl\xe9\x07\0", ""),
+        (b"-@\x7f\0", ""),
+    ],
+)
+def test_a_reason_that_was_freed_is_not_told(found: bytes, words: str) -> None:
+    assert _words(found) == words
