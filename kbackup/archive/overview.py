@@ -120,9 +120,9 @@ class ArchiveOverview:
 
 def list_points(archive: Archive) -> list[PointOverview]:
     """Every number that was ever begun, oldest first."""
-    closed = [run.seq for run in archive.runs if layout.MANIFEST in run.files]
+    closed = {run.seq for run in archive.runs if layout.MANIFEST in run.files}
     unfinished = [
-        PointOverview(run.seq, "unfinished", None, None) for run in archive.runs if run.seq not in set(closed)
+        PointOverview(run.seq, "unfinished", None, None) for run in archive.runs if run.seq not in closed
     ]
     manifests = [*archive.restore_points, *archive.abandoned]
     return sorted([*map(_point, manifests), *unfinished], key=lambda p: p.number)
