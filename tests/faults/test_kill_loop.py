@@ -1,0 +1,26 @@
+"""A handful of rounds of the seeded kill loop; `python -m scripts.soak.kills` runs as many as one likes."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbackup.store import open_store
+from scripts.dev.kafka import Broker
+from tests.conftest import Bucket
+from tests.faults.kill_loop import KillLoop
+from tests.faults.truth import open_shop, sell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession, tmp_path: Path) -> None:
+    shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
+    sell(shop, 600)
+    store = open_store(f"{bucket.url}/nightly", bucket.options)
+    loop = KillLoop(shop, store, bucket.env, tmp_path, lambda: spark, seed=20261121)
+    loop.begin()
+    killed = [loop.round(job) for job in ("backup", "restore", "follow")]
+    assert any(code for kill in killed for code in kill.ended), f"nothing was killed: {killed}"
