@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _WORKER = 512 * _MIB
 _TOPIC, _BACK = "limits", "limits-restored"
+_QUEUE = 20_000  # records: what the producer's queue has room for
 _POINTS, _SEGMENTS = 10_000, 5
 
 
@@ -51,7 +52,9 @@ def memory(gib: float = 2) -> str:
     with Broker() as broker:
         broker.create_topic(_TOPIC, 2)
         for partition in range(2):
-            produce(broker, _TOPIC, partition, (values[n % len(values)] for n in range(count)))
+            for done in range(0, count, _QUEUE):
+                some = range(done, min(done + _QUEUE, count))
+                produce(broker, _TOPIC, partition, (values[n % len(values)] for n in some))
         peak, seconds = _there_and_back(broker, 2 * count)
     assert peak < _WORKER, f"a worker held {peak // _MIB} MiB"
     return f"{gib:g} GiB through workers of at most {peak // _MIB} MiB, {seconds:.0f} s"
