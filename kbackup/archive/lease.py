@@ -31,7 +31,8 @@ from kbackup.store.base import Store
 log = logging.getLogger(__name__)
 
 
-def _stamp(moment: datetime) -> str:
+def stamp(moment: datetime) -> str:
+    """As a lease has it: RFC 3339, UTC, milliseconds."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -74,7 +75,7 @@ class HeldLease:
             host=socket.gethostname(),
             pid=os.getpid(),
             command=command,
-            acquired_at=_stamp(datetime.now(UTC)),
+            acquired_at=stamp(datetime.now(UTC)),
             expires_at="",
         )
         self._etag = ""
@@ -115,7 +116,7 @@ class HeldLease:
     def _next(self, released: bool = False) -> Lease:
         expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
         fields = {name: getattr(self._lease, name) for name in self._lease.__struct_fields__}
-        return Lease(**fields | {"expires_at": _stamp(expires), "released": released})
+        return Lease(**fields | {"expires_at": stamp(expires), "released": released})
 
     def _release(self) -> None:
         lease = self._next(released=True)

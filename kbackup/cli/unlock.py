@@ -1,0 +1,74 @@
+"""`kbackup unlock`: who holds an archive's lease, and breaking it."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from kbackup.archive.lease import describe
+from kbackup.archive.models import Lease
+from kbackup.archive.unlock import Seen, break_lease, look
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.session import archive_store
+from kbackup.errors import RefusedError, UsageError
+
+
+@click.command("unlock")
+@archive_argument
+@common_options
+@archive_option
+@click.option("--yes", is_flag=True, help="Break it without a question.")
+@click.option(
+    "--force", is_flag=True, help="Also one that is alive: the run that holds it stops and commits nothing."
+)
+@s3_options
+@pass_frame
+def command(frame: Frame, yes: bool, force: bool) -> None:
+    """Show who holds an archive's lease, and break it.
+
+    A lease that ran out is dead: it is broken after a question, though the next writer would take it over as well. One
+    that has not run out is alive and is refused (exit code 11): a run renews it all the time, and where the run has
+    crashed, it runs out by itself within backup.lease_seconds.
+
+    --force takes it from a run that is alive. That run stops with exit code 11 and without a restore point, as soon as
+    it notices: what it wrote is taken over by the next backup. Until it must have noticed, nobody gets the lease: for
+    backup.lease_seconds, or up to the moment when it would have run out.
+    """
+    store = archive_store(frame)
+    seen = look(store)
+    told: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
+    told["lease"] = _fields(seen.lease) if seen else None
+    if seen is None or seen.state == "released":
+        frame.reporter.line(f"archive {store.url}: nobody holds the lease")
+        frame.reporter.document(told | {"broken": False, "free_at": None})
+        return
+    _show(frame, seen)
+    if seen.state == "dead" or force:
+        _ask(seen, yes)
+    left = break_lease(store, seen, force=force, seconds=frame.config.backup.lease_seconds)
+    until = "now" if left.released else f"from {left.expires_at} on"
+    frame.reporter.line(f"the lease is broken; it is free {until}")
+    frame.reporter.document(told | {"broken": True, "free_at": left.expires_at})
+
+
+def _show(frame: Frame, seen: Seen) -> None:
+    what = "has run out" if seen.state == "dead" else "is alive"
+    frame.reporter.line(f"archive {frame.archive}: the lease of {describe(seen.lease)} {what}")
+
+
+def _ask(seen: Seen, yes: bool) -> None:
+    """Returns where it is to be broken."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError("a lease is broken after a question, and nobody is there to answer it", "give --yes")
+    means = " and stop the run that holds it" if seen.state == "alive" else ""
+    if not click.confirm(f"break it{means}?", err=True):
+        raise RefusedError("the lease was left as it is", "")
+
+
+def _fields(lease: Lease) -> dict[str, str | int]:
+    names = ("command", "host", "pid", "acquired_at", "expires_at")
+    return {name: getattr(lease, name) for name in names}
