@@ -98,7 +98,8 @@ def content_of(
         segments.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
     metadata = {m.seq: {t.name: t for t in archive.metadata(m).topics} for m in _captures(archive, topics)}
     archived = tuple(
-        _topic(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {})) for t in topics
+        topic_of(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}))
+        for t in topics
     )
     chosen = {(t.name, t.incarnation) for t in topics}
     told = [t for t in (topics if groups is None else groups) if (t.name, t.incarnation) in chosen]
@@ -135,7 +136,7 @@ def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Point]:
     return [m for m in archive.restore_points if m.seq in wanted]
 
 
-def _topic(
+def topic_of(
     state: TopicState, known: TopicMetadata | None, segments: Mapping[int, Sequence[Segment]]
 ) -> ArchivedTopic:
     """With what later runs have added to it, where their segments are among `segments` (by partition)."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kbackup.formats.block import rising
-from kbackup.formats.magic import MAGIC_BYTE, check_magic, corrupt
+from kbackup.formats.magic import MAGIC_BYTE, Buffer, check_magic, corrupt
 from kbackup.formats.walk import MIN_RECORD
 from kbackup.types import Bytes, Int64Array, RecordBlock
 
@@ -35,9 +35,10 @@ class SegmentIndex:
         """Size of the uncompressed records file that this is the index of."""
         return int(self.positions[-1] + self.lengths[-1]) if len(self) else 1
 
-    def validate(self, name: str) -> None:
-        """`CorruptError` naming the index file `name` and its first bad entry."""
-        due = np.concatenate(([1], self.positions[:-1] + self.lengths[:-1]))[: len(self)]
+    def validate(self, name: str, number: int = 0) -> None:
+        """`CorruptError` naming the index file `name` and its first bad entry; it begins with entry `number` of it."""
+        first = 1 if not number or not len(self) else max(int(self.positions[0]), 1)
+        due = np.concatenate(([first], self.positions[:-1] + self.lengths[:-1]))[: len(self)]
         checks = [
             (rising(self.offsets), 0, "offsets do not increase"),
             (self.positions == due, 8, "the record's position is not where the one before it ends"),
@@ -46,7 +47,7 @@ class SegmentIndex:
         ]
         for good, column, what in checks:
             if not good.all():
-                raise corrupt(name, 1 + 24 * int(np.argmin(good)) + column, what, _REBUILD)
+                raise corrupt(name, 1 + 24 * (number + int(np.argmin(good))) + column, what, _REBUILD)
 
 
 def index_of(blocks: Iterable[RecordBlock]) -> SegmentIndex:
@@ -88,6 +89,17 @@ def decode_index(data: bytes, name: str) -> SegmentIndex:
     index = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
     index.validate(name)
     return index
+
+
+def decode_part(data: Buffer, number: int, name: str) -> SegmentIndex:
+    """Whole entries of the index file `name`, of which `data` (without a magic byte) begins with entry `number`.
+
+    `CorruptError` as far as they tell by themselves: the entries before them are not looked at.
+    """
+    table = np.frombuffer(data, ">i8").reshape(-1, 3)
+    part = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
+    part.validate(name, number)
+    return part
 
 
 class PartitionIndexEntry(NamedTuple):

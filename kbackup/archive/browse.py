@@ -1,0 +1,143 @@
+"""Looking into an archive: what there is, and pages of records, in bounded memory and few requests."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic, topic_of
+from kbackup.archive.java import is_java_archive, java_content, java_topics
+from kbackup.archive.models import TopicState
+from kbackup.archive.ranged import SegmentRanges
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment
+from kbackup.archive.window import Window
+from kbackup.errors import NoArchiveError, UsageError
+from kbackup.formats.block import slice_block
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock, TopicPartition
+
+EVERYTHING = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor
+    groups."""
+
+    archive: str
+    restore_point: int | None
+    committed_at: str | None
+    topics: tuple[ArchivedTopic, ...]
+
+    def partition(self, topic: str, number: int) -> ArchivedPartition:
+        """`UsageError` where there is none."""
+        found = next(t for t in self.topics if t.name == topic)
+        for partition in found.partitions:
+            if partition.partition == number:
+                return partition
+        raise UsageError(
+            f"topic {topic} has no partition {number} in {self.place}",
+            f"'kbackup ls {topic}' lists its {len(found.partitions)}",
+        )
+
+    @property
+    def place(self) -> str:
+        return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
+
+
+def catalogue(store: Store, wanted: str = "latest", topic: str | None = None) -> Catalogue:
+    """As of the restore point `wanted` (a number, or 'latest'), of everything or one topic.
+
+    `UsageError` where there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
+    indexes of the segments.
+    """
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        names = _chosen(java_topics(store), topic, store.url)
+        return Catalogue(store.url, None, None, java_content(store, names).topics)
+    manifest = archive.restore_point(wanted)
+    chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.seq}")
+    states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
+    held = _by_partition(archive.segments(manifest, states))
+    topics = tuple(topic_of(state, None, _held(held, state)) for state in states)
+    return Catalogue(store.url, manifest.seq, manifest.committed_at, topics)
+
+
+_Held = dict[tuple[str, int], dict[int, list[Segment]]]
+
+
+def _by_partition(segments: Sequence[Segment]) -> _Held:
+    held: _Held = {}
+    for s in segments:
+        held.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
+    return held
+
+
+def _held(held: _Held, state: TopicState) -> dict[int, list[Segment]]:
+    return held.get((state.name, state.incarnation), {})
+
+
+def _chosen(names: Sequence[str], topic: str | None, place: str) -> Sequence[str]:
+    if topic is None:
+        return names
+    if topic in names:
+        return [topic]
+    near = difflib.get_close_matches(topic, names, n=1)
+    raise UsageError(
+        f"there is no topic {topic} in {place}",
+        f"did you mean {near[0]}?" if near else "'kbackup ls' lists them",
+    )
+
+
+class Found(NamedTuple):
+    """Checked records of a partition, in order of their offsets."""
+
+    tp: TopicPartition
+    block: RecordBlock
+
+
+def records(
+    store: Store,
+    topic: str,
+    partition: ArchivedPartition,
+    window: Window = EVERYTHING,
+    most: int | None = None,
+) -> Iterator[Found]:
+    """The first `most` records of a partition that lie in `window`, in pieces of a few MiB.
+
+    By offsets it reads just these records; by times all of the segments that may hold some, as far as `most` wants.
+    A page of n records from offset o on is that of `Window(ranges=((o, end),))` and `most=n`; the next one begins
+    after its last offset.
+    """
+    left = most
+    tp = TopicPartition(topic, partition.partition)
+    for segment in filter(window.may_hold, partition.segments):
+        ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
+        for start, end in ranges:
+            for block in SegmentRanges(store, segment).between(start, end, None if window.timed else left):
+                wanted, _ = window.cut(block)
+                if left is not None:
+                    wanted = slice_block(wanted, 0, min(left, len(wanted)))
+                    left -= len(wanted)
+                if len(wanted):
+                    yield Found(tp, wanted)
+                if left == 0:
+                    return
+
+
+def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[Found]:
+    """The last `most` records of a partition, in order; none of what comes before them is read."""
+    wanted: list[tuple[Segment, int]] = []
+    for segment in reversed(partition.segments):
+        if most > 0:
+            wanted.append((segment, min(most, segment.count)))
+            most -= segment.count
+    for segment, count in reversed(wanted):
+        for block in SegmentRanges(store, segment).last(count):
+            yield Found(TopicPartition(topic, partition.partition), block)
