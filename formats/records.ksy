@@ -53,7 +53,6 @@ types:
         valid:
           min: 0
       - id: key
-        type: str
         size: len_key
       - id: value
         type: nullable

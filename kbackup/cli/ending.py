@@ -30,8 +30,10 @@ def asked_by_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
         if not stop.asked:
             stop.ask()
             enough.start()
-        elif callable(interrupt):
-            interrupt(signal.SIGINT, frame)
+        else:
+            if callable(interrupt):
+                interrupt(signal.SIGINT, frame)
+            raise KeyboardInterrupt  # where a shell had it ignored, as for jobs in the background
 
     before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

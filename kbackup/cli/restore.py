@@ -61,7 +61,8 @@ def command(frame: Frame, dry_run: bool) -> int:
     A range is topic:partition:from-to, from included, to not; either may be left out.
 
     ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
-    was with the same --restore-id. Ends with exit code 3 when a group could not be set.
+    was with the same --restore-id. Ends with exit code 3 when a group or a setting of --with could not
+    be set.
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)

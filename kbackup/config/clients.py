@@ -159,7 +159,8 @@ def _key(rest: dict[str, str], file: str) -> dict[str, str]:
 def _mechanism(value: str, where: str) -> dict[str, str]:
     if value == "AWS_MSK_IAM":
         raise UsageError(
-            f"{where} AWS_MSK_IAM exists in Java only", "use SCRAM or client certificates with MSK"
+            f"{where} AWS_MSK_IAM exists in Java only",
+            "use SCRAM or client certificates, or AWS's signer for Python by kbackup.oauth.callback",
         )
     return {"sasl.mechanism": value}
 

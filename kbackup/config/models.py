@@ -114,7 +114,11 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Where `/metrics` and `/healthz` are served (`127.0.0.1:9464`). Unset: nowhere."),
     ] = ""
     stale_after_seconds: Annotated[
-        float, Meta(ge=1, description="`/healthz` says 503 when no round has ended well for so long.")
+        float,
+        Meta(
+            ge=1,
+            description="`/healthz` says 503 when no round has ended well for so long; more than the interval.",
+        ),
     ] = 300
     topic_metrics: Annotated[
         bool, Meta(description="Count the lag of each topic, too: as many series as there are topics.")

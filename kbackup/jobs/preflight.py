@@ -97,6 +97,14 @@ def _check_creation(found: Findings, topic: PlannedTopic, cluster: Cluster, brok
             f"give --replication-factor {brokers} or less",
         )
         return
+    in_sync = int(topic.configs.get("min.insync.replicas", "1"))
+    if in_sync > topic.replication_factor > 0:
+        found.refuse(
+            f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor "
+            f"{topic.replication_factor}: it would take no record",
+            f"give --topic-config min.insync.replicas={topic.replication_factor}",
+        )
+        return
     try:
         cluster.create_topic(
             topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True

@@ -60,7 +60,7 @@ def document(options: Mapping[str, Any], found: Measured) -> dict[str, Any]:
         "version": 2,
         "machine": {
             "cores": os.cpu_count(),
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
             "librdkafka": confluent_kafka.libversion()[0],
             "kernel": os.environ.get("KBACKUP_KERNEL", ""),

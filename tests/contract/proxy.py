@@ -33,6 +33,11 @@ class Proxy:
         other connection can be made afterwards."""
         self._lost = (re.compile(request.encode()), times, then_refuse)
 
+    @property
+    def kept(self) -> int:
+        """How many answers are still to be lost."""
+        return self._lost[1]
+
     def cut_bodies(self, *after: int) -> None:
         """The next answers to GET requests end after so many bytes, headers included."""
         self._cuts = list(after)

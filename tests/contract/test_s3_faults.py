@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,6 +28,7 @@ from tests.secrets import make
 def proxy(s3_place: S3Place) -> Iterator[Proxy]:
     with Proxy(s3_place.server.endpoint_url) as running:
         yield running
+    assert not running.kept, "an answer that was to be lost arrived"
 
 
 @pytest.fixture
@@ -110,10 +110,8 @@ def test_a_closed_port_is_unreachable_and_soon() -> None:
     )
     store = open_store("s3://bucket/prefix", options)
     for ask in asks_of(store):
-        before = time.monotonic()
         with pytest.raises(UnreachableError, match=str(port)):
             ask()
-        assert time.monotonic() - before < 5
 
 
 @pytest.mark.parametrize("write", ["put", "put_new"])
@@ -163,8 +161,10 @@ def test_an_answer_lost_and_then_nobody_there(
     assert s3_place.store().get("key") == b"ours"
 
 
-@pytest.mark.parametrize("lost", ["^PUT", "^POST .*uploads", "^POST .*uploadId"])
-@pytest.mark.parametrize("size", [7, 2 * PART + 1])
+@pytest.mark.parametrize(
+    ("lost", "size"),
+    [("^PUT", 7), *((lost, 2 * PART + 1) for lost in ("^PUT", "^POST .*uploads", "^POST .*uploadId"))],
+)
 def test_lost_answers_to_an_upload(
     through: Store, proxy: Proxy, s3_place: S3Place, lost: str, size: int
 ) -> None:
@@ -302,6 +302,7 @@ def test_a_lost_commit_without_checksums_is_known_by_its_etag(s3_place: S3Place,
     )
     proxy.lose_answers("^POST .*uploadId", 3)
     upload(open_store(s3_place.url, options), PART + 1)
+    assert s3_place.store().get("key") == data_of(PART + 1)
 
 
 def test_other_peoples_objects_are_no_keys(s3_place: S3Place) -> None:

@@ -23,4 +23,5 @@ def test_a_handful_of_kills(broker: Broker, bucket: Bucket, spark: SparkSession,
     loop = KillLoop(shop, store, bucket.env, tmp_path, lambda: spark, seed=20261121)
     loop.begin()
     killed = [loop.round(job) for job in ("backup", "restore", "follow")]
-    assert any(code for kill in killed for code in kill.ended), f"nothing was killed: {killed}"
+    runs = [code for kill in killed if kill.job != "follow" for code in kill.ended]
+    assert any(runs), f"neither backup nor restore was killed: {killed}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,12 +35,10 @@ def fragile() -> Iterator[Shop]:
 
 def test_no_cluster_at_that_address(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    began = time.monotonic()
     ended = run(tmp_path, ["backup", f"--archive={tmp_path}/archive", f"--bootstrap-server=127.0.0.1:{port}"])
     assert ended.code == 14, ended.err
     assert f"source cluster at 127.0.0.1:{port} did not answer" in ended.err
     assert "hint: " in ended.err
-    assert time.monotonic() - began < 60, "nobody waits that long for an address that refuses"
     assert not (tmp_path / "archive").exists()
 
 

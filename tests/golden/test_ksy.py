@@ -36,7 +36,7 @@ def nullable(field: Any) -> bytes | None:
 
 def as_record(found: Any) -> Record:
     timestamp = found.timestamp if found.timestamp_type >= 0 else None
-    headers = [(header.key, nullable(header.value)) for header in found.headers]
+    headers = [(header.key.decode(), nullable(header.value)) for header in found.headers]
     return Record(
         found.offset, found.timestamp_type, timestamp, nullable(found.key), nullable(found.value), headers
     )

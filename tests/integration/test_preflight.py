@@ -154,3 +154,15 @@ def test_topics_are_selected_by_name_regex_and_exclusion(zoo: Zoo, kbackup: Kbac
     ):
         planned = kbackup.restore(zoo.archive, "--dry-run", "--map-regex", "^=dry.", *arguments)["topics"]
         assert sorted(t["source"] for t in planned) == sorted(map(zoo.topic, names))
+
+
+def test_a_topic_that_could_take_no_record_is_refused(zoo: Zoo, kbackup: Kbackup) -> None:
+    topic, config = zoo.topic("late"), "min.insync.replicas=2"
+    outcome = kbackup(
+        *("restore", zoo.archive.url, "--dry-run", "-t", topic),
+        *("--map-regex", "^=sync.", "--topic-config", config),
+    )
+    assert outcome.code == 1
+    error = outcome.document["error"]
+    assert f"topic sync.{topic} wants {config} with replication factor 1" in error["message"]
+    assert "--topic-config min.insync.replicas=1" in f"{error['message']} {error['hint']}"

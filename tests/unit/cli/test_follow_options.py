@@ -67,6 +67,18 @@ def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_second_signal_interrupts_also_where_a_shell_had_them_ignored(stop: Stop) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with asked_by_signals(stop):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert stop.wait(60)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_whoever_takes_too_long_is_interrupted(stop: Stop) -> None:
     def work() -> None:
         os.kill(os.getpid(), signal.SIGTERM)

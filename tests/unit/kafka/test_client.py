@@ -104,8 +104,9 @@ def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) ->
         assert renewed.wait(60)
         del admin
     else:
-        native = pytest.importorskip("kbackup.kafka.native.handle")
-        handle = native.Handle(connection, 1, {})
+        from kbackup.kafka.native.handle import Handle
+
+        handle = Handle(connection, 1, {})
         assert renewed.wait(60)
         handle.close()
 

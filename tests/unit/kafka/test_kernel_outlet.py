@@ -19,14 +19,12 @@ from hypothesis import strategies as st
 from kbackup.errors import CorruptError
 from kbackup.formats.layout import layout
 from kbackup.kafka.client import Connection
+from kbackup.kafka.native.librdkafka import lib
+from kbackup.kafka.native.outlet import KernelOutlet, _words
 from kbackup.kafka.outlet import Progress, RefusedRecordError
 from kbackup.kafka.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
 from tests.plain_records import Plain, block_of
-
-_outlet = pytest.importorskip("kbackup.kafka.native.outlet")
-KernelOutlet, _words = _outlet.KernelOutlet, _outlet._words
-lib = pytest.importorskip("kbackup.kafka.native.librdkafka").lib
 
 Make = Callable[..., Any]
 TP = TopicPartition("t", 0)
