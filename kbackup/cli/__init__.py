@@ -33,6 +33,8 @@ COMMANDS = {
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
     "list": ("list_cmd", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
+    "ls": ("ls", "List topics, partitions and segments."),
+    "cat": ("cat", "Print records."),
     "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),

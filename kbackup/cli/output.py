@@ -94,6 +94,12 @@ def _json(value: object) -> str:
     return "\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in lines)
 
 
+def json_line(value: object) -> str:
+    """The same in one line; text must be Unicode."""
+    text = msgspec.json.encode(value).decode()
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
 def _escaped(sign: str) -> str:
     return sign if sign.isprintable() else json.dumps(sign)[1:-1]
 

@@ -1,0 +1,128 @@
+"""`kbackup ls`: an archive's topics, a topic's partitions, a partition's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import click
+
+from kbackup.archive.browse import Catalogue, catalogue
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.segments import Segment
+from kbackup.cli.cat import backup_option
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_size, human_time
+from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.output import Cell
+from kbackup.cli.places import parse_path
+from kbackup.cli.session import archive_store
+
+_Row = Mapping[str, Cell]
+_HEADINGS = {
+    "as_of": "as of",
+    "stored_bytes": "stored",
+    "min_timestamp": "oldest record",
+    "max_timestamp": "newest record",
+}
+_SIZES = ("bytes", "stored_bytes", "largest")
+_TIMES = ("min_timestamp", "max_timestamp")
+
+
+@click.command("ls")
+@click.argument("path", required=False)
+@common_options
+@archive_option
+@backup_option
+@s3_options
+@pass_frame
+def command(frame: Frame, path: str | None, backup: str) -> None:
+    """List an archive's topics; with PATH a topic's partitions (orders) or a partition's segments (orders/3).
+
+    Offsets of partitions are from the first to the next one that would be archived, those of segments of their first
+    and last record.
+    """
+    place = parse_path(path)
+    whole = catalogue(archive_store(frame), backup, place.topic if place is not None else None)
+    if place is None:
+        level, rows = "topics", [_topic(t) for t in whole.topics]
+    elif place.partition is None:
+        level, rows = "partitions", [_partition(p) for t in whole.topics for p in t.partitions]
+    else:
+        level, rows = (
+            "segments",
+            [_segment(s) for s in whole.partition(place.topic, place.partition).segments],
+        )
+    names = _COLUMNS[level]
+    frame.reporter.table(
+        [_HEADINGS.get(name, name) for name in names], [[_cell(n, row[n]) for n in names] for row in rows]
+    )
+    frame.reporter.document(_document(whole, level, rows))
+
+
+_SUMS = ("records", "bytes", "stored_bytes", *_TIMES)
+_COLUMNS: dict[str, Sequence[str]] = {
+    "topics": ("topic", "state", "as_of", "partitions", "segments", *_SUMS),
+    "partitions": ("partition", "start", "end", "segments", *_SUMS),
+    "segments": ("first", "last", *_SUMS, "largest", "file"),
+}
+
+
+def _document(whole: Catalogue, level: str, rows: Sequence[_Row]) -> dict[str, object]:
+    return {
+        "archive": whole.archive,
+        "restore_point": whole.restore_point,
+        "committed_at": whole.committed_at,
+        level: rows,
+    }
+
+
+def _cell(name: str, value: Cell) -> Cell:
+    if isinstance(value, int):
+        if name in _SIZES:
+            return human_size(value)
+        if name in _TIMES:
+            return human_time(value)
+    return value
+
+
+def _topic(topic: ArchivedTopic) -> _Row:
+    return {
+        "topic": topic.name,
+        "incarnation": topic.incarnation,
+        "state": topic.state,
+        "as_of": topic.as_of or None,
+        "partitions": len(topic.partitions),
+        "segments": len(topic.segments),
+        **_sums(topic.segments, topic.timestamps),
+    }
+
+
+def _partition(partition: ArchivedPartition) -> _Row:
+    return {
+        "partition": partition.partition,
+        "start": partition.start,
+        "end": partition.end,
+        "segments": len(partition.segments),
+        **_sums(partition.segments, partition.timestamps),
+    }
+
+
+def _segment(segment: Segment) -> _Row:
+    return {
+        "first": segment.first,
+        "last": segment.last,
+        **_sums([segment], (segment.min_timestamp, segment.max_timestamp)),
+        "largest": segment.largest,
+        "crc": segment.crc or None,
+        "file": segment.key,
+    }
+
+
+def _sums(segments: Sequence[Segment], times: tuple[int | None, int | None]) -> _Row:
+    return {
+        "records": sum(s.count for s in segments),
+        "bytes": sum(s.bytes for s in segments),
+        "stored_bytes": sum(s.stored for s in segments),
+        "min_timestamp": times[0],
+        "max_timestamp": times[1],
+    }

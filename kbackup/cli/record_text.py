@@ -1,0 +1,176 @@
+"""Records as text: for people, as JSON lines, in hexadecimal, and in a format of the user's own (kcat's letters)."""
+
+from __future__ import annotations
+
+import base64
+import re
+import struct
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from kbackup.archive.moment import time_text
+from kbackup.cli.human import plural
+from kbackup.cli.output import json_line
+from kbackup.errors import UsageError
+from kbackup.formats.rows import Row
+from kbackup.printable import printable
+from kbackup.types import TopicPartition
+
+Show = Callable[[TopicPartition, Row], str | bytes]
+"""What is printed of a record, with the line feed that it ends in. Bytes are not safe for a terminal."""
+
+TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+_Field = Callable[[TopicPartition, Row], bytes]
+_Part = str | bytes | _Field
+
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+_TOKEN = re.compile(r"%(?P<field>.?)|\\x(?P<hex>[0-9a-fA-F]{2})|\\(?P<escape>[nrt\\])", re.DOTALL)
+_FIELDS: dict[str, _Field] = {
+    "t": lambda tp, row: tp.topic.encode(),
+    "p": lambda tp, row: b"%d" % tp.partition,
+    "o": lambda tp, row: b"%d" % row.offset,
+    "T": lambda tp, row: b"%d" % (-1 if row.timestamp is None else row.timestamp),
+    "k": lambda tp, row: row.key or b"",
+    "K": lambda tp, row: b"%d" % _length(row.key),
+    "v": lambda tp, row: row.value or b"",
+    "V": lambda tp, row: b"%d" % _length(row.value),
+    "s": lambda tp, row: row.value or b"",
+    "S": lambda tp, row: b"%d" % _length(row.value),
+    "R": lambda tp, row: struct.pack(">i", _length(row.value)),
+    "h": lambda tp, row: b",".join(key + b"=" + (value or b"") for key, value in row.headers),
+    "%": lambda tp, row: b"%",
+}
+FORMAT_HELP = (
+    "As kcat's -f: %t topic, %p partition, %o offset, %T timestamp (ms), %k key, %K its length, %v or %s value, "
+    "%V or %S its length (-1: null), %R the same as 4 bytes, %h headers; \\n \\r \\t \\xXX. No line feed is added."
+)
+
+
+def text(data: bytes) -> str:
+    """Bytes as text that is safe for a terminal; what is not UTF-8 as `\\xff`."""
+    return printable(data.decode("utf-8", "backslashreplace"))
+
+
+def as_text(tp: TopicPartition, row: Row) -> str:
+    """place, time, key, value and headers with tabs between; null is `null`."""
+    headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
+    cells = (
+        _place(tp, row),
+        _time(row),
+        _or_null(row.key),
+        _or_null(row.value),
+        *([headers] if headers else []),
+    )
+    return "\t".join(cells) + "\n"
+
+
+def as_json(tp: TopicPartition, row: Row) -> str:
+    """One line; bytes that are not UTF-8 are {"base64": "…"}."""
+    document = {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": row.offset,
+        "timestamp": row.timestamp,
+        "timestamp_type": TYPES[row.timestamp_type],
+        "key": _json(row.key),
+        "value": _json(row.value),
+        "headers": [{"key": _json(key), "value": _json(value)} for key, value in row.headers],
+    }
+    return json_line(document) + "\n"
+
+
+def as_hex(tp: TopicPartition, row: Row) -> str:
+    """Key, value and headers as `hexdump -C` shows them, and an empty line."""
+    lines = [f"{_place(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
+    for name, data in (("key", row.key), ("value", row.value)):
+        lines += [f"{name}, {_size(data)}", *_dump(data)]
+    for key, value in row.headers:
+        lines += [f"header {text(key)}, {_size(value)}", *_dump(value)]
+    return "\n".join(lines) + "\n\n"
+
+
+def as_format(template: str, *, raw: bool = False) -> Show:
+    """By `template`; `raw`: fields and all as the bytes that they are, else safe for a terminal. `UsageError` for a
+    letter that stands for nothing."""
+    try:
+        template.encode()
+    except UnicodeEncodeError:
+        raise UsageError("--format is not UTF-8", r"write a byte as \xff") from None
+    parts: list[_Part] = []
+    at = 0
+    for found in _TOKEN.finditer(template):
+        parts += [template[at : found.start()], _part(found)]
+        at = found.end()
+    parts.append(template[at:])
+    return partial(_raw, parts) if raw else partial(_safe, parts)
+
+
+def put(shown: str | bytes) -> None:
+    """To stdout."""
+    if isinstance(shown, str):
+        sys.stdout.write(shown)
+    else:
+        sys.stdout.buffer.write(shown)
+
+
+def _part(found: re.Match[str]) -> _Part:
+    if found["hex"]:
+        return bytes.fromhex(found["hex"])
+    if found["escape"]:
+        return _ESCAPES[found["escape"]]
+    if found["field"] not in _FIELDS:
+        raise UsageError(
+            f"--format has %{found['field']}, which stands for nothing",
+            f"known are {' '.join('%' + name for name in _FIELDS)}",
+        )
+    return _FIELDS[found["field"]]
+
+
+def _raw(parts: Sequence[_Part], tp: TopicPartition, row: Row) -> bytes:
+    pieces = (part(tp, row) if callable(part) else part for part in parts)
+    return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
+
+
+def _safe(parts: Sequence[_Part], tp: TopicPartition, row: Row) -> str:
+    """What stands in the template is the user's own, escapes and all."""
+    pieces = (text(part(tp, row)) if callable(part) else part for part in parts)
+    return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in pieces)
+
+
+def _place(tp: TopicPartition, row: Row) -> str:
+    return f"{tp.topic}:{tp.partition}:{row.offset}"
+
+
+def _time(row: Row) -> str:
+    return "-" if row.timestamp is None else time_text(row.timestamp)
+
+
+def _or_null(data: bytes | None) -> str:
+    return "null" if data is None else text(data)
+
+
+def _length(data: bytes | None) -> int:
+    return -1 if data is None else len(data)
+
+
+def _size(data: bytes | None) -> str:
+    return "null" if data is None else plural(len(data), "byte")
+
+
+def _json(data: bytes | None) -> str | dict[str, str] | None:
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _dump(data: bytes | None) -> Iterator[str]:
+    for at in range(0, len(data or b""), 16):
+        piece = (data or b"")[at : at + 16]
+        octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"
+        signs = "".join(chr(o) if 32 <= o < 127 else "." for o in piece)
+        yield f"{at:08x}  {octets:<49} |{signs}|"

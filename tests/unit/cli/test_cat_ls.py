@@ -1,0 +1,239 @@
+"""`ls` and `cat` through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup import cli
+from kbackup.cli.human import human_time
+from kbackup.cli.places import Place, parse_path, parse_place
+from kbackup.cli.record_text import as_format, as_hex, as_json, as_text
+from kbackup.errors import UsageError
+from kbackup.formats.rows import Row
+from kbackup.store import open_store
+from kbackup.types import TopicPartition
+from tests.archives import T0, make_archive
+from tests.golden.java_archive import ROOT as JAVA
+from tests.unit.cli.test_hostile import EVIL, harmless
+
+Said = pytest.CaptureFixture[str]
+TP = TopicPartition("orders", 3)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("made") / "archive"
+    make_archive(open_store(str(root)))
+    return str(root)
+
+
+def run(capsys: Said, *args: str) -> str:
+    assert cli.main(args) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def lines(capsys: Said, *args: str) -> list[Any]:
+    return [json.loads(line) for line in run(capsys, *args, "--json").splitlines()]
+
+
+def test_topics(root: str, capsys: Said) -> None:
+    rows = [line.split() for line in run(capsys, "ls", "-a", root).splitlines()]
+    assert [row[:6] for row in rows[1:]] == [
+        ["clicks", "deleted", "1", "1", "3", "20"],
+        ["orders", "present", "2", "3", "7", "46"],
+    ]
+    document = json.loads(run(capsys, "ls", "-a", root, "--json"))
+    assert (document["restore_point"], [t["topic"] for t in document["topics"]]) == (2, ["clicks", "orders"])
+    assert document["topics"][1]["max_timestamp"] == T0 + 39_000
+
+
+def test_partitions_and_segments(root: str, capsys: Said) -> None:
+    rows = [line.split() for line in run(capsys, "ls", "orders", "-a", root).splitlines()]
+    assert [row[:5] for row in rows[1:]] == [
+        ["0", "0", "41", "5", "34"],
+        ["1", "0", "12", "2", "12"],
+        ["2", "0", "0", "0", "0"],
+    ]
+    told = run(capsys, "ls", "orders/0", "-a", root)
+    assert human_time(T0 + 15_000) in told.splitlines()[3]
+    (segments,) = [json.loads(run(capsys, "ls", "orders/0/", "-a", root, "--json"))["segments"]]
+    assert [(s["first"], s["last"], s["records"]) for s in segments][:3] == [
+        (0, 7, 8),
+        (8, 9, 2),
+        (15, 23, 8),
+    ]
+    assert (Path(root) / segments[0]["file"]).stat().st_size == segments[0]["stored_bytes"]
+    earlier = json.loads(run(capsys, "ls", "orders/0", "-a", root, "-b", "1", "--json"))["segments"]
+    assert earlier == segments[:2]
+
+
+@pytest.mark.parametrize(
+    ("args", "offsets"),
+    [
+        (["orders:0:15"], [15]),
+        (["orders:0:8-17"], [8, 9, 15]),
+        (["orders:0:38-"], [38, 39]),
+        (["orders:0:-2"], [0, 1]),
+        (["orders:0", "--limit", "3"], [0, 1, 2]),
+        (["orders", "--tail", "2"], [38, 39, 10, 11]),
+        (["orders", "-c", "36"], [*range(10), 15, *range(17, 40), 0, 1]),
+        (["orders", "--from-time", str(T0 + 11_000), "--to-time", str(T0 + 17_000)], [15, 17, 11]),
+        (["orders:0:16-", "--to-time", str(T0 + 17_999)], [17]),
+        (["orders:2"], []),
+        (["clicks:0:18-", "-b", "1"], [18, 19]),
+        (["orders:0:15", "--from-time", str(T0 + 16_000)], []),
+    ],
+)
+def test_which_records(root: str, args: Sequence[str], offsets: list[int], capsys: Said) -> None:
+    assert [r["offset"] for r in lines(capsys, "cat", *args, "-a", root)] == offsets
+
+
+def test_a_folder_of_the_java_tool(capsys: Said) -> None:
+    folder = str(JAVA / "archive")
+    topics = json.loads(run(capsys, "ls", "-a", folder, "--json"))["topics"]
+    found = sum(len(lines(capsys, "cat", topic["topic"], "-a", folder)) for topic in topics)
+    assert found == sum(topic["records"] for topic in topics) == 385
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["cat", "orders:0:12"], "archived are offsets 0 to 41 (exclusive), with gaps"),
+        (["cat", f"orders:0:{10**19 - 1}"], "archived are offsets 0 to 41 (exclusive), with gaps"),
+        (["cat", "orders:7"], "'kbackup ls orders' lists its 3"),
+        (["cat", "order"], "did you mean orders?"),
+        (["cat", "orders:x"], "give topic, topic:partition,"),
+        (["cat", "orders:0:5-5"], "give topic, topic:partition,"),
+        (["cat", "orders", "--from-time", "noon"], "give a time such as"),
+        (["cat", "orders", "--from-time", "2", "--to-time", "1"], "both are included"),
+        (["cat", "orders:0:5-", "--tail", "1"], "leave out offsets"),
+        (["cat", "orders", "--format", "%x"], "known are %t %p"),
+        (["cat", "orders", "--format", "50%"], "known are %t %p"),
+        (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),
+        (["cat", "orders", "--format", "%v", "--json"], "give one of them"),
+        (["cat", "orders", "--raw"], "for instance --format"),
+        (["ls", "orders:0"], "give a topic, or topic/partition"),
+        (["ls", "../orders"], "give a topic, or topic/partition"),
+        (["ls", "orders/3"], "'kbackup ls orders' lists its 3"),
+    ],
+)
+def test_refusals(root: str, args: list[str], hint: str, capsys: Said) -> None:
+    assert cli.main([*args, "-a", root]) == 2
+    assert f"hint: {hint}" in capsys.readouterr().err
+
+
+def test_places() -> None:
+    assert parse_place("a.b-c_1:2:3") == Place("a.b-c_1", 2, 3, 4, one=True)
+    assert parse_place("t:0:-9") == Place("t", 0, 0, 9)
+    assert parse_path("/") is None
+    for text in ("", "t:", "t:1:", "t:1:2:3", "t\n", "t:\u0661", "t:1:2-1"):
+        with pytest.raises(UsageError):
+            parse_place(text)
+
+
+NASTY = Row(7, 0, T0, b"\x1b[2J\xff", None, ((b"h\n", b"\x00"), (b"\xfe", None)))
+
+
+def test_json_is_exact() -> None:
+    shown = as_json(TP, NASTY)
+    assert isinstance(shown, str)
+    assert harmless(shown)
+    document = json.loads(shown)
+    assert document["key"] == {"base64": "G1sySv8="}
+    assert document["value"] is None
+    assert document["headers"] == [
+        {"key": "h\n", "value": "\x00"},
+        {"key": {"base64": "/g=="}, "value": None},
+    ]
+    told = json.loads(as_json(TP, NASTY._replace(timestamp_type=-2, timestamp=None)))
+    assert (told["timestamp"], told["timestamp_type"]) == (None, "CreateTime")
+
+
+def test_text_and_hex() -> None:
+    assert as_text(TP, NASTY) == (
+        "orders:3:7\t2023-11-14T22:13:20.000Z\t\\x1b[2J\\xff\tnull\th\\n=\\x00,\\xfe=null\n"
+    )
+    assert as_hex(TP, NASTY._replace(value=bytes(range(32, 49)), headers=())).splitlines() == [
+        "orders:3:7  2023-11-14T22:13:20.000Z  CreateTime",
+        "key, 5 bytes",
+        "00000000  1b 5b 32 4a ff                                    |.[2J.|",
+        "value, 17 bytes",
+        "00000000  20 21 22 23 24 25 26 27  28 29 2a 2b 2c 2d 2e 2f  | !\"#$%&'()*+,-./|",
+        "00000010  30                                                |0|",
+        "",
+    ]
+
+
+def test_formats() -> None:
+    row = Row(7, 0, T0, b"key", b"v\xc3\xa4\x07", ((b"a", b"1"), (b"b", None)))
+    every = r"%t %p %o %T %k %K %v %s %V %S %h %% é\t\x41\\\n"
+    told = f"orders 3 7 {T0} key 3 {{0}} {{0}} 4 4 a=1,b= % é\tA\\\n"
+    assert as_format(every)(TP, row) == told.format(r"vä\x07")
+    assert as_format(every, raw=True)(TP, row) == told.format("vä\x07").encode()
+    bare = row._replace(timestamp=None, timestamp_type=-1, key=None, value=None, headers=())
+    assert as_format("%T,%k,%K,%v,%V,%h,%R")(TP, bare) == r"-1,,-1,,-1,,\xff\xff\xff\xff"
+    assert as_format(r"%R\xff", raw=True)(TP, row) == b"\x00\x00\x00\x04\xff"
+
+
+@given(st.binary() | st.sampled_from([text.encode("utf-8", "surrogatepass") for text in EVIL]))
+def test_nothing_steers_a_terminal(data: bytes) -> None:
+    row = Row(0, 0, 0, data, data, ((data, data),))
+    for show in (as_text, as_json, as_hex, as_format(r"%k %v %h\n")):
+        shown = show(TP, row)
+        assert isinstance(shown, str)
+        assert harmless(shown.replace("\t", ""))
+    key = json.loads(as_json(TP, row))["key"]
+    assert key == data.decode() if isinstance(key, str) else key["base64"]
+
+
+def process(*args: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kbackup", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+
+
+def test_bytes_go_into_a_pipe_as_they_are(root: str) -> None:
+    out, err = process("cat", "orders:0:15", "-f", r"%k\x00%v", "--raw", "-a", root).communicate()
+    assert (out, err) == (b"key 0\x00" + b"value 15 of 0 " * 6, b"")
+
+
+def test_a_reader_that_leaves(root: str) -> None:
+    with process("cat", "orders", "-a", root) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
+
+
+def test_a_terminal_gets_no_raw_bytes(root: str, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert cli.main(["cat", "orders", "-f", "%v", "--raw", "-a", root]) == 2
+    assert "stdout is a terminal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["ls", "orders"], ["cat", "orders:0:5"]])
+def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
+    code = (
+        "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "
+        "print(sorted({'pyspark', 'confluent_kafka', 'boto3', 'pandas'} & set(sys.modules)), code)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, *args, "-a", root], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.splitlines()[-1] == "[] 0"
