@@ -1,0 +1,105 @@
+"""The image: what it copies is there and not left out, and its entrypoint starts what it should."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+from tests.unit.infra.files import INFRA, KUBERNETES, ROOT, config_of, documents, variables
+
+DOCKERFILE = (INFRA / "image" / "Dockerfile").read_text("utf-8")
+ENTRYPOINT = INFRA / "image" / "entrypoint"
+STATEMENTS = re.sub(r"\\\n\s*", "", DOCKERFILE)
+
+
+def copied() -> set[str]:
+    found = set(re.findall(r"--mount=type=bind,source=([^,]+),", STATEMENTS))
+    for sources in re.findall(r"^COPY (?!--from)(?:--\S+ )?(.*) \S+$", STATEMENTS, re.MULTILINE):
+        found |= set(sources.split())
+    return found
+
+
+def test_what_it_copies_is_there_and_nothing_else_is_sent() -> None:
+    lines = (INFRA / "image" / "Dockerfile.dockerignore").read_text("utf-8").split()
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    assert lines[0] == "*"
+    assert copied() >= {"kbackup", "pyproject.toml", "requirements/run.txt", "tests/golden/java/archive"}
+    assert {path for path in copied() if not (ROOT / path).exists()} == set()
+    assert {re.sub(r"^requirements/.*", "requirements", path) for path in copied()} == allowed
+
+
+def test_packages_are_locked() -> None:
+    installs = re.findall(r"pip install ([^&\n]*)", STATEMENTS)
+    assert len(installs) == 3
+    assert all("--require-hashes" in one or "--no-deps" in one for one in installs)
+
+
+def test_python_is_one_that_kbackup_takes() -> None:
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    (base,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-", DOCKERFILE, re.MULTILINE)
+    assert asked == f">={base}"
+    assert f"/lib/python{base}/site-packages/pyspark" in DOCKERFILE
+
+
+def test_its_own_commands_parse() -> None:
+    (verify,) = re.findall(r"&& kbackup (verify [^&]*?) *&&", STATEMENTS)
+    assert config_of(verify.replace("'", "").split(), {}).archive == "/mnt/archive"
+
+
+def start(tmp_path: Path, *arguments: str, **environ: str) -> list[str]:
+    """What the entrypoint runs, by stand-ins that tell their arguments."""
+    for name in ("java", "kbackup"):
+        stand_in = tmp_path / name
+        stand_in.write_text('#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@"\n')
+        stand_in.chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:/usr/bin:/bin"} | environ
+    run = subprocess.run([ENTRYPOINT, *arguments], env=environ, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
+    return run.stdout.split("\0")[:-1]
+
+
+def test_entrypoint_is_kbackup(tmp_path: Path) -> None:
+    assert start(tmp_path, "backup", "--topic", "/a b*/") == ["kbackup", "backup", "--topic", "/a b*/"]
+    assert start(tmp_path) == ["kbackup"]
+
+
+EXECUTOR = {
+    "SPARK_HOME": "/opt/spark",
+    "SPARK_EXECUTOR_MEMORY": "1g",
+    "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@nightly.kbackup-driver.kbackup.svc:7078",
+    "SPARK_EXECUTOR_ID": "1",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_APPLICATION_ID": "spark-7",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.1",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_EXECUTOR_POD_NAME": "kbackup-exec-1",
+}
+
+
+def test_entrypoint_is_an_executor(tmp_path: Path) -> None:
+    options = {f"SPARK_JAVA_OPT_{n}": f"-Dn={n} x" for n in range(11)}
+    said = start(tmp_path, "executor", **EXECUTOR, **options)
+    assert said[:12] == ["java", *(f"-Dn={n} x" for n in range(11))]  # in their order: 2 before 10
+    assert said[12:16] == ["-Xms1g", "-Xmx1g", "-cp", "/opt/spark/jars/*"]
+    assert said[16] == "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+    flags = dict(zip(said[17::2], said[18::2], strict=True))
+    assert set(flags.values()) == {
+        v for k, v in EXECUTOR.items() if k not in ("SPARK_HOME", "SPARK_EXECUTOR_MEMORY")
+    }
+    assert flags["--podName"] == "kbackup-exec-1"
+
+
+def test_entrypoint_without_options(tmp_path: Path) -> None:
+    said = start(tmp_path, "executor", **EXECUTOR, SPARK_CLASSPATH="/more.jar")
+    assert said[1:5] == ["-Xms1g", "-Xmx1g", "-cp", "/more.jar:/opt/spark/jars/*"]
+
+
+def test_port_is_the_same_everywhere() -> None:
+    (follower,) = documents(KUBERNETES / "follow" / "deployment.yaml")
+    (container,) = follower["spec"]["template"]["spec"]["containers"]
+    assert variables(container)["KBACKUP_CONFIG"]
+    assert [int(port) for port in re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)] == [
+        container["ports"][0]["containerPort"]
+    ]

@@ -1,0 +1,110 @@
+"""Alerts and dashboard ask for what kbackup counts: names, labels, commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kbackup.cli import COMMANDS
+from kbackup.metrics import METRICS
+from tests.unit.infra.files import INFRA, documents, metrics_in
+
+RULES = INFRA / "prometheus" / "kbackup.rules.yaml"
+TESTS = INFRA / "prometheus" / "kbackup.test.yaml"
+DASHBOARD = json.loads((INFRA / "grafana" / "kbackup.json").read_text("utf-8"))
+SHARED = {"command", "archive"}
+
+
+def rules() -> list[dict[str, Any]]:
+    (body,) = documents(RULES)
+    return [rule for group in body["groups"] for rule in group["rules"]]
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for rule in rules():
+        yield rule["alert"], rule["expr"]
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+
+
+EXPRESSIONS = list(expressions())
+
+
+@pytest.mark.parametrize(
+    ("where", "expression"), EXPRESSIONS, ids=[f"{w}-{i}" for i, (w, _) in enumerate(EXPRESSIONS)]
+)
+def test_expressions(where: str, expression: str) -> None:
+    names = metrics_in(expression)
+    assert names, where
+    assert names <= set(METRICS)
+    labels = SHARED | {label for name in names for label in METRICS[name].labels}
+    for inside in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+        assert {label.strip() for label in inside.split(",")} <= labels
+    for name, matchers in re.findall(r"(kbackup_\w+)\{([^}]*)\}", expression):
+        given = dict(re.findall(r'(\w+)(?:=|!=|=~|!~)"([^"]*)"', matchers))
+        assert given.keys() <= SHARED | set(METRICS[name].labels)
+        assert given.get("command", "backup") in COMMANDS
+        assert given.get("archive", "$archive") == "$archive"
+    for counted in re.findall(r"(?:increase|rate)\((kbackup_\w+)", expression):
+        assert METRICS[counted].kind == "counter"
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_alerts_say_what_is_wrong(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
+        assert label in rule["expr"] or label in SHARED
+    for named in re.findall(r"infra/docs/[\w-]+\.md", str(rule["annotations"])):
+        assert (INFRA.parent / named).exists()
+
+
+def test_the_alerts_that_must_be() -> None:
+    by_name = {rule["alert"]: rule["expr"] for rule in rules()}
+    assert "> 26 * 3600" in by_name["KbackupNoRestorePoint"]
+    assert {"KbackupLoss", "KbackupDrillFailed", "KbackupFollowStale", "KbackupNotSeen"} <= set(by_name)
+
+
+def test_every_alert_is_in_the_documents_and_has_a_test() -> None:
+    page = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
+    (body,) = documents(TESTS)
+    tested = {
+        case["alertname"] for test in body["tests"] for case in test["alert_rule_test"] if case["exp_alerts"]
+    }
+    names = {rule["alert"] for rule in rules()}
+    assert set(re.findall(r"^\| `(Kbackup\w+)`", page, re.MULTILINE)) == names == tested
+    assert body["rule_files"] == [RULES.name]
+
+
+def test_series_of_the_rules_tests_are_real() -> None:
+    (body,) = documents(TESTS)
+    for series in (one["series"] for test in body["tests"] for one in test["input_series"]):
+        name, labels = series.removesuffix("}").split("{")
+        assert set(re.findall(r"(\w+)=", labels)) == SHARED | set(METRICS[name].labels)
+
+
+def test_dashboard_fits() -> None:
+    """Ids are unique, panels lie within 24 columns and over no other, and ask the chosen source."""
+    cells: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        own = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24
+        assert not own & cells, panel["title"]
+        cells |= own
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+    asked = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD["panels"])))
+    assert used - {"__range", "__rate_interval"} == asked
+    (query,) = [v["query"]["query"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
+    assert metrics_in(query) <= set(METRICS)
