@@ -30,13 +30,18 @@ _PATIENCE = 2.0  # s, for a process whose streams are closed
 
 
 class Ready:
-    """A daemon under way. `close` it when Spark is stopped, or was never started."""
+    """A daemon under way. `close` it when Spark is stopped, or was never started. `OSError` where there is no place for
+    its socket."""
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="kbackup-")
         path = str(Path(self._folder, "daemon"))
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path)
+            try:
+                listener.bind(path)
+            except OSError:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise
             listener.listen(1)
             self._process = subprocess.Popen(  # noqa: S603 (our own Python)
                 [sys.executable, "-m", "kbackup.daemon", FLAG, str(listener.fileno())],

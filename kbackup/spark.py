@@ -117,7 +117,12 @@ def _ready_daemon(master: str | None, conf: Mapping[str, str]) -> Ready | None:
         os.environ
     )
     ours = os.environ.get("PYSPARK_PYTHON", sys.executable) == sys.executable and not others & set(conf)
-    return Ready() if local and ours else None
+    if not (local and ours):
+        return None
+    try:
+        return Ready()
+    except OSError:  # no place for its socket (such a path takes 107 bytes): Spark starts its own
+        return None
 
 
 def _warm_up(session: SparkSession) -> None:
