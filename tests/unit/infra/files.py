@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,3 +90,15 @@ def config_of(args: Sequence[str], environ: Mapping[str, str], file: Path | None
 
 def metrics_in(expression: str) -> set[str]:
     return set(re.findall(r"\bkbackup_\w+", expression))
+
+
+@cache
+def spark_on_kubernetes() -> str:
+    """All classes of Spark's part for Kubernetes, in which every name that it knows stands as it is."""
+    spec = find_spec("pyspark")
+    assert spec is not None
+    (jar,) = Path(str(spec.origin)).parent.glob("jars/spark-kubernetes_*.jar")
+    with zipfile.ZipFile(jar) as classes:
+        return "\n".join(
+            n + classes.read(n).decode("latin-1") for n in classes.namelist() if n.endswith(".class")
+        )

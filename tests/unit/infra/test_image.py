@@ -7,7 +7,15 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from tests.unit.infra.files import INFRA, KUBERNETES, ROOT, config_of, documents, variables
+from tests.unit.infra.files import (
+    INFRA,
+    KUBERNETES,
+    ROOT,
+    config_of,
+    documents,
+    spark_on_kubernetes,
+    variables,
+)
 
 DOCKERFILE = (INFRA / "image" / "Dockerfile").read_text("utf-8")
 ENTRYPOINT = INFRA / "image" / "entrypoint"
@@ -89,6 +97,14 @@ def test_entrypoint_is_an_executor(tmp_path: Path) -> None:
         v for k, v in EXECUTOR.items() if k not in ("SPARK_HOME", "SPARK_EXECUTOR_MEMORY")
     }
     assert flags["--podName"] == "kbackup-exec-1"
+
+
+def test_entrypoint_knows_the_variables_and_flags_of_this_spark() -> None:
+    text = ENTRYPOINT.read_text("utf-8")
+    names = set(re.findall(r"SPARK_(?!HOME)[A-Z_]+|--[a-zA-Z-]+", text.partition("fi\n")[2]))
+    assert len(names) == 10 + 7  # variables and flags
+    (main,) = re.findall(r"org\.apache\.spark\.\S+", text)
+    assert [name for name in (*names, main.replace(".", "/")) if name not in spark_on_kubernetes()] == []
 
 
 def test_entrypoint_without_options(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.unit.infra.files import (
     documents,
     env_file,
     kustomization,
+    spark_on_kubernetes,
     variables,
 )
 
@@ -258,6 +259,7 @@ def test_drivers(patch: Path) -> None:
     assert conf["spark.kubernetes.namespace"] == namespace
     assert conf["spark.kubernetes.container.image"] == environ["IMAGE"]
     assert conf["spark.kubernetes.driver.pod.name"] == environ["POD_NAME"]
+    assert [n for n in conf if n.startswith("spark.kubernetes.") and n not in spark_on_kubernetes()] == []
     ports = {p["name"]: str(p["containerPort"]) for p in container["ports"]}
     assert ports == {"driver": conf["spark.driver.port"], "blocks": conf["spark.driver.blockManager.port"]}
     (service,) = [r for r in RESOURCES if (r.kind, r.name) == ("Service", spec["subdomain"])]
