@@ -54,11 +54,18 @@ class SegmentRanges:
             if not left or part.offsets[-1] >= stop - 1:
                 return
 
+    def numbered(self, low: int, high: int) -> Iterator[RecordBlock]:
+        """Records number `low` (inclusive) to `high` (exclusive) of the segment."""
+        for part in self._entries(low, high):
+            yield from self._blocks(part, 0, len(part))
+
     def last(self, most: int) -> Iterator[RecordBlock]:
         """The last `most` records, or all of them."""
-        count = self._segment.count
-        for part in self._entries(max(0, count - most), count):
-            yield from self._blocks(part, 0, len(part))
+        return self.numbered(max(0, self._segment.count - most), self._segment.count)
+
+    def numbers(self, start: int, stop: int) -> tuple[int, int]:
+        """Numbers of records, from and to (exclusive), among which those with `start` <= offset < `stop` are."""
+        return self._bounds(start)[0], self._bounds(stop)[1]
 
     def _bounds(self, offset: int) -> tuple[int, int]:
         """The least and the greatest number that the first entry at or above `offset` can have (that of no entry where

@@ -35,6 +35,7 @@ COMMANDS = {
     "info": ("info", "Show what an archive holds and what it lost."),
     "ls": ("ls", "List topics, partitions and segments."),
     "cat": ("cat", "Print records."),
+    "find": ("find", "Search keys, values and headers of records."),
     "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),

@@ -17,6 +17,7 @@ from kbackup.cli.places import Place, parse_place, times_of
 from kbackup.cli.record_text import FORMAT_HELP, Show, as_format, as_hex, as_json, as_text, put
 from kbackup.cli.session import archive_store
 from kbackup.errors import UsageError
+from kbackup.formats.block import slice_block
 from kbackup.formats.rows import rows
 from kbackup.types import TopicPartition
 
@@ -117,6 +118,17 @@ def printed(found: Iterable[Found], show: Show) -> int:
             count += 1
         sys.stdout.flush()
     return count
+
+
+def first(found: Iterator[Found], limit: int | None) -> Iterator[Found]:
+    """Its first `limit` records; no more is read then."""
+    left = limit
+    for tp, block in found:
+        kept = block if left is None else slice_block(block, 0, min(left, len(block)))
+        yield Found(tp, kept)
+        left = None if left is None else left - len(kept)
+        if left == 0:
+            return
 
 
 def _found(

@@ -112,6 +112,8 @@ def _rich_bar(what: str) -> RichProgress:
         BarColumn(bar_width=24),
         TextColumn("{task.fields[status]}", markup=False),
     )
-    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True)
+    # rich would show on stderr what goes to a file or a pipe
+    aside = sys.stdout.isatty()
+    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=aside)
     bar.add_task(what, total=None, status="")
     return bar

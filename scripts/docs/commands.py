@@ -15,8 +15,8 @@ _HEAD = """\
 
 Made from the code by `python -m scripts.docs`. Options that stand for a key of the configuration can as well be set in
 `kbackup.toml` or by a variable: [configuration.md](configuration.md). Exit codes: [exit-codes.md](exit-codes.md).
-Data goes to stdout; notes, progress and warnings to stderr. With `--json` stdout has one document (`cat`: one a record,
-each in a line).
+Data goes to stdout; notes, progress and warnings to stderr. With `--json` stdout has one document
+(`cat` and `find`: one a record, each in a line).
 
 An archive is named `s3://bucket/prefix`, `file:///path`, or by a path.
 """

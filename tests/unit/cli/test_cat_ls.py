@@ -1,4 +1,4 @@
-"""`ls` and `cat` through the command line."""
+"""`ls`, `cat` and `find` through the command line."""
 
 from __future__ import annotations
 
@@ -108,6 +108,27 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["value 15 "], ["clicks:0:15", "orders:0:15"]),
+        (["VALUE 15 ", "orders", "-i"], ["orders:0:15"]),
+        (["^value 1[01] ", "orders", "-E"], ["orders:1:10", "orders:1:11"]),
+        (
+            ["value", "orders:0:8-20", "--in", "value"],
+            ["orders:0:8", "orders:0:9", "orders:0:15", "orders:0:17", "orders:0:18", "orders:0:19"],
+        ),
+        (["value", "--in", "key", "--in", "headers"], []),
+        (["trace", "--in", "headers", "-c", "1"], ["clicks:0:0"]),
+        (["value", "orders", "--to-time", str(T0), "-b", "1"], ["orders:0:0", "orders:1:0"]),
+    ],
+)
+def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) -> None:
+    assert run(capsys, "find", *args, "-a", root, "-f", r"%t:%p:%o\n").split() == found
+    told = lines(capsys, "find", *args, "-a", root)
+    assert [f"{r['topic']}:{r['partition']}:{r['offset']}" for r in told] == found
+
+
+@pytest.mark.parametrize(
     ("args", "hint"),
     [
         (["cat", "orders:0:12"], "archived are offsets 0 to 41 (exclusive), with gaps"),
@@ -124,6 +145,8 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),
         (["cat", "orders", "--format", "%v", "--json"], "give one of them"),
         (["cat", "orders", "--raw"], "for instance --format"),
+        (["find", "(", "-E"], "is it a regular expression"),
+        (["find", "x", "order"], "did you mean orders?"),
         (["ls", "orders:0"], "give a topic, or topic/partition"),
         (["ls", "../orders"], "give a topic, or topic/partition"),
         (["ls", "orders/3"], "'kbackup ls orders' lists its 3"),
