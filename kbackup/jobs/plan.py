@@ -86,6 +86,7 @@ def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: It
             warnings.append(
                 f"topic {state.name} no longer exists at the source; what was archived of it is kept"
             )
+            losses += _lost_with_topic(state)
         carried.append(_with_state(state, "deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
 
@@ -93,6 +94,23 @@ def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: It
 def _with_state(state: TopicState, word: str) -> TopicState:
     fields = {name: getattr(state, name) for name in state.__struct_fields__}
     return TopicState(**fields | {"state": word})
+
+
+def _lost_with_topic(state: TopicState) -> list[Loss]:
+    """What the newest restore point knew of and left for a later one: held back, or behind an open transaction."""
+    return [
+        Loss(
+            kind="retention",
+            topic=state.name,
+            partition=p.partition,
+            start=p.end,
+            end=p.log_end,
+            message=f"offsets {p.end} to {p.log_end - 1} of {state.name}-{p.partition}, or some of them, "
+            "were deleted with the topic before they were archived",
+        )
+        for p in state.partitions
+        if p.end < p.log_end
+    ]
 
 
 def _plan_topic(topic: LiveTopic, before: TopicState | None) -> tuple[TopicPlan, list[Loss], list[str]]:

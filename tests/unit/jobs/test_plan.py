@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,11 +22,16 @@ def topic(*partitions: Live, name: str = "orders", id: str = "A") -> LiveTopic:
 
 
 def archived(
-    *ends: int, name: str = "orders", id: str = "A", state: str = "present", incarnation: int = 1
+    *ends: int,
+    name: str = "orders",
+    id: str = "A",
+    state: str = "present",
+    incarnation: int = 1,
+    log_ends: Sequence[int] = (),
 ) -> Manifest:
     partitions = tuple(
-        PartitionState(partition=n, start=0, end=end, log_start=0, log_end=end, records=end, bytes=end)
-        for n, end in enumerate(ends)
+        PartitionState(partition=n, start=0, end=end, log_start=0, log_end=high, records=end, bytes=end)
+        for n, (end, high) in enumerate(zip(ends, log_ends or ends, strict=True))
     )
     known = TopicState(
         name=name,
@@ -114,6 +121,17 @@ def test_an_unselected_topic_is_carried_and_a_deleted_one_is_told_of_once() -> N
     assert [(t.name, t.state) for t in gone.carried] == [("orders", "deleted")]
     assert [w for w in gone.warnings if "topic orders no longer exists" in w]
     assert [w for w in make_plan(archived(10, state="deleted"), [], []).warnings if "orders" in w] == []
+
+
+def test_what_was_held_back_of_a_topic_that_is_deleted_is_a_loss_told_of_once() -> None:
+    def head(state: str) -> Manifest:
+        return archived(900, 7, log_ends=(1400, 7), state=state)
+
+    (loss,) = make_plan(head("present"), [], []).losses
+    assert (loss.topic, loss.partition, loss.start, loss.end) == ("orders", 0, 900, 1400)
+    assert "offsets 900 to 1399 of orders-0" in loss.message
+    assert make_plan(head("deleted"), [], []).losses == ()
+    assert make_plan(head("present"), [], ["orders"]).losses == (), "it is there, only not selected"
 
 
 def test_a_run_that_captures_no_topic_says_so() -> None:
