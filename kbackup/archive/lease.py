@@ -159,25 +159,35 @@ class HeldLease:
             ) from error
 
     def _renew_loop(self) -> None:
-        while not self._stop.wait(self._seconds / 3):
-            began = time.monotonic()
-            lease = self._next()
+        while self._lost is None and not self._stop.wait(self._seconds / 3):
             try:
-                self._write(lease)
-                self._deadline = self._deadline_of(lease, began)
-            except (PreconditionError, NotFoundError):
-                if self._is_ours(lease, began):
-                    continue
-                self._lost = _taken_over()
-                return
+                self._renew()
             except KbackupError:
                 continue  # the store may answer before the lease runs out; check() decides by the deadline
+            except Exception as error:  # noqa: BLE001 (what it is is told by check())
+                # nobody waits for this thread: the run must not learn of a bug in it as of a slow store
+                self._lost = LeaseLostError(
+                    f"the lease of the archive can't be renewed: {type(error).__name__}: {error}",
+                    "run again, whole segments are kept",
+                )
+                self._lost.__cause__ = error
+
+    def _renew(self) -> None:
+        """`KbackupError` where nobody knows whether it is still ours."""
+        began = time.monotonic()
+        lease = self._next()
+        try:
+            self._write(lease)
+            self._deadline = self._deadline_of(lease, began)
+        except (PreconditionError, NotFoundError):
+            if not self._is_ours(lease, began):
+                self._lost = _taken_over()
 
     def _is_ours(self, lease: Lease, began: float) -> bool:
-        """Whether a renewal whose answer was lost had taken effect."""
+        """Whether a renewal whose answer was lost had taken effect. Raises what keeps the store from saying."""
         try:
             held, etag = read_lease(self._store)
-        except KbackupError:
+        except NotFoundError:
             return False
         if held.owner != lease.owner:
             return False

@@ -196,6 +196,33 @@ def test_a_renewal_whose_answer_is_lost_counts(store: FaultyStore) -> None:
     assert read_lease(store)[0].released
 
 
+def test_a_read_that_fails_says_nothing_of_who_holds_it(store: FaultyStore) -> None:
+    """A renewal's answer is lost, the next one meets another version, and whose that is can't be read once."""
+    lost, unread = lost_answer("replace", layout.LOCK, times=1), down("get", layout.LOCK)
+    unread.times = 1
+    store.faults += [lost, unread]
+    with HeldLease(store, "deaf and blind", 9 * QUICK) as held:
+        eventually(lambda: unread.times == 0)
+        known = held._etag
+        eventually(lambda: held._etag != known)
+        held.check()
+    assert read_lease(store)[0].released
+
+
+def test_an_error_of_any_kind_in_renewing_it_is_told(
+    store: FaultyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError("a bug")
+
+    with HeldLease(store, "buggy", QUICK) as held:
+        monkeypatch.setattr(store, "replace", broken)
+        eventually(lambda: raises(held.check))
+        with pytest.raises(LeaseLostError, match="can't be renewed: ZeroDivisionError: a bug") as told:
+            held.check()
+    assert isinstance(told.value.__cause__, ZeroDivisionError)
+
+
 def test_an_unknown_outcome_of_taking_it_is_no_lease(store: FaultyStore) -> None:
     store.faults.append(lost_answer("put_new", layout.LOCK))
     with pytest.raises(OutcomeUnknownError), HeldLease(store, "unsure", LONG):
