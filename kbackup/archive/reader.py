@@ -231,7 +231,7 @@ class Archive:
         found: list[Segment] = []
         for table in self._tables(manifest.seq, SCHEMA.names):
             some = from_batches(of_topics(table, names).to_batches())
-            found += [_in_place(s) for s in some if (s.topic, s.incarnation) in wanted]
+            found += [in_place(s) for s in some if (s.topic, s.incarnation) in wanted]
         return sorted(found, key=in_order)
 
     def starts(self, manifest: Point) -> Starts:
@@ -286,7 +286,7 @@ class Archive:
                 del kept[seq]
 
 
-def _in_place(segment: Segment) -> Segment:
+def in_place(segment: Segment) -> Segment:
     """`CorruptError` for one that is not where its name says: it could be anything else's."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))

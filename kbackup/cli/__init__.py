@@ -41,6 +41,7 @@ COMMANDS = {
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
+    "copy": ("copy", "Copy an archive to another store, or what is new in it."),
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead one."),
     "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),

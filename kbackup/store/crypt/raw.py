@@ -1,0 +1,38 @@
+"""Encrypted objects as they are stored, opened on their way: for copies that take them over as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbackup.store.base import Buffer, Store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.frames import HEADER, TAG, Cipher, cut, decode_header, stored_size
+
+
+def stored(store: Store) -> Store:
+    """The store with objects as they are kept."""
+    return store.inner if isinstance(store, CryptStore) else store
+
+
+def size_of(store: Store, plain: int) -> int:
+    """Bytes of the object that holds `plain` bytes there."""
+    return stored_size(plain) if isinstance(store, CryptStore) else plain
+
+
+def pieces(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
+    """The object at `key`, which holds `plain` bytes, with bounded memory: (bytes as they are stored, what they are in
+    the clear). `CorruptError` at the first that are not genuine."""
+    if not isinstance(store, CryptStore):
+        for chunk in store.open_range(key, 0, plain):
+            yield chunk, chunk
+        return
+    head = store.inner.get_range(key, 0, HEADER)
+    header = decode_header(head, key)
+    cipher = Cipher(store.keyring.find(header.key_id, key), header, key)
+    yield head, b""
+    left = plain
+    for number, frame in enumerate(cut(store.inner.open_range(key, HEADER, stored_size(plain) - HEADER))):
+        said = memoryview(bytearray(len(frame) - TAG))
+        left -= len(said)
+        cipher.open(number, left == 0, frame, said)
+        yield frame, said

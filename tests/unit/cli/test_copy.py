@@ -1,0 +1,62 @@
+"""`kbackup copy` through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive.reader import open_archive
+from kbackup.cli.copy import _target
+from kbackup.cli.frame import Frame, State, load_config
+from kbackup.cli.output import Reporter
+from kbackup.config import Origin, Setting
+from kbackup.store import open_store
+from kbackup.store.s3 import S3Store
+from tests.archives import make_archive
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_archive(open_store(str(tmp_path / "archive")))
+    return tmp_path / "archive"
+
+
+def test_a_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
+    place = str(tmp_path / "copy")
+    assert cli.main(["copy", place, "--archive", str(root)]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{place}: 2 restore points copied, ")
+    assert "the newest restore point is 2; " in out
+    assert err == ""
+    assert [p.seq for p in open_archive(open_store(place)).restore_points] == [1, 2]
+    assert cli.main(["copy", place, "-a", str(root), "--json"]) == 0
+    told: Any = json.loads(capsys.readouterr().out)
+    assert (told["restore_points"], told["newest"], told["objects"]) == ([], 2, 0)
+
+
+def test_what_is_refused(root: Path, tmp_path: Path, capsys: Said) -> None:
+    assert cli.main(["copy", str(root), "-a", str(root)]) == 2
+    assert cli.main(["copy", str(tmp_path / "b"), "-a", str(tmp_path / "nothing")]) == 10
+    make_archive(open_store(str(tmp_path / "another")))
+    assert cli.main(["copy", str(tmp_path / "another"), "-a", str(root)]) == 1
+    assert "is another archive" in capsys.readouterr().err
+    assert cli.main(["copy", "-a", str(root)]) == 2
+
+
+def test_another_s3_server(root: Path) -> None:
+    origin = Origin("flag", "--set")
+    keys = {"archive": str(root), "s3.endpoint_url": "http://here:1", "s3.region": "eu-west-1"}
+    keys |= {"s3.access_key_id": "a", "s3.secret_access_key": "b"}
+    loaded = load_config(State(settings=[Setting(path, text, origin) for path, text in keys.items()]))
+    frame = Frame(loaded, Reporter())
+    store = _target(frame, "s3://bucket/copy", {"endpoint_url": "http://there:2", "profile": "other"})
+    assert isinstance(store, S3Store)
+    options = store._bucket.options
+    assert (options.endpoint_url, options.profile, options.region) == ("http://there:2", "other", "eu-west-1")
+    assert (options.access_key_id, options.secret_access_key) == ("", "")
