@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kbackup import __version__
-from kbackup.archive import layout
 from kbackup.archive.content import Content
 from kbackup.archive.models import Manifest, now
 from kbackup.archive.reader import open_archive
@@ -24,10 +23,11 @@ from kbackup.jobs.against import verify_against
 from kbackup.jobs.against_plan import Asked
 from kbackup.jobs.against_report import AgainstReport
 from kbackup.jobs.drill_report import DrillError, DrillReport, Result
-from kbackup.jobs.drill_scratch import CONFIGS, Scratch
+from kbackup.jobs.drill_scratch import CONFIGS, Names, Scratch
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.restore import restore
 from kbackup.jobs.restore_choose import choose_content
+from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
@@ -63,6 +63,7 @@ class _Run:
     started_at: str = field(default_factory=now)
     cluster_id: str = ""
     scratch: Scratch | None = None
+    made: Names | None = None
     content: Content | None = None
     point: Manifest | None = None
     restored: RestoreReport | None = None
@@ -98,9 +99,18 @@ class _Run:
 
     def restore(self) -> None:
         options = self._options()
-        self.restored = restore(options, self.target, self.store, self.state, self.spark, self.listener)
+        self.restored = restore(
+            options, self.target, self.store, self.state, self.spark, self.listener, show_plan=self._begin
+        )
         self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
         self.warnings += self.restored.warnings
+
+    def _begin(self, plan: RestorePlan, _warnings: list[str]) -> None:
+        """The last moment before something is made; from here on it is to be deleted again. Somebody else may have
+        made something of the prefix since it was looked at."""
+        assert self.scratch is not None  # noqa: S101 (everything is prepared)
+        self.scratch.check_free()
+        self.made = Names.of(plan)
 
     def compare(self) -> None:
         asked = Asked(
@@ -131,15 +141,15 @@ class _Run:
         )
 
     def clean_up(self) -> None:
-        if self.scratch is None:
+        if self.scratch is None or self.made is None:
             return
         with self.phases.step("clean up"):
             if self.asked.keep:
-                names = [f"topic {t}" for t in self.scratch.topics()]
-                self.kept = (*names, *(f"group {g}" for g in self.scratch.groups()))
+                self.kept = self.scratch.kept(self.made)
                 return
             self.left = (f"topics and groups {self.prefix}*: not looked at any more",)
-            self.left = self.scratch.delete([layout.progress_group(self.id)])
+            self.left = self.scratch.delete(self.made)
+            self.warnings += self.scratch.others(self.made)
 
     def findings(self) -> list[str]:
         found = list(self.restored.missing) if self.restored is not None else []
@@ -191,7 +201,7 @@ def drill(
     listener: Listener,
     publish: Callable[[DrillReport], None],
 ) -> DrillReport:
-    """Whatever happens after the first topic is made, everything with the prefix is deleted in the end, and `publish`
+    """Whatever happens after the first topic is made, all that the drill made is deleted in the end, and `publish`
     gets the report; then an interrupt, or what is no error of kbackup's, goes on."""
     run = _Run(asked, target, store, state, spark, listener)
     raised: BaseException | None = None

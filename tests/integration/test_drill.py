@@ -181,8 +181,8 @@ def test_a_record_that_nobody_restored(
 def test_an_error_on_the_way(
     run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def fails(*args: Any) -> Any:
-        restore(*args)
+    def fails(*args: Any, **more: Any) -> Any:
+        restore(*args, **more)
         raise ClusterError("the target <gave> up", "look after it")
 
     monkeypatch.setattr(drill, "restore", fails)
@@ -196,8 +196,8 @@ def test_an_error_on_the_way(
 def test_an_interrupt_cleans_up(
     run: Run, made: BackedUp, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def interrupted(*args: Any) -> Any:
-        restore(*args)
+    def interrupted(*args: Any, **more: Any) -> Any:
+        restore(*args, **more)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(drill, "restore", interrupted)
