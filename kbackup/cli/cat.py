@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import click
@@ -109,14 +110,17 @@ def chosen_show(frame: Frame, output: str | None, template: str | None, raw: boo
     return as_format(template, raw=raw)
 
 
-def printed(found: Iterable[Found], show: Show) -> int:
-    """How many records; each piece is out before the next one is read."""
+def printed(
+    found: Iterable[Found], show: Show, aside: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> int:
+    """How many records; each piece is out before the next one is read. `aside` is entered while one is printed."""
     count = 0
     for tp, block in found:
-        for row in rows(block, str(tp)):
-            put(show(tp, row))
-            count += 1
-        sys.stdout.flush()
+        with aside():
+            for row in rows(block, str(tp)):
+                put(show(tp, row))
+                count += 1
+            sys.stdout.flush()
     return count
 
 

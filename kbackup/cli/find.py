@@ -79,7 +79,7 @@ def command(
         frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
         closing(find(store, partitions, looked_for, window, progress.advance)) as found,
     ):
-        printed(first(found, limit), show)
+        printed(first(found, limit), show, progress.aside)
 
 
 def _partitions(whole: Catalogue, place: Place | None) -> Iterator[tuple[str, ArchivedPartition]]:

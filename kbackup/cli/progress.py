@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -51,6 +52,19 @@ class Progress:
         if self._bar is not None:
             self._show()
             self._bar.stop()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """For as long as something is printed to stdout: the bar goes where both are one terminal. (Rich would print it
+        above the bar, with line feeds of its own.)"""
+        bar = self._bar if sys.stdout.isatty() else None
+        if bar is not None:
+            bar.stop()
+        try:
+            yield
+        finally:
+            if bar is not None:
+                bar.start()
 
     def advance(self, records: int = 0, nbytes: int = 0) -> None:
         """Adds what is newly done."""

@@ -112,6 +112,26 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "5 of 10 records" in screen.getvalue()
 
 
+@pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
+def test_what_is_printed_beside_a_bar_is_not_touched(
+    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither shown on stderr in place of stdout, nor cut into lines of the terminal's width."""
+    bar = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", bar)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    with Reporter().progress("searched", records=2) as progress:
+        for _ in range(2):
+            with progress.aside():
+                print("wide " * 20)
+            progress.advance(records=1)
+    assert screen.getvalue() == ("wide " * 20 + "\n") * 2
+    assert "wide" not in bar.getvalue()
+    assert "searched" in bar.getvalue()
+
+
 def test_a_job_is_shown_phase_by_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
