@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -127,6 +128,7 @@ def commit_point(
     segments: Sequence[Segment],
     groups: Sequence[Group],
     losses: Sequence[Loss] = (),
+    not_carried: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     at = f"2026-01-0{seq}T00:00:00.000Z"
     captured = [t for t in topics if t.captured == seq]
@@ -159,7 +161,7 @@ def commit_point(
     )
     everything = {
         layout.SEGMENTS: encode_segments(segments),
-        layout.GROUPS: dump(Groups(captured_at=at, groups=tuple(groups))),
+        layout.GROUPS: dump(Groups(captured_at=at, groups=tuple(groups), not_carried=dict(not_carried))),
         layout.METADATA: dump(metadata),
     }
     manifest = Manifest(

@@ -4,7 +4,7 @@ by."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kbackup.archive.models import GroupOffset, Manifest, Point, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
@@ -74,8 +74,8 @@ def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, i
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """`groups` is group -> its offsets of these topics. `restore_point` is 0 for a folder of the Java tool. `choice`
-    is there where a window was asked for."""
+    """`groups` is group -> its offsets of these topics, `not_carried` group -> why the captures that those are of are
+    without it. `restore_point` is 0 for a folder of the Java tool. `choice` is there where a window was asked for."""
 
     archive_id: str
     restore_point: int
@@ -83,6 +83,7 @@ class Content:
     groups: dict[str, tuple[GroupOffset, ...]]
     losses: tuple[str, ...] = ()
     choice: Choice | None = None
+    not_carried: dict[str, str] = field(default_factory=dict)
 
 
 def content_of(
@@ -103,12 +104,14 @@ def content_of(
     )
     chosen = {(t.name, t.incarnation) for t in topics}
     told = [t for t in (topics if groups is None else groups) if (t.name, t.incarnation) in chosen]
+    offsets, not_carried = _groups(archive, told)
     return Content(
         archive.info.id,
         manifest.seq,
         archived,
-        _groups(archive, told),
+        offsets,
         tuple(loss.message for m in archive.restore_points if m.seq <= manifest.seq for loss in m.losses),
+        not_carried=not_carried,
     )
 
 
@@ -157,12 +160,19 @@ def topic_of(
     )
 
 
-def _groups(archive: Archive, topics: Sequence[TopicState]) -> dict[str, tuple[GroupOffset, ...]]:
+def _groups(
+    archive: Archive, topics: Sequence[TopicState]
+) -> tuple[dict[str, tuple[GroupOffset, ...]], dict[str, str]]:
+    """Offsets by group, and why by group that a capture is without."""
     found: dict[str, list[GroupOffset]] = {}
+    not_carried: dict[str, str] = {}
     for point in _captures(archive, topics):
         captured = {t.name for t in topics if t.captured == point.seq}
-        for group in archive.groups(point).groups:
+        document = archive.groups(point)
+        for name, why in document.not_carried.items():
+            not_carried[name] = f"restore point {point.seq} does not carry it: {why}"
+        for group in document.groups:
             for offset in group.offsets:
                 if offset.topic in captured:
                     found.setdefault(group.group, []).append(offset)
-    return {group: tuple(offsets) for group, offsets in sorted(found.items())}
+    return {group: tuple(offsets) for group, offsets in sorted(found.items())}, not_carried

@@ -96,7 +96,7 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
         reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_choice(plan.choice, reporter)
-    for warning in warnings:
+    for warning in (*plan.group_warnings, *warnings):
         reporter.warning(warning)
 
 

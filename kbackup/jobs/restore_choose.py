@@ -17,6 +17,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.restore_plan import (
     RestorePlan,
+    check_groups,
     check_names,
     make_units,
     plan_groups,
@@ -147,6 +148,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         )
     check_names(names)
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
+    check_groups(content, names, selection, options.map_group)
     return RestorePlan(
         restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
         archive_id=content.archive_id,
@@ -164,6 +166,11 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         units=make_units(content, names),
         groups=plan_groups(content, names, selection, options.map_group),
         settings=options.settings,
+        not_carried={
+            group: why
+            for group, why in content.not_carried.items()
+            if selection is not None and selection.matches(group)
+        },
     )
 
 

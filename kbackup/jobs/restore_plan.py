@@ -4,8 +4,10 @@ restores/<id>/plan.json."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Literal
+
+import msgspec
 
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.models import Document, GroupOffset, Part
@@ -65,7 +67,7 @@ class PlannedGroup(Part, frozen=True, kw_only=True):
 
 class RestorePlan(Document, frozen=True, kw_only=True):
     """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is there where a
-    window was asked for."""
+    window was asked for. `not_carried` says of groups that were asked for why the restore point is without them."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -81,6 +83,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     groups: tuple[PlannedGroup, ...]
     settings: tuple[Literal["acls", "configs", "users"], ...] = ()
     choice: Choice | None = None
+    not_carried: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def records(self) -> int:
@@ -89,6 +92,10 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     @property
     def bytes(self) -> int:
         return sum(t.bytes for t in self.topics)
+
+    @property
+    def group_warnings(self) -> list[str]:
+        return [f"group {group}: {why}" for group, why in sorted(self.not_carried.items())]
 
 
 def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -> str:
@@ -176,14 +183,10 @@ def plan_groups(
     """`selection` None: no groups. `RefusedError` where two would become one."""
     if selection is None:
         return ()
-    unasked = {
-        (t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing
-    }
     planned: dict[str, PlannedGroup] = {}
-    for group, offsets in content.groups.items():
+    for group, ours in _asked_offsets(content, names).items():
         target = renamed.get(group, group)
-        ours = tuple(o for o in offsets if o.topic in names and (o.topic, o.partition) not in unasked)
-        if not selection.matches(group) or not ours:
+        if not selection.matches(group):
             continue
         if target in planned:
             raise RefusedError(
@@ -192,3 +195,32 @@ def plan_groups(
             )
         planned[target] = PlannedGroup(source=group, target=target, offsets=ours)
     return tuple(planned.values())
+
+
+def check_groups(
+    content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]
+) -> None:
+    """`UsageError` for a group that is asked for or renamed by its name and has no offsets: its records would come
+    back without it, or it would be set under its old name."""
+    if selection is None:
+        return
+    missing = (selection.names - _asked_offsets(content, names).keys()) | (
+        set(renamed) - content.groups.keys()
+    )
+    for name in sorted(missing):
+        why = content.not_carried.get(
+            name, "see 'kbackup groups show', or leave groups alone with --no-groups"
+        )
+        raise UsageError(f"there is no group {name} with offsets of what is restored", why)
+
+
+def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:
+    """By group that has any, its offsets of partitions that are restored."""
+    unasked = {
+        (t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing
+    }
+    asked = {
+        group: tuple(o for o in offsets if o.topic in names and (o.topic, o.partition) not in unasked)
+        for group, offsets in content.groups.items()
+    }
+    return {group: offsets for group, offsets in asked.items() if offsets}

@@ -96,7 +96,11 @@ def make_report(
         records=done.records,
         bytes=done.bytes,
         groups=groups,
-        warnings=(*(plan.choice.left_out if plan.choice is not None else ()), *warnings),
+        warnings=(
+            *(plan.choice.left_out if plan.choice is not None else ()),
+            *plan.group_warnings,
+            *warnings,
+        ),
         missing=tuple(not_applied(groups)),
         seconds=dict(seconds),
         choice=plan.choice,

@@ -1,0 +1,89 @@
+"""Groups that are asked for, renamed, or not to be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.writer import Target
+from kbackup.config.models import Restore
+from kbackup.errors import UsageError
+from kbackup.jobs.restore_choose import choose_content, choose_plan
+from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.restore_report import make_report, planned
+from kbackup.store import open_store
+from kbackup.store.base import Store
+from tests.archives import commit_point, group_at, topic_state, write
+
+WHY = "restore point 1 does not carry it: its coordinator did not answer"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Group shipping stands in orders-1, billing in clicks-0; two more could not be captured."""
+    store = open_store(f"file://{tmp_path}")
+    archive = open_or_create(store)
+    orders = [write(store, Target("orders", 1, p, 1000, "none"), range(5)) for p in range(2)]
+    clicks = write(store, Target("clicks", 1, 0, 1000, "none"), range(5))
+    states = [
+        topic_state("clicks", 1, "present", [(0, 5, clicks)]),
+        topic_state("orders", 1, "present", [(0, 5, held) for held in orders]),
+    ]
+    groups = [group_at("billing", ("clicks", 0, 5)), group_at("shipping", ("orders", 1, 4))]
+    silent = dict.fromkeys(("returns", "test-1"), "its coordinator did not answer")
+    commit_point(archive, 1, states, [*clicks, *orders[0], *orders[1]], groups, not_carried=silent)
+    return store
+
+
+def plan_of(store: Store, options: Restore) -> RestorePlan:
+    return choose_plan(options, choose_content(options, store), "target")
+
+
+def targets(plan: RestorePlan) -> dict[str, str]:
+    return {g.source: g.target for g in plan.groups}
+
+
+def test_a_group_is_asked_for_and_renamed_by_its_name(store: Store) -> None:
+    assert targets(plan_of(store, Restore(groups=("shipping",)))) == {"shipping": "shipping"}
+    both = {"billing": "b", "shipping": "s"}
+    assert targets(plan_of(store, Restore(map_group=both))) == both
+    only = plan_of(store, Restore(groups=("shipping",), map_group=both))
+    assert targets(only) == {"shipping": "s"}, "a new name for one that is not asked for does no harm"
+    ranged = plan_of(store, Restore(range=("orders:1:-",), map_group={"shipping": "s"}))
+    assert targets(ranged) == {"shipping": "s"}
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "why"),
+    [
+        (Restore(groups=("shiping",)), "shiping", "see 'kbackup groups show'"),
+        (Restore(groups=("/ship.*/", "shiping")), "shiping", "see 'kbackup groups show'"),
+        (Restore(map_group={"shiping": "shipping-test"}), "shiping", "see 'kbackup groups show'"),
+        (Restore(topics=("orders",), groups=("billing",)), "billing", "see 'kbackup groups show'"),
+        (Restore(range=("orders:0:-",), groups=("shipping",)), "shipping", "see 'kbackup groups show'"),
+        (Restore(groups=("returns",)), "returns", WHY),
+        (Restore(map_group={"returns": "r"}), "returns", WHY),
+    ],
+)
+def test_a_group_without_offsets_is_refused_by_name(
+    store: Store, options: Restore, name: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan_of(store, options)
+    assert refused.value.message == f"there is no group {name} with offsets of what is restored"
+    assert refused.value.hint.startswith(why)
+
+
+def test_without_groups_their_names_are_nothing_to_check(store: Store) -> None:
+    plan = plan_of(store, Restore(no_groups=True, groups=("shiping",), map_group={"x": "y"}))
+    assert (plan.groups, plan.group_warnings) == ((), [])
+
+
+def test_groups_that_could_not_be_captured_are_warned_of_where_they_are_selected(store: Store) -> None:
+    plan = plan_of(store, Restore(exclude_groups=("/test-.*/",)))
+    assert targets(plan) == {"billing": "billing", "shipping": "shipping"}
+    report = make_report(plan, "", planned(plan), (), ["and more"], {}, "planned")
+    assert report.warnings == (f"group returns: {WHY}", "and more")
+    assert plan_of(store, Restore(groups=("/ship.*/",))).group_warnings == []
