@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from kbackup.archive import layout
 from kbackup.archive.segments import Segment
-from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError
+from kbackup.errors import AlreadyExistsError, KbackupError, StoreError
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.formats.frames import FrameCompressor
 from kbackup.formats.index import encode_entries
@@ -151,7 +151,8 @@ class _OpenSegment:
         try:
             return self._index.commit()[1]
         except AlreadyExistsError as error:
-            raise CorruptError(
+            # no damage: the next run removes it, or takes it over with its records
+            raise StoreError(
                 f"object {self._index_key} exists without its records object",
                 "another run is writing here at this moment; run again when it has ended",
             ) from error

@@ -10,7 +10,7 @@ from kbackup.archive import layout
 from kbackup.archive.segment_io import adopt
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
-from kbackup.errors import CorruptError
+from kbackup.errors import StoreError
 from kbackup.jobs.progress import ProgressSender
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
@@ -162,7 +162,8 @@ class BackupWork:
             return [], wanted._replace(start=taken.first)
         found = adopt(self.store, self.target(wanted.tp), taken.key)
         if found.last >= wanted.end:
-            raise CorruptError(
+            # nothing is damaged: the next run takes it over, or cuts its ranges around it
+            raise StoreError(
                 f"object {found.key} reaches to offset {found.last}, past the end of {wanted}",
                 "another run is writing here at this moment; run again when it has ended",
             )

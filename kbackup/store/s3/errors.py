@@ -151,9 +151,9 @@ def _from_answer(what: str, error: boto.ClientError, lost: bool) -> KbackupError
     if status in {401, 403} or code in _DENIED:
         return DeniedError(said, _DENIED.get(code, _RIGHTS))
     if code in _DAMAGED:
-        return CorruptError(
-            said, "the bytes were damaged on their way; run again, and check memory and network"
-        )
+        # nothing was stored: no damage to what is there, and it may be sent again
+        damaged = "the bytes were damaged on their way; run again, and check memory and network"
+        return _unless_lost(StoreError(said, damaged), lost)
     if code in _FULL or status == 507:
         return StoreError(f"{what}: the store is full", "make room or raise the quota, then run again")
     if code in _REGION:

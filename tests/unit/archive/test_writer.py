@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kbackup.archive import layout
 from kbackup.archive.segment_io import adopt, crc_of, read_segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError
-from kbackup.errors import CorruptError, StoreError, UnreachableError
+from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
 from kbackup.store.file import FileStore
 from tests.unit.archive.faulty import Fault, FaultyStore, down
@@ -90,7 +90,7 @@ def test_a_segment_that_is_there_is_left_as_it_is(store: FaultyStore) -> None:
 def test_an_index_without_records_is_somebody_at_work(store: FaultyStore) -> None:
     (segment,) = write(store, target(threshold=1 << 20), range(5))
     store.delete([segment.key])
-    with pytest.raises(CorruptError, match="exists without its records object"):
+    with pytest.raises(StoreError, match="exists without its records object"):
         write(store, target(threshold=1 << 20), range(5))
 
 

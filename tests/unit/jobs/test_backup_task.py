@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from kbackup.archive.segments import Segment
+from kbackup.errors import StoreError
 from kbackup.jobs import backup_task
 from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.follow import RETRIED
 from kbackup.jobs.progress import ProgressSender
 from kbackup.kafka.read import Vanished
 from kbackup.store.base import Store
@@ -92,3 +94,11 @@ def test_ranges_read_together_take_over_what_an_earlier_attempt_wrote(store: Sto
     first = run(store, *task[3:9])
     assert first == ([(30, 59)] * 6, [])
     assert run(store, *task) == ([(30, 59)] * 20, [])
+
+
+def test_what_a_late_task_of_a_failed_round_wrote_is_no_damage(store: Store) -> None:
+    """The next round, which cuts its ranges otherwise, meets it; the one after that takes it over."""
+    run(store, OffsetRange(TOPIC, 0, 30, 80))
+    with pytest.raises(RETRIED, match="reaches to offset 79, past the end of") as met:
+        run(store, OffsetRange(TOPIC, 0, 30, 60))
+    assert type(met.value) is StoreError

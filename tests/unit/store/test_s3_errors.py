@@ -49,7 +49,7 @@ ANSWERS = [
     (412, "PreconditionFailed", PreconditionError),
     (409, "ConditionalRequestConflict", ConflictError),
     (416, "InvalidRange", CorruptError),
-    (400, "BadDigest", CorruptError),
+    (400, "BadDigest", StoreError),
     (301, "PermanentRedirect", UnreachableError),
     (500, "InternalError", UnreachableError),
     (503, "SlowDown", UnreachableError),
@@ -71,7 +71,8 @@ def test_answers(status: int, code: str, kind: type[KbackupError]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(412, "PreconditionFailed"), (404, "NoSuchUpload"), (503, "SlowDown")]
+    ("status", "code"),
+    [(412, "PreconditionFailed"), (404, "NoSuchUpload"), (503, "SlowDown"), (400, "BadDigest")],
 )
 def test_an_answer_after_a_lost_one_tells_nothing(status: int, code: str) -> None:
     assert type(from_boto("s3://bucket/key", answer(status, code), True)) is OutcomeUnknownError
