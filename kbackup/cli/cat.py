@@ -19,7 +19,7 @@ from kbackup.cli.record_text import FORMAT_HELP, Show, as_format, as_hex, as_jso
 from kbackup.cli.session import archive_store
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
-from kbackup.formats.rows import rows
+from kbackup.formats.rows import Row, rows
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def chosen_show(frame: Frame, output: str | None, template: str | None, raw: boo
     if template is None:
         if raw:
             raise UsageError("--raw is for --format", "for instance --format '%v' --raw")
-        return as_json if frame.reporter.json else SHOWS[output or "text"]
+        return _documents(frame) if frame.reporter.json else SHOWS[output or "text"]
     if output is not None or frame.reporter.json:
         raise UsageError(
             "--format goes with neither --output nor --json", f"give one of them: {', '.join(SHOWS)}"
@@ -108,6 +108,16 @@ def chosen_show(frame: Frame, output: str | None, template: str | None, raw: boo
             "--raw writes bytes as they are, and stdout is a terminal", "send them to a file or a pipe"
         )
     return as_format(template, raw=raw)
+
+
+def _documents(frame: Frame) -> Show:
+    """As JSON lines. Once there is one, what fails is told on stderr alone: its document would not be a record."""
+
+    def show(tp: TopicPartition, row: Row) -> str:
+        frame.reporter.documents += 1
+        return as_json(tp, row)
+
+    return show
 
 
 def printed(

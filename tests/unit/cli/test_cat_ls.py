@@ -157,6 +157,22 @@ def test_refusals(root: str, args: list[str], hint: str, capsys: Said) -> None:
     assert f"hint: {hint}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("good", [0, 2])
+def test_damage_among_records(tmp_path: Path, good: int, capsys: Said) -> None:
+    """What comes before it is printed; a document of the error stands alone or not at all."""
+    archive = make_archive(open_store(str(tmp_path / "archive")))
+    segments = [s for s in archive.segments(archive.restore_point("latest")) if s.topic == "orders"]
+    bad = tmp_path / "archive" / segments[good].key
+    bad.write_bytes(b"\x01" + b"\x7f" * (segments[good].bytes - 1))
+    assert cli.main(["cat", "orders:0", "-a", str(tmp_path / "archive"), "--json"]) == 13
+    out, err = capsys.readouterr()
+    assert f"kbackup: {segments[good].key} at byte 1: another record offset" in err
+    if good:
+        assert [json.loads(line)["offset"] for line in out.splitlines()] == list(range(10))
+    else:
+        assert json.loads(out)["error"]["exit_code"] == 13
+
+
 def test_places() -> None:
     assert parse_place("a.b-c_1:2:3") == Place("a.b-c_1", 2, 3, 4, one=True)
     assert parse_place("t:0:-9") == Place("t", 0, 0, 9)
