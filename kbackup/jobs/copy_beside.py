@@ -22,7 +22,7 @@ def copy_keys(source: Store, target: Store) -> None:
 
 def copy_beside(source: Store, target: Store, check: Callable[[], None]) -> int:
     """Files of restores and drills that are not there, or not the same: a report stands for a finished one, and goes
-    after the others. Returns how many."""
+    after the others. Returns how many. Data keys that came since, under which some of them may be, go last."""
     raw_source, raw_target = stored(source), stored(target)
 
     def one(key: str) -> int:
@@ -42,4 +42,5 @@ def copy_beside(source: Store, target: Store, check: Callable[[], None]) -> int:
         with ThreadPoolExecutor(THREADS) as pool:
             copied += sum(pool.map(one, [key for key in changed if key not in set(reports)]))
             copied += sum(pool.map(one, reports))
+    copy_keys(source, target)
     return copied

@@ -13,7 +13,15 @@ from kbackup.archive.commit import seal_unfinished
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Intent, dump, load
 from kbackup.archive.reader import open_archive
-from kbackup.errors import CorruptError, LockedError, NoArchiveError, RefusedError, UsageError, WrongKeyError
+from kbackup.errors import (
+    CorruptError,
+    LockedError,
+    NoArchiveError,
+    OutcomeUnknownError,
+    RefusedError,
+    UsageError,
+    WrongKeyError,
+)
 from kbackup.jobs.copy import CopyReport, copy_archive
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
@@ -23,7 +31,7 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
 from kbackup.store.file import FileStore
 from tests.archives import commit_point, group_at, make_archive, topic_state, write
-from tests.unit.archive.faulty import FaultyStore, Operation
+from tests.unit.archive.faulty import FaultyStore, Operation, lost_answer
 from tests.unit.archive.making import target as partition_of
 
 OWN = (layout.LOCK, KEYS)
@@ -327,6 +335,30 @@ def test_backups_go_on_while_it_copies(place: Place, opened: Open) -> None:
     assert copied(source, opened(Meanwhile(target, lambda: add_point(source, 3, 0)))).newest == 2
     check_whole(opened(target))
     assert copied(source, opened(target)).restore_points == (3,)
+    check_same(source, opened(target))
+
+
+def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
+    """Under data keys of their own."""
+    source, target = place("a"), place("b")
+    make_archive(opened(source))
+    page = "drills/d/report.html"
+
+    def drill() -> None:
+        opened(source).put(page, b"passed")
+
+    assert copied(opened(source), opened(Meanwhile(target, drill))).beside == 1
+    assert opened(target).get(page) == b"passed"
+
+
+@pytest.mark.parametrize("operation", ["put_new", "commit", "put", "replace"])
+def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, operation: Operation) -> None:
+    source, target = opened(place("a")), place("b")
+    make_archive(source)
+    with pytest.raises(OutcomeUnknownError):
+        copied(source, opened(FaultyStore(target, lost_answer(operation, "[!l]*/*"))))
+    copied(source, opened(target))
+    target.delete([e.key for e in target.list(layout.SCRATCH)])
     check_same(source, opened(target))
 
 
