@@ -11,8 +11,6 @@ from datetime import datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kbackup import __version__
 from kbackup.archive.content import Content
 from kbackup.archive.models import Manifest, now
@@ -22,8 +20,9 @@ from kbackup.errors import InterruptedByUserError, KbackupError, NoArchiveError,
 from kbackup.jobs.against import verify_against
 from kbackup.jobs.against_plan import Asked
 from kbackup.jobs.against_report import AgainstReport
+from kbackup.jobs.drill_options import scratch_options
 from kbackup.jobs.drill_report import DrillError, DrillReport, Result
-from kbackup.jobs.drill_scratch import CONFIGS, Names, Scratch
+from kbackup.jobs.drill_scratch import Names, Scratch
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.restore import restore
 from kbackup.jobs.restore_choose import choose_content
@@ -65,6 +64,7 @@ class _Run:
     scratch: Scratch | None = None
     made: Names | None = None
     content: Content | None = None
+    plan: RestorePlan | None = None
     point: Manifest | None = None
     restored: RestoreReport | None = None
     comparison: AgainstReport | None = None
@@ -83,7 +83,7 @@ class _Run:
             self.cluster_id, _ = cluster.connect()
         with self.phases.step("plan"):
             self.content = choose_content(self.asked.options, self.store)
-            self.point = _restore_point(self.store, self.content)
+            self.point = _restore_point(self.store, self.content.restore_point)
             self._check_cluster()
             scratch = Scratch(cluster, self.prefix)
             scratch.check_free()
@@ -110,7 +110,18 @@ class _Run:
         made something of the prefix since it was looked at."""
         assert self.scratch is not None  # noqa: S101 (everything is prepared)
         self.scratch.check_free()
-        self.made = Names.of(plan)
+        self._check_names(plan)
+        self.plan, self.made = plan, Names.of(plan)
+        self.point = _restore_point(self.store, plan.restore_point)
+
+    def _check_names(self, plan: RestorePlan) -> None:
+        """A group that a run archived since the names were made would be set under its own."""
+        for name in (*(t.target for t in plan.topics), *(g.target for g in plan.groups)):
+            if not name.startswith(self.prefix):
+                raise RefusedError(
+                    f"{name} came into the archive while the drill began: it has no scratch name",
+                    "run the drill again",
+                )
 
     def compare(self) -> None:
         asked = Asked(
@@ -127,18 +138,8 @@ class _Run:
         self.warnings += self.comparison.notes
 
     def _options(self) -> Restore:
-        """Those of the restore: names under the prefix for all topics and groups there are."""
-        groups = self.content.groups if self.content is not None else {}
-        return msgspec.structs.replace(
-            self.asked.options,
-            map={},
-            map_regex=(f"^={self.prefix}",),
-            map_group={group: self.prefix + group for group in groups},
-            topic_config={**CONFIGS, **self.asked.options.topic_config},
-            into_existing=False,
-            settings=(),
-            restore_id=self.id,
-        )
+        assert self.content is not None  # noqa: S101 (everything is prepared)
+        return scratch_options(self.asked.options, self.content, self.prefix, self.id)
 
     def clean_up(self) -> None:
         if self.scratch is None or self.made is None:
@@ -165,16 +166,17 @@ class _Run:
         if isinstance(error, InterruptedByUserError):
             result = "interrupted"
         at = self.point.committed_at if self.point is not None else None
+        chosen = self.plan or self.content
         return DrillReport(
             drill_id=self.id,
             result=result,
             started_at=self.started_at,
             ended_at=now(),
             archive=self.store.url,
-            archive_id=self.content.archive_id if self.content is not None else "",
-            restore_point=self.content.restore_point if self.content is not None else 0,
+            archive_id=chosen.archive_id if chosen is not None else "",
+            restore_point=chosen.restore_point if chosen is not None else 0,
             restore_point_at=at,
-            choice=self.content.choice if self.content is not None else None,
+            choice=chosen.choice if chosen is not None else None,
             data_age=_seconds_between(at, self.started_at) if at is not None else None,
             target=self.target.get("bootstrap.servers", ""),
             target_cluster_id=self.cluster_id,
@@ -235,10 +237,10 @@ def _as_error(raised: BaseException | None) -> KbackupError | None:
     return KbackupError(f"internal error: {type(raised).__name__}: {raised}", "run again with --debug")
 
 
-def _restore_point(store: Store, content: Content) -> Manifest | None:
+def _restore_point(store: Store, number: int) -> Manifest | None:
     """None for a folder of the Java tool."""
     try:
-        return open_archive(store).restore_point(content.restore_point)
+        return open_archive(store).restore_point(number)
     except NoArchiveError:
         return None
 

@@ -13,15 +13,6 @@ from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.kafka.admin import Cluster
 
-CONFIGS = {
-    "cleanup.policy": "delete",
-    "retention.ms": "-1",
-    "retention.bytes": "-1",
-    "message.timestamp.type": "CreateTime",
-    "min.insync.replicas": "1",
-}
-"""Nothing may go, or change, of what is going to be compared."""
-
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
 _PATIENCE = 60.0  # s, for topics to be gone
 _CALM = 1.0  # s without any: a producer that was cut off may have asked for its topic once more

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +164,18 @@ def test_groups_are_deleted_also_where_they_can_not_be_listed_any_more(
         f"whether others have names {PREFIX}* could not be seen: "
         "not every group of the target could be listed: broker 2 is down",
     )
+
+
+def test_a_group_without_a_scratch_name_ends_it_before_anything_is_made(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
+    restoring.content = _content("shipping", "late")
+    report = _drill(tmp_path)
+    assert report.error is not None
+    assert report.error.message == "late came into the archive while the drill began: it has no scratch name"
+    assert (cluster.topics, cluster.names) == ({"orders"}, {"shipping"})
+
+
+def test_the_report_is_of_what_was_restored(restoring: Restoring, tmp_path: Path) -> None:
+    restoring.content = replace(restoring.content, restore_point=8)
+    assert _drill(tmp_path).restore_point == 8
