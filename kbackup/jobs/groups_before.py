@@ -126,18 +126,20 @@ def by_place(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset
 
 
 def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> list[GroupBefore]:
-    """`fresh` captures of a write that is done a second time, because the first one was cut off or not wholly
-    accepted: where that one had already set a group, what the group had before that counts."""
-    known = {group.group: group for group in earlier}
-
-    def begun(group: GroupBefore) -> bool:
-        before = known.get(group.group)
-        has = by_place(group.offsets)
-        return before is not None and all(
-            has.get(place) == written for place, written in by_place(before.writes).items()
-        )
-
+    """`fresh` captures of a write that is done once more, because those before it (`earlier`, in their order) were cut
+    off or not wholly accepted: in the partitions that one of them had already set, what the group had before that
+    counts. It may have set but a part of them: a group with many is written to in portions."""
+    found = {group.group: by_place(group.offsets) for group in fresh}
+    for before in reversed(earlier):
+        if has := found.get(before.group):
+            written, had = by_place(before.writes), by_place(before.offsets)
+            ours = {place for place, offset in has.items() if written.get(place) == offset}
+            found[before.group] = {place: o for place, o in has.items() if place not in ours} | {
+                place: o for place, o in had.items() if place in ours
+            }
     return [
-        GroupBefore(group=g.group, offsets=known[g.group].offsets, writes=g.writes) if begun(g) else g
+        GroupBefore(
+            group=g.group, offsets=tuple(o for _, o in sorted(found[g.group].items())), writes=g.writes
+        )
         for g in fresh
     ]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kbackup.archive import layout
 from kbackup.archive.models import GroupOffset
-from kbackup.errors import CorruptError, RefusedError, UsageError
+from kbackup.errors import ClusterError, CorruptError, RefusedError, UsageError
 from kbackup.jobs.apply_groups import set_groups
 from kbackup.jobs.groups_before import NONE, By, Captures, GroupBefore
 from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan
@@ -136,6 +136,35 @@ def test_resumed_restore_knows_what_was_there_before_its_first_try(store: Store)
     assert number == 2
     _undo(groups, store)
     assert groups.held == {"begun": {("a", 0): (5, None, "")}, "moved": {("a", 0): (61, None, "")}}
+
+
+def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_portions(store: Store) -> None:
+    """Twice; and one partition's application has gone on meanwhile."""
+
+    class CutOff(FakeGroups):
+        portion = 0
+
+        def commit_all(self, wanted: Any) -> dict[str, str]:
+            super().commit_all({group: offsets[: self.portion] for group, offsets in wanted.items()})
+            raise ClusterError("killed")
+
+    held: dict[Place, Held] = {("a", 0): (5, None, ""), ("b", 0): (6, None, ""), ("d", 0): (8, None, "")}
+    groups = CutOff({"g": dict(held)})
+    plan = _plan("g", a=50, b=60, c=70, d=80)
+    for groups.portion in (1, 3):
+        with pytest.raises(ClusterError):
+            _set(groups, store, plan, by="restore")
+    groups.held["g"]["b", 0] = (61, None, "")
+    whole = FakeGroups(groups.held)
+    _set(whole, store, plan, by="restore")
+    assert {place: offset for place, (offset, *_) in whole.held["g"].items()} == {
+        ("a", 0): 50,
+        ("b", 0): 60,
+        ("c", 0): 70,
+        ("d", 0): 80,
+    }
+    _undo(whole, store)
+    assert whole.held == {"g": held | {("b", 0): (61, None, "")}}
 
 
 def test_only_the_groups_asked_for_are_undone(store: Store) -> None:
