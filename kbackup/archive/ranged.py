@@ -127,7 +127,9 @@ class SegmentRanges:
         if not self._packed:
             return b"".join(self._read(key, start, length))
         at, size, skip = self._frames.locate(start, length)
-        return extract(b"".join(self._read(key, at, size)), skip, length, key)
+        edges = self._frames.plain
+        most = int(edges[np.searchsorted(edges, start + length)]) - (start - skip)
+        return extract(b"".join(self._read(key, at, size)), skip, length, key, most)
 
     @cached_property
     def _frames(self) -> SeekTable:

@@ -125,9 +125,10 @@ class FrameCompressor:
         return zstd.compress(plain)
 
 
-def extract(frames: bytes, skip: int, length: int, name: str) -> bytes:
-    """`length` plain bytes after the first `skip` of whole frames, got from where `SeekTable.locate` says."""
-    plain = b"".join(_Frames(name, None).push(frames))
+def extract(frames: bytes, skip: int, length: int, name: str, most: int | None = None) -> bytes:
+    """`length` plain bytes after the first `skip` of whole frames, got from where `SeekTable.locate` says.
+    `CorruptError` also for frames of more than `most` plain bytes."""
+    plain = b"".join(_Frames(name, most).push(frames))
     if len(plain) < skip + length:
         raise corrupt(name, len(plain), f"the frames end before plain byte {skip + length}")
     return plain[skip : skip + length]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from kbackup.errors import CorruptError, UsageError
 from kbackup.formats import frames
 from kbackup.formats.record import decode
 from kbackup.formats.rows import Row, rows
+from kbackup.formats.seek import encode_seek_table
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -197,6 +200,19 @@ def test_a_record_larger_than_a_piece(tmp_path: Path, monkeypatch: pytest.Monkey
         segments = [*writer.append(block), *writer.finish()]
     found = [row for f in records(store, "orders", held(segments)) for row in rows(f.block)]
     assert [(r.key, r.value) for r in found] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]
+
+
+def test_frames_that_hold_more_than_they_should(tmp_path: Path) -> None:
+    """A seek table that says little of a frame that gives a lot: it is refused, not unpacked to its end."""
+    store = FileStore(tmp_path)
+    (segment,) = making.write(store, making.target(threshold=1 << 20, compression="zstd"), range(10))
+    bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
+    data = bomb + encode_seek_table([(len(bomb), segment.bytes)])
+    store.delete([segment.key])
+    store.put(segment.key, data)
+    bad = replace(segment, stored=len(data))
+    with pytest.raises(CorruptError, match=f"goes past plain byte {segment.bytes}"):
+        list(records(store, "orders", held([bad]), one(3)))
 
 
 def test_rows_are_the_records() -> None:
