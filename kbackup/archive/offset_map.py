@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -90,6 +92,21 @@ def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64
     return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
 
+def by_partition(
+    table: pa.Table,
+) -> Iterator[tuple[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]]:
+    """The runs of a table in which each target partition's stand together, as in every map and part."""
+    if not len(table):
+        return
+    topics: Any = table.column("topic").combine_chunks().dictionary_encode()
+    codes, numbers = topics.indices.to_numpy(), table.column("partition").to_numpy()
+    source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
+    edges = (np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1).tolist()
+    for a, b in pairwise([0, *edges, len(table)]):
+        tp = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(numbers[a]))
+        yield tp, (source[a:b], target[a:b], count[a:b])
+
+
 def _part_key(restore_id: str, unit: int, name: PartName) -> str:
     return layout.restore_key(restore_id, f"map/{unit}/{name}.parquet")
 
@@ -123,6 +140,12 @@ def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) 
         cut = cut.plus(_cut(table))
     bare = [t.replace_schema_metadata(None) for t in tables]
     return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+
+
+def begun_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
+    """Every part that an attempt at the unit has written, whether its transaction was committed or not."""
+    for entry in store.list(layout.restore_key(restore_id, f"map/{unit}/")):
+        yield decode(store.get(entry.key), entry.key)
 
 
 def previous_of(part: pa.Table) -> PartName | None:

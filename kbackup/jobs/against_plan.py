@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
-from kbackup.archive.offset_map import decode
+from kbackup.archive.offset_map import by_partition, decode
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, NotFoundError, UsageError
@@ -99,21 +99,9 @@ def _of_restore(restore_id: str, store: Store, state: Store, cluster_id: str) ->
 
 
 def _places(plan: RestorePlan, runs: pa.Table) -> dict[TopicPartition, Places]:
-    """By target partition. The table is sorted by topic, partition and source offset."""
-    found = {part.tp: NOWHERE for part in _every_part(plan)}
-    if not len(runs):
-        return found
-    topics, numbers = (
-        runs.column("topic").combine_chunks().dictionary_encode(),
-        runs.column("partition").to_numpy(),
-    )
-    columns = [runs.column(name).to_numpy() for name in ("source", "target", "count")]
-    codes = topics.indices.to_numpy()
-    edges = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
-    for start, stop in zip([0, *edges.tolist()], [*edges.tolist(), len(runs)], strict=True):
-        tp = TopicPartition(topics.dictionary[int(codes[start])].as_py(), int(numbers[start]))
-        found[tp] = Places(*(column[start:stop] for column in columns))
-    return found
+    """By target partition."""
+    bare = {part.tp: NOWHERE for part in _every_part(plan)}
+    return bare | {tp: Places(*columns) for tp, columns in by_partition(runs)}
 
 
 def _isolation(store: Store, restore_point: int) -> str:
@@ -173,6 +161,7 @@ def _compared(truth: Truth, part: UnitPart, log_start: int, against: Against) ->
             truth.notes.append(
                 f"{part.tp}: what was archived before offset {log_start} is no longer in the source: not compared"
             )
-    elif places is not None and len(places.target):
+    elif places is not None and len(places.target) and truth.plan.into_existing:
+        # else the topic was empty: what stands before the first restored record is one too many
         start = max(log_start, int(places.target.min()))
     return ComparedPart(part, first, min(start, end), end, part.target not in truth.unstamped, places)

@@ -12,10 +12,20 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from kbackup.archive.offset_map import NOTHING, Committed, Cut, PartName, read_parts, runs_table, write_part
+from kbackup.archive.offset_map import (
+    NOTHING,
+    Committed,
+    Cut,
+    PartName,
+    begun_parts,
+    read_parts,
+    runs_table,
+    write_part,
+)
 from kbackup.errors import ClusterError
 from kbackup.jobs.ahead import ahead
 from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.restore_again import first_committed
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.jobs.restore_read import Piece, read_part
 from kbackup.kafka.client import Properties
@@ -94,9 +104,25 @@ class _UnitRun:
         progress = self.producer.start([p.tp for p in self.unit.parts])
         self.reached = {tp: p.next for tp, p in progress.items()}
         self.began_from = _last_part(self.unit, progress)
+        if self.work.transactions and not progress:
+            self._check_unrestored()
         for part, piece in ahead(self._read(dict(self.reached)), _AHEAD):
             self._take(part, piece)
         self._commit()
+
+    def _check_unrestored(self) -> None:
+        """That what stands nowhere as done is not: a broker forgets the progress of a group without members."""
+        work, number = self.work, self.unit.number
+        parts = begun_parts(work.state, work.restore_id, number)
+        found = first_committed(work.target, work.group, parts)
+        if found is not None:
+            tp, offset = found
+            raise ClusterError(
+                f"the progress of unit {number} is gone from the target: {tp} holds what this restore wrote at offset "
+                f"{offset}, group {work.group} knows of none (it expired after the brokers' offsets.retention.minutes, "
+                "or was deleted)",
+                "begin another restore, with another --restore-id and into topics made anew",
+            )
 
     def everything(self) -> Committed:
         """What this attempt did and those before it."""

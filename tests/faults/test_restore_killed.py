@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbackup.errors import RefusedError
+from kbackup.archive import layout
+from kbackup.errors import ClusterError, RefusedError
 from kbackup.jobs.restore import restore
+from kbackup.kafka.admin import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import When, Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.trip import Trip
-from tests.faults.truth import Shop
+from tests.faults.truth import Shop, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,3 +99,21 @@ def test_resumed_from_another_archive(
     backup(options(shop), shop.broker.client(), other, lambda: spark, Counting())
     with pytest.raises(RefusedError, match="was begun from another archive"):
         restore(trip.options, shop.broker.client(), other, state, lambda: spark, Counting())
+
+
+def test_a_resume_after_its_progress_is_gone_is_refused(
+    trip: Trip, tmp_path: Path, spark: SparkSession
+) -> None:
+    """As after the target's offsets.retention.minutes: what is committed would be there twice."""
+    dead = run(tmp_path / "dead", trip.arguments, Wish("kill job", "after", "transaction", 2))
+    assert dead.code == -9, dead.err
+    cluster = Cluster(trip.broker.client(), "target")
+    group = layout.progress_group(trip.id)
+    cluster.groups.delete([group])
+    before = in_cluster(trip.broker, [f"{trip.id}-{t}" for t in trip.shop.topics])
+    with pytest.raises(ClusterError, match=rf"the progress of unit \d+ is gone from the target: {trip.id}-"):
+        trip.resume(spark)
+    after = in_cluster(trip.broker, [f"{trip.id}-{t}" for t in trip.shop.topics])
+    assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {
+        tp: rows for tp, rows in before.items() if rows
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -9,7 +10,7 @@ from kbackup.archive.content import content_of
 from kbackup.archive.offset_map import SCHEMA, runs_table
 from kbackup.config.models import Restore
 from kbackup.jobs.against_groups import NOWHERE, _stands_well, due_offset
-from kbackup.jobs.against_plan import _every_part, _places
+from kbackup.jobs.against_plan import Truth, _compared, _every_part, _places
 from kbackup.jobs.against_report import fewer_named, findings_of, is_wrong, sum_counts
 from kbackup.jobs.compare_result import Comparison, Difference, Kind, Places
 from kbackup.jobs.restore_choose import choose_plan
@@ -79,6 +80,18 @@ def test_the_map_is_cut_by_partition(plan: RestorePlan) -> None:
         for name in ("source", "target", "count"):
             assert getattr(found[tp], name).tolist() == getattr(wanted, name).tolist()
     assert all(not len(p.source) for p in _places(plan, SCHEMA.empty_table()).values())
+
+
+@pytest.mark.parametrize(("into_existing", "start"), [(True, 40), (False, 3)])
+def test_what_stands_before_the_first_restored_record(
+    plan: RestorePlan, into_existing: bool, start: int
+) -> None:
+    """Is another's where the topic was not empty, else one too many: it may be a second copy."""
+    part = _every_part(plan)[0]
+    plan = msgspec.structs.replace(plan, into_existing=into_existing)
+    truth = Truth(plan, {part.tp: places((0, 40, 10))}, "read_committed", ends={part.tp: 60})
+    found = _compared(truth, part, 3, "target")
+    assert (found.start, found.end) == (start, 60)
 
 
 def compared(counts: dict[Kind, int], named: int = 0, after: int = 0, stopped: str = "") -> Comparison:
