@@ -14,10 +14,15 @@ from kbackup.jobs.restore_plan import UnitPart
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
 
+QUIET = 64 << 20  # bytes of a checked segment that may go by without a record that is wanted
+
 
 class Piece(NamedTuple):
     """Records of a segment, never none; or (`block` None) that all of the segment was read and is what it
-    should be.
+    should be; or, of a segment that is checked first alone, neither, but `pause`.
+
+    `pause`: there is much to read before the next record may come, so that nothing should be left open meanwhile.
+    What came before, and of this segment if its records have begun, is checked.
 
     `next` is the source offset from which to go on after it. `read` is how many bytes of records were read for it
     and `untimed` how many records were left out for want of a timestamp, both since the piece before.
@@ -28,23 +33,27 @@ class Piece(NamedTuple):
     next: int
     read: int
     untimed: int
+    pause: bool = False
 
 
 def read_part(
     store: Store, part: UnitPart, start: int = 0, check_first: int | None = None
 ) -> Iterator[Piece]:
     """The records of `part` from source offset `start` on, cut to its window, in order. Errors are those of
-    `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out."""
+    `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out, with
+    a pause before that and wherever `QUIET` bytes of it hold no record that is wanted."""
     for segment in part.segments:
         if segment.last < start:
             continue
-        if check_first is not None and segment.bytes > check_first:
+        check = check_first is not None and segment.bytes > check_first
+        if check:
+            yield Piece(segment, None, max(start, segment.first), 0, 0, pause=True)
             for _ in read_segment(store, segment):
                 pass
-        yield from _read(store, part, segment, start)
+        yield from _read(store, part, segment, start, QUIET if check else None)
 
 
-def _read(store: Store, part: UnitPart, segment: Segment, start: int) -> Iterator[Piece]:
+def _read(store: Store, part: UnitPart, segment: Segment, start: int, quiet: int | None) -> Iterator[Piece]:
     read = untimed = 0
     for block in read_segment(store, segment):
         read += block.nbytes
@@ -54,6 +63,9 @@ def _read(store: Store, part: UnitPart, segment: Segment, start: int) -> Iterato
             untimed += left_out
         if len(rest):
             yield Piece(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
+            read = untimed = 0
+        elif quiet is not None and read >= quiet:
+            yield Piece(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
             read = untimed = 0
     yield Piece(segment, None, segment.last + 1, read, untimed)
 

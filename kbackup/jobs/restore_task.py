@@ -1,7 +1,8 @@
 """One unit of a restore: reads its partitions' segments in order and produces them, exactly once.
 
 A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is
-verified. A segment too large for that is read through once before.
+verified. A segment too large for that is read through once before, with no transaction open: the broker ends one that
+lasts too long.
 """
 
 from __future__ import annotations
@@ -151,7 +152,7 @@ class _UnitRun:
         )  # not what was sent: a window that selects little must not keep one open for long
         self.reached[part.tp] = piece.next
         may_end = block is None or piece.segment.bytes > LARGE_SEGMENT
-        if may_end and self.pending >= self.work.transaction_bytes:
+        if piece.pause or (may_end and self.pending >= self.work.transaction_bytes):
             self._commit()
 
     def _commit(self) -> None:
