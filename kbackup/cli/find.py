@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 
 import click
 
@@ -79,7 +80,8 @@ def command(
         frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
         closing(find(store, partitions, looked_for, window, progress.advance)) as found,
     ):
-        printed(first(found, limit), show, progress.aside)
+        whole_lines = template is None or template.endswith(r"\n")
+        printed(first(found, limit), show, partial(progress.aside, again=whole_lines))
 
 
 def _partitions(whole: Catalogue, place: Place | None) -> Iterator[tuple[str, ArchivedPartition]]:

@@ -54,16 +54,16 @@ class Progress:
             self._bar.stop()
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self, *, again: bool = True) -> Iterator[None]:
         """For as long as something is printed to stdout: the bar goes where both are one terminal. (Rich would print it
-        above the bar, with line feeds of its own.)"""
+        above the bar, with line feeds of its own.) `again`: then it comes back, on a line that must be empty."""
         bar = self._bar if sys.stdout.isatty() else None
         if bar is not None:
             bar.stop()
         try:
             yield
         finally:
-            if bar is not None:
+            if bar is not None and again:
                 bar.start()
 
     def advance(self, records: int = 0, nbytes: int = 0) -> None:

@@ -127,7 +127,13 @@ def test_what_is_printed_beside_a_bar_is_not_touched(
             with progress.aside():
                 print("wide " * 20)
             progress.advance(records=1)
-    assert screen.getvalue() == ("wide " * 20 + "\n") * 2
+        shown = len(bar.getvalue())
+        with progress.aside(again=False):
+            print("no line feed", end="")
+        progress.advance(records=0)
+        if screen.isatty():
+            assert "searched" not in bar.getvalue()[shown:].rpartition("\x1b[2K")[2]
+    assert screen.getvalue() == ("wide " * 20 + "\n") * 2 + "no line feed"
     assert "wide" not in bar.getvalue()
     assert "searched" in bar.getvalue()
 
