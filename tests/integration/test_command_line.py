@@ -73,7 +73,8 @@ def test_backup_by_file_and_restore_by_environment(
     assert done.returncode == 0, done.stderr
     assert "is done: 80 records" in done.stdout
     assert_restored(source, read_topic(broker.bootstrap, f"back-{topic_name}"))
-    assert positions(broker.bootstrap, group)[f"back-{topic_name}", 0] == Position(7, "here")
+    stands = positions(broker.bootstrap, group)
+    assert stands[f"back-{topic_name}", 0] == stands[topic_name, 0] == Position(7, "here\0")
 
     done = _run(["restore"], elsewhere, settings)
     assert done.returncode == 1
