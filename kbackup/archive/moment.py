@@ -106,9 +106,9 @@ def captured_by(
     """The newest of `points` whose groups were captured by then, when that was, and both in words. Groups are
     captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
-        if _ms(point.started_at) <= moment:
+        if ms_of(point.started_at) <= moment:
             at = archive.groups(point).captured_at
-            if _ms(at) <= moment:
+            if ms_of(at) <= moment:
                 note = (
                     f"groups are as of restore point {point.seq}, captured at {at}: "
                     f"the newest at or before {time_text(moment)}"
@@ -121,7 +121,7 @@ def captured_by(
     return None, None, note
 
 
-def _ms(text: str) -> int:
+def ms_of(text: str) -> int:
     return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
 
 

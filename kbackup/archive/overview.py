@@ -17,6 +17,7 @@ from kbackup.archive.content import (
 from kbackup.archive.java import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Loss, Point
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
+from kbackup.archive.reach import not_reached
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
@@ -181,8 +182,10 @@ def _content_at(archive: Archive, wanted: str, at: int, named: str | None) -> Co
     view = view_of(archive, wanted, window)
     topics = [*view.topics, *(t for name, t in view.others.items() if name == named)]
     least = {t.name: len(t.partitions) for t in topics}
-    choice = choice_of(view, window, (), view.left_out.values())
-    return narrowed(content_at(archive, view, topics), lambda *_: window, least, choice)
+    content = content_at(archive, view, topics)
+    beyond = not_reached(archive, view, content, window)
+    choice = choice_of(view, window, (), (*view.left_out.values(), *beyond))
+    return narrowed(content, lambda *_: window, least, choice)
 
 
 def _overview(

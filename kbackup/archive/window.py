@@ -95,7 +95,7 @@ class Choice(Part, frozen=True, kw_only=True):
 
     `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
     captured at `groups_captured_at`; each null where there is none. `notes` say why; `left_out` is what holds
-    records in the window and is not restored.
+    records in the window and is not restored, and how far the archive does not reach into it.
     """
 
     from_time: int | None = None

@@ -10,6 +10,7 @@ from kbackup.archive.content import Content, narrowed
 from kbackup.archive.java import JAVA, is_java_archive, java_content, java_topics
 from kbackup.archive.models import now
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
+from kbackup.archive.reach import not_reached
 from kbackup.archive.reader import open_archive
 from kbackup.archive.window import Choice, Window
 from kbackup.config import Range, parse_range, parse_time
@@ -59,9 +60,12 @@ def choose_content(options: Restore, store: Store) -> Content:
         for name, words in view.left_out.items()
         if selection.matches(name) and name not in wanted & set(view.others)
     ]
-    choice = choice_of(view, window, map(str, ranges), left_out)
+    content = content_at(archive, view, topics)
+    open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
+    beyond = not_reached(archive, view, content, window, lambda *tp: not ranges or tp in open_ended)
+    choice = choice_of(view, window, map(str, ranges), (*left_out, *beyond))
     least = {t.name: len(t.partitions) for t in topics}
-    return _cut(content_at(archive, view, topics), window, ranges, choice, least)
+    return _cut(content, window, ranges, choice, least)
 
 
 def time_window(options: Restore, now: int) -> Window:
