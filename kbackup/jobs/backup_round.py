@@ -90,6 +90,7 @@ def _read(
     if not tasks:
         return list(taken), []
     expected = sum(r.end - r.start for r in ranges)
+    read = {r.topic for r in ranges}
     work = BackupWork(
         source=run.source,
         store=run.archive.store,
@@ -98,7 +99,7 @@ def _read(
         segment_bytes=run.options.segment_bytes,
         compression=run.options.compression,
         poll_timeout=run.options.poll_timeout_seconds,
-        incarnations={t.name: t.incarnation for t in plan.topics},
+        incarnations={t.name: t.incarnation for t in plan.topics if t.name in read},
         since=run.archive.store.stat(layout.backup_key(run.seq, layout.INTENT)).modified,
     )
     results = run_tasks(

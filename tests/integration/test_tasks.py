@@ -48,3 +48,26 @@ def test_one_that_goes_on_failing_fails_the_job_with_its_own_error(
 ) -> None:
     with pytest.raises(UnreachableError, match="task 9 fails"):
         run_tasks(spark, [9], Flaky(tmp_path))
+
+
+@dataclass(frozen=True)
+class Long:
+    """A task yields how long it is; one of no length fails."""
+
+    secret: str
+
+    def __call__(self, task: str, progress: ProgressSender) -> Iterator[int]:
+        if not task:
+            raise UnreachableError("an empty task")
+        yield len(task)
+
+
+@pytest.mark.parametrize("length", [1000, 3_000_000])
+def test_nothing_of_the_tasks_stays_in_the_session_s_folder(spark: SparkSession, length: int) -> None:
+    """A follower's session has no end, and what is sent to tasks holds secrets."""
+    folder = Path(spark.sparkContext._temp_dir)
+    before = set(folder.rglob("*"))
+    assert sorted(run_tasks(spark, ["a", "b" * length], Long("hidden"))) == [1, length]
+    with pytest.raises(UnreachableError, match="an empty task"):
+        run_tasks(spark, ["", "b" * length], Long("hidden"))
+    assert set(folder.rglob("*")) == before

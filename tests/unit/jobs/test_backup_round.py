@@ -1,0 +1,41 @@
+"""What a round sends to its tasks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbackup.jobs import backup_round
+from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.plan import Live, LiveTopic, make_plan
+
+
+def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100,000 topics a round may read three: each task gets all of this."""
+    sent: list[BackupWork] = []
+
+    def run_tasks(spark: object, tasks: object, work: BackupWork, show: object) -> list[Any]:
+        sent.append(work)
+        return []
+
+    monkeypatch.setattr(backup_round, "run_tasks", run_tasks)
+    store = SimpleNamespace(stat=lambda key: SimpleNamespace(modified=0.0))
+    options = SimpleNamespace(
+        isolation_level="read_committed",
+        segment_bytes=1,
+        compression="none",
+        poll_timeout_seconds=1.0,
+        split_records=100,
+        pack_records=10,
+    )
+    run: Any = SimpleNamespace(
+        source={}, archive=SimpleNamespace(store=store), options=options, run_id="r", seq=1
+    )
+    topics = [LiveTopic(name, name, {0: Live(0, end, end)}) for name, end in (("busy", 50), ("idle", 0))]
+    plan = make_plan(None, topics, ["busy", "idle"])
+    spark: Any = object
+    listener: Any = None
+    backup_round._read(run, plan, [], spark, listener)
+    assert [work.incarnations for work in sent] == [{"busy": 1}]
