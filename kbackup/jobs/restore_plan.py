@@ -201,8 +201,9 @@ def check_groups(
     content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]
 ) -> None:
     """`UsageError` for a group that is asked for or renamed by its name and has no offsets: its records would come
-    back without it, or it would be set under its old name."""
-    if selection is None:
+    back without it, or it would be set under its old name. Not where a window ends before all captures: its notes say
+    that no group comes back."""
+    if selection is None or (content.choice is not None and content.choice.groups_as_of is None):
         return
     missing = (selection.names - _asked_offsets(content, names).keys()) | (
         set(renamed) - content.groups.keys()

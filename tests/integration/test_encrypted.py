@@ -120,7 +120,7 @@ def test_it_is_restored(encrypted: Encrypted, broker: Broker, kbackup: Kbackup) 
     assert_restored(source, target)
     stand = positions(broker.bootstrap, encrypted.group)
     assert stand[f"{prefix}.{encrypted.topic}", 0] == Position(700, f"{MARKER}\0")
-    assert stand[f"{prefix}.{encrypted.topic}", 1] == Position(1000)
+    assert stand[f"{prefix}.{encrypted.topic}", 1] == Position(1000, "\0")
     state = [key for key in encrypted.archive.objects() if key.startswith(layout.RESTORES)]
     assert layout.restore_key(prefix, layout.REPORT) in state
     assert all(encrypted.archive.store.get(key).startswith(b"KBCRYPT\x01") for key in state)

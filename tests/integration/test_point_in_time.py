@@ -111,7 +111,7 @@ def _first(made: History) -> None:
     wanted = {("events", 0): 170, ("events", 1): ends[1], ("gone", 0): 7, ("again", 0): 11}
     stands = {(made.topic(t), p): Position(o, f"{t} ü") for (t, p), o in wanted.items()}
     commit(made.broker.bootstrap, made.group, stands)
-    made.stood = positions(made.broker.bootstrap, made.group)  # confluent-kafka adds a NUL to the metadata
+    made.stood = stands
     made.held = {name: made.read(name) for name in ("gone", "again")}
 
 
@@ -164,7 +164,8 @@ def _check_groups(
             if at := stood.get((made.topic(name), partition)):
                 place = expected_offset(at.offset, records, found[partition], ends[partition])
                 expected[target, partition] = Position(place, at.metadata)
-    assert stand == expected
+    # confluent-kafka commits metadata with the NUL that ends a text in C
+    assert {tp: p._replace(metadata=p.metadata.removesuffix("\0")) for tp, p in stand.items()} == expected
 
 
 def _arguments(made: History, prefix: str) -> list[str]:
