@@ -81,9 +81,8 @@ class Scratch:
     def delete(self, made: Names) -> tuple[str, ...]:
         """Deletes all of `made`. Returns what is left, each with the reason; never raises for that, but a second
         interrupt ends it."""
-        self._delete_groups(made.groups)
         topics = self._delete_topics(frozenset(made.topics))
-        # and again: a task that was just being cut off may have committed its progress after the first time
+        # after them: a task that is being cut off may still commit its progress, which makes the group anew
         return (*self._delete_groups(made.groups), *topics)
 
     def _delete_groups(self, made: Iterable[str]) -> list[str]:
