@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbackup.cli.human import plural
@@ -11,6 +12,7 @@ from kbackup.errors import UsageError
 
 if TYPE_CHECKING:
     from kbackup.archive.group_overview import GroupOverview, GroupsOverview
+    from kbackup.jobs.apply_groups import GroupResult
     from kbackup.jobs.groups_apply import GroupsPlanReport, GroupsReport
     from kbackup.jobs.groups_undo import UndoReport
 
@@ -86,15 +88,20 @@ def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
     )
 
 
-def show_applied(report: GroupsReport, reporter: Reporter) -> None:
+def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
+    """Where each group was set, or was to be."""
     reporter.table(
         ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
         [
             (g.group, o.topic, o.partition, o.source, o.target, o.how, g.status)
-            for g in report.groups
+            for g in groups
             for o in g.offsets
         ],
     )
+
+
+def show_applied(report: GroupsReport, reporter: Reporter) -> None:
+    show_results(report.groups, reporter)
     for missing in report.missing:
         reporter.warning(missing)
     applied = sum(g.status == "applied" for g in report.groups)

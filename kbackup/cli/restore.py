@@ -9,6 +9,7 @@ import click
 from kbackup import metrics
 from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.groups_tables import show_results
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import (
@@ -126,14 +127,7 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
     )
     if report.groups:
         reporter.line()
-        reporter.table(
-            ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
-            [
-                (g.group, o.topic, o.partition, o.source, o.target, o.how, g.status)
-                for g in report.groups
-                for o in g.offsets
-            ],
-        )
+        show_results(report.groups, reporter)
     for warning in report.warnings:
         reporter.warning(warning)
     for missing in report.missing:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka import Producer
 
 from kbackup.config.models import Backup
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
     from scripts.dev.kafka import Broker
     from scripts.dev.s3 import S3Server
+
+Run = Callable[..., tuple[int, Any]]
+"""A command by its arguments: its exit code and JSON document."""
 
 T0 = 1_700_000_000_000
 
@@ -97,3 +103,14 @@ def back_up(broker: Broker, server: S3Server, spark: SparkSession, folder: Path)
     produce(broker, topic, 0, range(100, 150))
     assert backup(options, source, made.store, lambda: spark, Silent()).restore_point == 2
     return made
+
+
+def on_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *commands: str) -> None:
+    """Modules of `kbackup.cli` that are to work on the session that is there."""
+
+    @contextmanager
+    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+        yield lambda: spark
+
+    for command in commands:
+        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from kbackup.jobs.against_task import ComparedPart, topic_blocks
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import RangeReader
-from tests.integration.backed_up import T0, BackedUp, back_up, commit
+from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
 from tests.integration.topics import delete_topic, produce
 from tests.kafka_raw import Record as RawRecord
 from tests.kafka_raw import raw_produce
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from scripts.dev.kafka import Broker
     from scripts.dev.minio import Minio
-
-Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +42,7 @@ def run(
 ) -> Run:
     """A command on the session that is there; its exit code and JSON document."""
 
-    @contextmanager
-    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
-
-    for command in ("verify", "restore"):
-        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)
+    on_session(spark, monkeypatch, "verify", "restore")
 
     def runner(*args: str) -> tuple[int, Any]:
         capsys.readouterr()

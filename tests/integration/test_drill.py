@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from kbackup.jobs import drill
 from kbackup.jobs.against import verify_against
 from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.restore import restore
-from tests.integration.backed_up import BackedUp, back_up
+from tests.integration.backed_up import BackedUp, Run, back_up, on_session
 from tests.integration.topics import delete_topic, produce
 from tests.truth import log_ends, positions
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from scripts.dev.kafka import Broker
     from scripts.dev.minio import Minio
-
-Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +46,7 @@ def run(
 ) -> Run:
     """A drill on the session that is there; its exit code and JSON document."""
 
-    @contextmanager
-    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
-
-    monkeypatch.setattr("kbackup.cli.drill.spark_session", given)
+    on_session(spark, monkeypatch, "drill")
 
     def runner(*args: str) -> tuple[int, Any]:
         capsys.readouterr()
