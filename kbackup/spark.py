@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 (it hooks into forks: never while the JVM is being forked in a thread)
 import os
 import re
 import sys

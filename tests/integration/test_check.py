@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from kbackup import cli
 from kbackup.archive.lease import HeldLease
 from kbackup.store import open_store
-from tests.integration.backed_up import commit, options_of, produce, write_config
+from tests.integration.backed_up import commit, on_session, options_of, produce, write_config
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +61,7 @@ def test_all_is_well(
     capsys: Said,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @contextmanager
-    def given(config: object) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
-
-    monkeypatch.setattr("kbackup.cli.check.spark_session", given)
+    on_session(spark, monkeypatch, "check")
     before = set(AdminClient(broker.client(log_level=0)).list_topics(timeout=30).topics)
     only = ["-t", topic, "-g", f"reader-{topic}"]
     code, steps = told(capsys, config, *only, "--target", "--spark")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kbackup import cli
+from tests.integration.backed_up import Run, on_session
 from tests.integration.zoo import FIRST, SECOND, Zoo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.integration.conftest import Kbackup
-
-Run = Callable[..., tuple[int, Any]]
 
 
 @pytest.fixture
@@ -28,12 +25,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    @contextmanager
-    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
-
-    for command in ("verify", "drill", "restore"):
-        monkeypatch.setattr(f"kbackup.cli.{command}.spark_session", given)
+    on_session(spark, monkeypatch, "verify", "drill", "restore")
 
     def runner(command: str, *args: str) -> tuple[int, Any]:
         capsys.readouterr()

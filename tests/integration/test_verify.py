@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ from kbackup import cli
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
 from tests.golden.java_archive import ROOT as JAVA
-from tests.integration.backed_up import BackedUp, back_up
+from tests.integration.backed_up import BackedUp, back_up, on_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,11 +34,7 @@ def run(
 ) -> Callable[..., tuple[int, Any]]:
     """The command on the session that is there; its exit code and JSON document."""
 
-    @contextmanager
-    def given(config: object) -> Iterator[Callable[[], SparkSession]]:
-        yield lambda: spark
-
-    monkeypatch.setattr("kbackup.cli.verify.spark_session", given)
+    on_session(spark, monkeypatch, "verify")
 
     def runner(*args: str) -> tuple[int, Any]:
         code = cli.main(["verify", *args, "--json"])
