@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, topic_of
 from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import TopicState
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.ranged import SegmentRanges
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Window
 from kbackup.errors import NoArchiveError, UsageError
@@ -61,12 +61,16 @@ def catalogue(store: Store, wanted: str = "latest", topic: str | None = None) ->
             raise
         names = _chosen(java_topics(store), topic, store.url)
         return Catalogue(store.url, None, None, java_content(store, names).topics)
-    manifest = archive.restore_point(wanted)
+    return catalogue_of(archive, archive.restore_point(wanted), topic)
+
+
+def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
+    """The same of an archive that is open."""
     chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.seq}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
     held = _by_partition(archive.segments(manifest, states))
     topics = tuple(topic_of(state, None, _held(held, state)) for state in states)
-    return Catalogue(store.url, manifest.seq, manifest.committed_at, topics)
+    return Catalogue(archive.store.url, manifest.seq, manifest.committed_at, topics)
 
 
 _Held = dict[tuple[str, int], dict[int, list[Segment]]]

@@ -29,6 +29,8 @@ SPAN = 4 << 20
 _ENTRY = 24
 _GATHERED = _ENTRY << 15
 """Bytes of an index that are held at once: as a store gives them, they would make small pieces."""
+_PROBED = 1 << 12
+"""Entries of an index that are read at once where an offset is looked for."""
 _HINT = "the archive is damaged here; 'kbackup verify' lists every finding"
 
 
@@ -62,6 +64,28 @@ class SegmentRanges:
     def last(self, most: int) -> Iterator[RecordBlock]:
         """The last `most` records, or all of them."""
         return self.numbered(max(0, self._segment.count - most), self._segment.count)
+
+    def fitting(self, low: int, high: int, room: int, *, last: bool = False) -> Iterator[RecordBlock]:
+        """Of records number `low` to `high` (exclusive, so few that their entries are held at once) the first ones,
+        or the `last` ones, that are `room` bytes together; one in any case."""
+        for part in self._entries(low, high):
+            lengths = part.lengths[::-1] if last else part.lengths
+            count = max(1, int(np.searchsorted(np.cumsum(lengths), room, side="right")))
+            first = len(part) - count if last else 0
+            yield from self._blocks(part, first, first + count)
+
+    def number(self, offset: int) -> int:
+        """How many records are below `offset`. Where there are no gaps nothing is read for it, else pieces of the
+        index, each half as far away."""
+        low, high = self._bounds(offset)
+        while low < high:
+            a = max(low, (low + high - _PROBED) // 2)
+            b = min(high, a + _PROBED)
+            below = sum(int(np.searchsorted(part.offsets, offset)) for part in self._entries(a, b))
+            if 0 < below < b - a:
+                return a + below
+            low, high = (b, high) if below else (low, a)
+        return low
 
     def numbers(self, start: int, stop: int) -> tuple[int, int]:
         """Numbers of records, from and to (exclusive), among which those with `start` <= offset < `stop` are."""
