@@ -93,12 +93,10 @@ def offsets_of(store: Store, planned: list[Part], **more: Any) -> list[tuple[str
     for part in pickle.loads(pickle.dumps(planned)):
         for batch in read_part(store, part, **more):
             assert batch.num_rows
-            found += zip(
-                batch.column("topic").to_pylist(),
-                batch.column("partition").to_pylist(),
-                batch.column("offset").to_pylist(),
-                strict=True,
-            )
+            names: list[list[Any]] = [
+                batch.column(name).to_pylist() for name in ("topic", "partition", "offset")
+            ]
+            found += zip(*names, strict=True)
     return found
 
 
