@@ -193,6 +193,21 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
+class Ui(msgspec.Struct, frozen=True, kw_only=True):
+    """`[ui]`: the web page"""
+
+    listen: Annotated[
+        str, Meta(description="Where the page is served. What is no loopback address takes a token.")
+    ] = "127.0.0.1:8484"
+    token: Annotated[
+        str | None,
+        Meta(description="What browsers must know. Unset: nothing on loopback, elsewhere a new one each time."),
+    ] = None
+    hosts: Annotated[
+        Names, Meta(description="Names under which browsers may come, beside localhost and this machine's own.")
+    ] = ()
+
+
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """`[spark]`"""
 
@@ -201,6 +216,26 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     ] = "local[*]"
     conf: Annotated[Properties, Meta(description="Spark properties, as they are.")] = {}
     task_attempts: Annotated[int, Meta(ge=1, description="How often a task is tried.")] = 4
+
+
+class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
+    """`[schema_registry]`: where `cat` and `find` ask for the schemas of keys and values"""
+
+    url: Annotated[
+        str,
+        Meta(description="Where the schema registry is: `https://host:8081`. It is asked where decoding is."),
+    ] = ""
+    user: Annotated[str, Meta(description="The user that the registry knows, or an API key.")] = ""
+    password: Annotated[str, Meta(description="The password to `user`, or an API secret.")] = ""
+    token: Annotated[str, Meta(description="A bearer token, in place of a user.")] = ""
+    ca_bundle: Annotated[
+        str, Meta(description="A PEM file of certificates to trust. Unset: the package certifi's.")
+    ] = ""
+    client_certificate: Annotated[
+        str, Meta(description="A PEM file with the certificate that kbackup shows to the registry.")
+    ] = ""
+    client_key: Annotated[str, Meta(description="A PEM file with the certificate's private key.")] = ""
+    client_key_password: Annotated[str, Meta(description="The password to `client_key`.")] = ""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,7 +255,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     backup: Backup = msgspec.field(default_factory=Backup)
     follow: Follow = msgspec.field(default_factory=Follow)
     restore: Restore = msgspec.field(default_factory=Restore)
+    ui: Ui = msgspec.field(default_factory=Ui)
     spark: Spark = msgspec.field(default_factory=Spark)
+    schema_registry: SchemaRegistry = msgspec.field(default_factory=SchemaRegistry)
 
     def __repr__(self) -> str:
         return f"Config({redact(msgspec.to_builtins(self))})"

@@ -30,6 +30,7 @@ SECRETS = [
     "spark.conf.spark.ssl.keyPassword",
     "spark.conf.spark.authenticate.secret",
     "encryption.key",
+    "ui.token",
 ]
 OPEN = [
     "source.bootstrap.servers",
@@ -53,6 +54,7 @@ def test_what_is_secret() -> None:
         "s3.secret_access_key",
         "s3.session_token",
         "encryption.key",
+        "ui.token",
     }
 
 
