@@ -15,7 +15,8 @@ from itertools import pairwise
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.models import Checkpoint, FileSum, FoldedPart, FoldedPoints, Point, file_sum, load
+from kbackup.archive.expired import gone_with
+from kbackup.archive.models import Checkpoint, FileSum, FoldedPart, FoldedPoints, Gone, Point, file_sum, load
 from kbackup.archive.segments import FOLDED, decode_table
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
@@ -39,31 +40,31 @@ class Covered:
     def since(self) -> int:
         """The restore point before the last one: what comes after it is looked at in any case, since that is
         where writers look for what a crash left."""
-        return self.points[-1].parent or 0
+        return (self.points[-1].parent or 0) if self.points else 0
 
 
-def newest(store: Store, archive_id: str) -> Covered | None:
-    """The newest checkpoint that is whole."""
+def newest(store: Store, archive_id: str, gone: Sequence[Gone] = ()) -> Covered | None:
+    """The newest checkpoint that is whole, without what is `gone`."""
     found = [layout.parse_checkpoint_key(entry.key) for entry in store.list(layout.CHECKPOINTS)]
     numbers = {parsed[0] for parsed in found if parsed and parsed[1] == layout.CHECKPOINT}
     for seq in sorted(numbers, reverse=True):
         try:
-            return read_checkpoint(store, seq, archive_id)
+            return read_checkpoint(store, seq, archive_id, gone)
         except (CorruptError, NotFoundError):
             continue  # an older one, or the manifests, say the same; verify reports it
     return None
 
 
-def read_checkpoint(store: Store, seq: int, archive_id: str) -> Covered:
+def read_checkpoint(store: Store, seq: int, archive_id: str, gone: Sequence[Gone] = ()) -> Covered:
     """`CorruptError` or `NotFoundError` unless it is whole, of this archive, and its parts and restore points follow
-    one another."""
+    one another. It may be of before some of its points were `gone`."""
     checkpoint = read_head(store, seq, archive_id)
     with ThreadPoolExecutor(_THREADS) as pool:
         parts = pool.map(lambda part: read_points(store, part, archive_id), checkpoint.parts)
-        points = tuple(point for part in parts for point in part)
+        points = tuple(point for part in parts for point in part if gone_with(gone, point.seq) is None)
     key = layout.checkpoint_key(seq, layout.CHECKPOINT)
-    committed = chained(points, key)
-    if not committed or committed[-1].seq != seq:
+    committed = chained(points, key, gone)
+    if gone_with(gone, seq) is None and (not committed or committed[-1].seq != seq):
         raise CorruptError(f"file {key} does not end in restore point {seq}", HINT)
     return Covered(checkpoint, points)
 
@@ -97,28 +98,35 @@ def folded(store: Store, part: FoldedPart, columns: Sequence[str] | None = None)
     return decode_table(_read(store, key, part.segments), key, FOLDED, columns)
 
 
+def given_up(closed: Iterable[Point]) -> list[range]:
+    """The numbers that repairs gave up: those between such a restore point and the one that it names."""
+    repaired = [point for point in closed if point.status == "committed" and point.repaired is not None]
+    return [range((point.parent or 0) + 1, point.seq) for point in repaired]
+
+
 def bare(point: Point) -> Point:
     """Without its topics."""
     return Point(**{name: getattr(point, name) for name in Point.__struct_fields__})
 
 
-def chained(closed: Iterable[Point], name: str = "") -> list[Point]:
-    """The committed ones of manifests in order; `CorruptError` (in `name`) unless each names the one before it."""
+def chained(closed: Iterable[Point], name: str = "", gone: Sequence[Gone] = ()) -> list[Point]:
+    """The committed ones of manifests in order; `CorruptError` (in `name`) unless each names the one before it, or
+    the last of those that are `gone` from there."""
     committed = [point for point in closed if point.status == "committed"]
     known = {point.seq for point in committed}
+    links = [(link.last, link.parent) for link in gone]
     before: int | None = None
-    for point in committed:
-        if point.parent != before:
-            lost = point.parent is not None and point.parent not in known
-            file = name or layout.backup_key(
-                point.parent if lost and point.parent else point.seq, layout.MANIFEST
-            )
+    for seq, parent in sorted([*links, *((point.seq, point.parent) for point in committed)]):
+        if parent != before:
+            lost = parent is not None and parent not in known
+            file = name or layout.backup_key(parent if lost and parent else seq, layout.MANIFEST)
             raise CorruptError(
-                f"file {file} {'is missing' if lost and not name else 'breaks the chain'}: restore point {point.seq} "
-                f"names {point.parent} as its predecessor, but that is {before}",
-                "a manifest is missing; restore it from a bucket version or a copy",
+                f"file {file} {'is missing' if lost and not name else 'breaks the chain'}: restore point {seq} "
+                f"names {parent} as its predecessor, but that is {before}",
+                "a manifest is missing; restore it from a bucket version or a copy; "
+                "if there is none, see 'kbackup repair'",
             )
-        before = point.seq
+        before = seq
     return committed
 
 

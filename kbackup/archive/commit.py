@@ -55,7 +55,7 @@ def seal_unfinished(archive: Archive, owner: str) -> list[Intent]:
     """
     sealed: list[Intent] = []
     for run in archive.runs:
-        if layout.MANIFEST in run.files or layout.INTENT not in run.files:
+        if layout.MANIFEST in run.files or layout.INTENT not in run.files or archive.is_given_up(run.seq):
             continue
         intent = read_intent(archive, run.seq)
         seal = Manifest(

@@ -37,7 +37,11 @@ def fold(archive: Archive, manifest: Manifest, check: Callable[[], None], every:
     covered = archive.covered
     since = covered.seq if covered is not None else 0
     new = [point for point in archive.closed if since < point.seq <= manifest.seq]
-    open_runs = [run for run in archive.runs if run.seq <= manifest.seq and layout.MANIFEST not in run.files]
+    open_runs = [
+        run
+        for run in archive.runs
+        if run.seq <= manifest.seq and layout.MANIFEST not in run.files and not archive.is_given_up(run.seq)
+    ]
     if sum(point.status == "committed" for point in new) < every or open_runs:
         return
     old = list(covered.checkpoint.parts) if covered is not None else []

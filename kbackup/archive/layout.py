@@ -14,7 +14,10 @@ BACKUPS = "backups/"
 RESTORES = "restores/"
 DRILLS = "drills/"
 CHECKPOINTS = "checkpoints/"
+EXPIRATIONS = "expirations/"
+PINS = "pins/"
 SCRATCH = "check/"
+DAMAGED = "damaged/"
 KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
 
 INTENT = "intent.json"
@@ -27,6 +30,9 @@ REFRESHED = "refreshed.json"
 CHECKPOINT = "checkpoint.json"
 POINTS = "points.json"
 
+EXPIRED = "expired.json"
+SWEPT = "swept.json"
+
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
 REPORT = "report.json"
@@ -38,6 +44,8 @@ _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
 _BACKUP = re.compile(r"^backups/([0-9]+)/([^/]+)\Z")
 _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _CHECKPOINT = re.compile(r"^checkpoints/([0-9]+)/([^/]+)\Z")
+_EXPIRATION = re.compile(r"^expirations/([0-9]+)/([^/]+)\Z")
+_PIN = re.compile(r"^pins/([0-9]+)\.json\Z")
 
 
 class SegmentName(NamedTuple):
@@ -116,6 +124,24 @@ def checkpoint_key(seq: int, name: str) -> str:
 def parse_checkpoint_key(key: str) -> tuple[int, str] | None:
     found = _CHECKPOINT.match(key)
     return (int(found[1]), found[2]) if found else None
+
+
+def expiration_key(number: int, name: str) -> str:
+    return f"{EXPIRATIONS}{number:010d}/{name}"
+
+
+def parse_expiration_key(key: str) -> tuple[int, str] | None:
+    found = _EXPIRATION.match(key)
+    return (int(found[1]), found[2]) if found else None
+
+
+def pin_key(seq: int) -> str:
+    return f"{PINS}{seq:010d}.json"
+
+
+def parse_pin_key(key: str) -> int | None:
+    found = _PIN.match(key)
+    return int(found[1]) if found else None
 
 
 def restore_key(restore_id: str, name: str) -> str:

@@ -81,7 +81,7 @@ class Loss(Part, frozen=True, kw_only=True):
     """Records that this run found it can never archive. `end` is null where it is not known how many there
     were."""
 
-    kind: Literal["retention", "truncated", "recreated"]
+    kind: Literal["retention", "truncated", "recreated", "damaged"]
     topic: str
     partition: int | None = None
     start: int | None = None
@@ -108,6 +108,20 @@ class FileSum(Part, frozen=True, kw_only=True):
     sha256: str
 
 
+class Repaired(Part, frozen=True, kw_only=True):
+    """That a restore point was made of files that were found, and not of a cluster: by 'kbackup repair' because restore
+    points were `lost`, or because a folder of the Java tool was `adopted`.
+
+    Numbers between the manifest's `parent` and its own are given up: they are no restore points, whatever is left of
+    them. `restore_points` are those of them that are known to have been committed; `not_known` says what nothing
+    told, in words.
+    """
+
+    why: Literal["lost", "adopted"]
+    restore_points: tuple[int, ...] = ()
+    not_known: tuple[str, ...] = ()
+
+
 class Point(Document, frozen=True, kw_only=True):
     """What a manifest says but for its `topics`: enough for listings, the chain of restore points and their
     losses."""
@@ -127,6 +141,7 @@ class Point(Document, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     totals: Totals | None = None
     files: dict[str, FileSum] = {}
+    repaired: Repaired | None = None
 
 
 class Manifest(Point, frozen=True, kw_only=True):
@@ -292,6 +307,75 @@ class Refreshed(Document, frozen=True, kw_only=True):
     """backups/<seq>/refreshed.json: the derived files of this restore point are all written."""
 
     format: Literal["kbackup-refreshed"] = "kbackup-refreshed"
+    seq: int
+    at: str
+
+
+class Gone(Part, frozen=True, kw_only=True):
+    """Restore points that were expired together: every number above `parent` and up to `last` is none any more, sealed
+    ones among them.
+
+    `parent` is what the first of them named as its predecessor, `last` the last of them: the next one names that.
+    `losses` are theirs: later restore points stand on them.
+    """
+
+    parent: int | None
+    last: int
+    restore_points: int
+    expired_at: str
+    losses: tuple[Loss, ...] = ()
+
+
+class ExpiredPartition(Part, frozen=True, kw_only=True):
+    """Records with offsets below `start` are gone: `records` of them, in `bytes` of plain records files."""
+
+    partition: int
+    start: int
+    records: int
+    bytes: int
+
+
+class ExpiredTopic(Part, frozen=True, kw_only=True):
+    name: TopicName
+    incarnation: int
+    partitions: tuple[ExpiredPartition, ...]
+
+
+class Expired(Document, frozen=True, kw_only=True):
+    """expirations/<number>/expired.json: what is not there any more. Each one says all that those before it say.
+
+    `upto` is the newest restore point of then: of the numbers up to it, `segments` is the table of all segments that
+    are left. `carried` are those of the gone restore points whose groups and metadata kept ones name. `topics` are
+    those of which records went.
+    """
+
+    format: Literal["kbackup-expired"] = "kbackup-expired"
+    archive_id: str
+    number: int
+    at: str
+    upto: int
+    segments: FileSum
+    gone: tuple[Gone, ...] = ()
+    carried: tuple[Point, ...] = ()
+    topics: tuple[ExpiredTopic, ...] = ()
+
+
+class ExpirationStep(Document, frozen=True, kw_only=True):
+    """expirations/<number>/refreshed.json: the derived files say what this expiration left; swept.json: what it took
+    away is being deleted."""
+
+    format: Literal["kbackup-expiration-step"] = "kbackup-expiration-step"
+    archive_id: str
+    number: int
+    step: Literal["refreshed", "swept"]
+    at: str
+
+
+class Pin(Document, frozen=True, kw_only=True):
+    """pins/<seq>.json: that restore point is kept, with all that it stands on."""
+
+    format: Literal["kbackup-pin"] = "kbackup-pin"
+    archive_id: str
     seq: int
     at: str
 

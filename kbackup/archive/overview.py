@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kbackup.archive import layout
 from kbackup.archive.content import (
     ArchivedPartition,
     ArchivedTopic,
@@ -27,8 +26,9 @@ from kbackup.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class PointOverview:
-    """One number under backups/. `status` is 'committed', 'abandoned' or 'unfinished' (under way, or cut off and
-    not yet sealed). Counts and sizes are what the run added, None where it committed nothing."""
+    """One number under backups/. `status` is 'committed', 'abandoned', 'unfinished' (under way, or cut off and
+    not yet sealed) or 'lost' (given up by a repair). Counts and sizes are what the run added, None where it committed
+    nothing."""
 
     number: int
     status: str
@@ -121,9 +121,11 @@ class ArchiveOverview:
 
 def list_points(archive: Archive) -> list[PointOverview]:
     """Every number that was ever begun, oldest first."""
-    closed = {run.seq for run in archive.runs if layout.MANIFEST in run.files}
+    closed = {point.seq for point in archive.closed}
     unfinished = [
-        PointOverview(run.seq, "unfinished", None, None) for run in archive.runs if run.seq not in closed
+        PointOverview(run.seq, "lost" if archive.is_given_up(run.seq) else "unfinished", None, None)
+        for run in archive.runs
+        if run.seq not in closed
     ]
     manifests = [*archive.restore_points, *archive.abandoned]
     return sorted([*map(_point, manifests), *unfinished], key=lambda p: p.number)
@@ -204,7 +206,7 @@ def _overview(
         restore_points=len(points),
         oldest=_point(points[0]) if points else None,
         newest=_point(points[-1]) if points else None,
-        sums=_sums([p for t in content.topics for p in t.partitions]),
+        sums=sums_of([p for t in content.topics for p in t.partitions]),
         topics=topics,
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
@@ -222,9 +224,9 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
         replication_factor=topic.replication_factor,
         configs=topic.configs,
         partitions=tuple(
-            PartitionOverview(p.partition, p.start, p.end, _sums([p])) for p in topic.partitions
+            PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions
         ),
-        sums=_sums(topic.partitions),
+        sums=sums_of(topic.partitions),
         losses=tuple(loss.message for loss in losses if loss.topic == topic.name),
         groups=_positions(topic, content),
     )
@@ -243,7 +245,8 @@ def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, .
     return tuple(sorted(found, key=lambda g: (g.group, g.partition)))
 
 
-def _sums(partitions: Iterable[ArchivedPartition]) -> Sums:
+def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
+    """Of some partitions, of whatever topics."""
     some = list(partitions)
     segments: list[Segment] = [s for p in some for s in p.segments]
     records = sum(p.records for p in some)

@@ -11,7 +11,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.checkpoints import Covered, chained, folded, newest
+from kbackup.archive.checkpoints import Covered, chained, folded, given_up, newest
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -53,8 +53,9 @@ _FILES = {
     "abandoned": (layout.INTENT, layout.MANIFEST),
 }
 ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+_REPAIR = f"{ANOTHER_COPY}; if there is none, see 'kbackup repair'"
 _WITHOUT = f"remove {layout.CHECKPOINTS} to go on without checkpoints"
-_LOST = f"a restore point is lost: {ANOTHER_COPY}; if it is lost, {_WITHOUT}"
+_LOST = f"a restore point is lost: {_REPAIR}"
 
 
 @dataclass(frozen=True)
@@ -100,22 +101,59 @@ class Archive:
 
     @cached_property
     def closed(self) -> list[Point]:
-        """The manifests of every number that has one, seals too, in order."""
+        """The manifests of every number that has one, seals too, in order, but for those that a repair gave up."""
+        found = self._closed()
+        if self.covered is not None and not {p.seq for p in self.covered.points} <= {p.seq for p in found}:
+            # it is of before a repair, and has what that gave up
+            self.covered = None
+            self.__dict__.pop("runs")
+            found = self._closed()
+        return found
+
+    def _closed(self) -> list[Point]:
+        past = {point.seq: point for point in self.covered.points} if self.covered is not None else {}
         numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
-        for run in self.runs:
-            if layout.REFRESHED in run.files and layout.MANIFEST not in run.files:
-                raise CorruptError(
-                    f"file {layout.backup_key(run.seq, layout.MANIFEST)} is missing, though it was committed",
-                    ANOTHER_COPY,
-                )
-        past: dict[int, Point] = {}
-        if self.covered is not None:
-            past = {point.seq: point for point in self.covered.points}
-            if self.covered.seq not in numbers:
-                key = layout.backup_key(self.covered.seq, layout.MANIFEST)
-                raise CorruptError(f"file {key} is missing", _LOST)
-        self._read_manifests(seq for seq in numbers if seq not in past)
-        return [past.get(seq) or self._manifests[seq] for seq in numbers]
+        found: dict[int, Point | CorruptError] = {
+            run.seq: _missing(run.seq, "though it was committed", ANOTHER_COPY)
+            for run in self.runs
+            if layout.REFRESHED in run.files and layout.MANIFEST not in run.files
+        }
+        if self.covered is not None and self.covered.seq not in numbers:
+            found[self.covered.seq] = _missing(self.covered.seq, "", _LOST)
+        found |= self._tried(seq for seq in numbers if seq not in past)
+        found |= {seq: past[seq] for seq in numbers if seq in past}
+        gone = given_up(entry for entry in found.values() if isinstance(entry, Point))
+        points: list[Point] = []
+        for seq, entry in sorted(found.items()):
+            if any(seq in numbers for numbers in gone):
+                continue
+            if isinstance(entry, CorruptError):
+                raise entry
+            points.append(entry)
+        return points
+
+    def _tried(self, numbers: Iterable[int]) -> dict[int, Point | CorruptError]:
+        """The manifests of `numbers`, or what is wrong with them."""
+
+        def one(seq: int) -> tuple[int, Point | CorruptError]:
+            try:
+                return seq, self._read_manifest(seq)
+            except CorruptError as error:
+                return seq, error
+
+        found: dict[int, Point | CorruptError] = {}
+        wanted = list(numbers)
+        found |= {seq: self._manifests[seq] for seq in wanted if seq in self._manifests}
+        left = [seq for seq in wanted if seq not in found]
+        if left:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                found |= dict(pool.map(one, left))
+        self._manifests |= {seq: entry for seq, entry in found.items() if isinstance(entry, Manifest)}
+        return found
+
+    def is_given_up(self, seq: int) -> bool:
+        """Whether a repair gave that number up: nothing of it counts any more."""
+        return any(seq in numbers for numbers in given_up(self.restore_points))
 
     @cached_property
     def restore_points(self) -> list[Point]:
@@ -256,11 +294,12 @@ class Archive:
         def of_run(point: Point) -> pa.Table:
             return self.table(point, columns)
 
+        known = self.restore_points  # finds out whether the checkpoint counts
         parts = self.covered.checkpoint.parts if self.covered is not None else ()
         covered = parts[-1].last if parts else 0
         with ThreadPoolExecutor(_THREADS) as pool:
             yield from pool.map(of_part, [part for part in parts if part.first <= last])
-            yield from pool.map(of_run, [p for p in self.restore_points if covered < p.seq <= last])
+            yield from pool.map(of_run, [p for p in known if covered < p.seq <= last])
 
     def points_of(self, part: FoldedPart) -> list[Point]:
         return [p for p in self.restore_points if part.first <= p.seq <= part.last]
@@ -284,6 +323,11 @@ class Archive:
         for kept in (self._manifests, self._segments):
             for seq in [seq for seq in kept if seq < covered.seq]:
                 del kept[seq]
+
+
+def _missing(seq: int, why: str, hint: str) -> CorruptError:
+    key = layout.backup_key(seq, layout.MANIFEST)
+    return CorruptError(f"file {key} is missing{', ' if why else ''}{why}", hint)
 
 
 def in_place(segment: Segment) -> Segment:

@@ -84,4 +84,4 @@ def _is_ours(key: str) -> bool:
     if key.startswith(layout.CHECKPOINTS):
         parsed = layout.parse_checkpoint_key(key)
         return parsed is not None and parsed[1] in (layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS)
-    return key in _ROOT or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH))
+    return key in _ROOT or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.DAMAGED))

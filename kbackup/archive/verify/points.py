@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
+from kbackup.archive.checkpoints import given_up
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import ArchiveInfo, Groups, Intent, Lease, Manifest, Refreshed, load
 from kbackup.archive.reader import Archive
@@ -57,8 +58,10 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
             load(Lease, store.get(layout.LOCK), layout.LOCK)
     runs = numbers(sizes)
     with ThreadPoolExecutor(_THREADS) as pool:
-        read = pool.map(lambda seq: _manifest(store, seq, findings), _closed(runs))
+        early = Findings()
+        read = pool.map(lambda seq: _manifest(store, seq, early), _closed(runs))
         manifests = dict(zip(_closed(runs), read, strict=True))
+        _leave_given_up(runs, manifests, early, findings)
         _check_owners(manifests, points, findings)
         points.closed = {seq: manifest for seq, manifest in manifests.items() if manifest is not None}
         _check_chain(manifests, points, findings)
@@ -68,6 +71,19 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
         m.seq in points.added and m.seq in points.groups for m in points.committed
     )
     return points
+
+
+def _leave_given_up(
+    runs: dict[int, set[str]], manifests: dict[int, Manifest | None], early: Findings, findings: Findings
+) -> None:
+    """Takes the numbers that a repair gave up out of `runs` and `manifests`: what became of them is no finding."""
+    gone = given_up(manifest for manifest in manifests.values() if manifest is not None)
+    for seq in [seq for seq in runs if any(seq in numbers for numbers in gone)]:
+        findings.note(layout.backup_key(seq, ""), "is of a restore point that was lost: a repair gave it up")
+        del runs[seq]
+        manifests.pop(seq, None)
+    left = {layout.backup_key(seq, layout.MANIFEST) for seq in manifests}
+    findings.found |= {finding for finding in early.found if finding.file in left}
 
 
 def _closed(runs: Mapping[int, set[str]]) -> list[int]:

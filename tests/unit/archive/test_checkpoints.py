@@ -207,7 +207,7 @@ def test_one_that_is_ahead_tells_of_a_loss(many: MemoryStore) -> None:
     assert open_archive(without_checkpoints(many)).restore_points[-1].seq == 63
     with pytest.raises(CorruptError, match=r"file backups/0000000064/manifest\.json is missing") as raised:
         _ = open_archive(many).restore_points
-    assert "remove checkpoints/" in raised.value.hint
+    assert "kbackup repair" in raised.value.hint
     many.delete(checkpoint_keys(many))
     assert open_archive(many).restore_points[-1].seq == 63
 
