@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kbackup.archive.models import GroupOffset, Manifest, Point, TopicMetadata, TopicState
+from kbackup.archive.expired import log_starts
+from kbackup.archive.models import Expired, GroupOffset, Manifest, Point, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
@@ -14,13 +15,15 @@ from kbackup.archive.window import Choice, Window
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
-    """Offsets [`start`, `end`) as far as `segments` hold them, in order; records in `window` alone are wanted."""
+    """Offsets [`start`, `end`) as far as `segments` hold them, in order; records in `window` alone are wanted.
+    `expired` counts records before `start` that were in the archive once."""
 
     partition: int
     start: int
     end: int
     segments: tuple[Segment, ...]
     window: Window | None = None
+    expired: int = 0
 
     @property
     def records(self) -> int:
@@ -99,7 +102,9 @@ def content_of(
         segments.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
     metadata = {m.seq: {t.name: t for t in archive.metadata(m).topics} for m in _captures(archive, topics)}
     archived = tuple(
-        topic_of(t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}))
+        topic_of(
+            t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}), archive.expired
+        )
         for t in topics
     )
     chosen = {(t.name, t.incarnation) for t in topics}
@@ -110,7 +115,7 @@ def content_of(
         manifest.seq,
         archived,
         offsets,
-        tuple(loss.message for m in archive.restore_points if m.seq <= manifest.seq for loss in m.losses),
+        tuple(loss.message for loss in archive.losses(manifest.seq)),
         not_carried=not_carried,
     )
 
@@ -136,19 +141,31 @@ def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
 
 def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Point]:
     wanted = {t.captured for t in topics}
-    return [m for m in archive.restore_points if m.seq in wanted]
+    return [m for seq, m in archive.captures.items() if seq in wanted]
 
 
 def topic_of(
-    state: TopicState, known: TopicMetadata | None, segments: Mapping[int, Sequence[Segment]]
+    state: TopicState,
+    known: TopicMetadata | None,
+    segments: Mapping[int, Sequence[Segment]],
+    expired: Expired | None = None,
 ) -> ArchivedTopic:
-    """With what later runs have added to it, where their segments are among `segments` (by partition)."""
+    """With what later runs have added to it, where their segments are among `segments` (by partition), and without what
+    was `expired` of it."""
     states = {p.partition: (p.start, p.end) for p in state.partitions}
+    records = {p.partition: p.records for p in state.partitions}
+    starts = log_starts(expired)
     partitions = []
     for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
         held = tuple(segments.get(number, ()))
         start, end = states.get(number, (held[0].first if held else 0, 0))
-        partitions.append(ArchivedPartition(number, start, max(end, held[-1].last + 1 if held else 0), held))
+        went = starts.get((state.name, state.incarnation, number))
+        gone = 0
+        if went is not None:
+            gone = went.records if went.start <= end else records.get(number, 0)
+            start = min(max(start, went.start), max(start, end))
+        last = max(end, held[-1].last + 1 if held else 0)
+        partitions.append(ArchivedPartition(number, start, last, held, expired=gone))
     return ArchivedTopic(
         state.name,
         state.incarnation,

@@ -21,7 +21,7 @@ from kbackup.archive.models import (
     file_sum,
 )
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import encode_folded
+from kbackup.archive.segments import encode_folded, rows_where
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.store.base import Store
 
@@ -59,8 +59,10 @@ def fold(archive: Archive, manifest: Manifest, check: Callable[[], None], every:
 def _write_part(
     archive: Archive, old: list[FoldedPart], new: Sequence[Point], check: Callable[[], None]
 ) -> tuple[FoldedPart, list[Point]]:
-    """A part of `new` and of those of `old` that it merges, which it takes off the list."""
-    tables = [archive.unfolded(new)]
+    """A part of `new` and of those of `old` that it merges, which it takes off the list; without rows that the newest
+    expiration accounts for."""
+    upto = archive.expired.upto if archive.expired is not None else 0
+    tables = [archive.unfolded(point for point in new if point.seq > upto)]
     rows = len(new) + sum(map(len, tables))
     first, last = old[-1].last + 1 if old else 1, new[-1].seq
     while old and old[-1].rows <= rows <= FULL:
@@ -68,7 +70,7 @@ def _write_part(
             table = folded(archive.store, old[-1])
         except (CorruptError, NotFoundError):
             table = archive.unfolded(archive.points_of(old[-1]))
-        tables.append(table)
+        tables.append(rows_where(table, table.column("seq").to_numpy() > upto))
         merged = old.pop()
         rows, first = rows + merged.rows, merged.first
     points = [bare(point) for point in archive.closed if first <= point.seq <= last]

@@ -58,7 +58,7 @@ class GroupsOverview:
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
     """The groups' offsets of `topics` of a restore point; those of a topic that its run did not look at come from
     the run that did."""
-    points = {p.seq: p for p in archive.restore_points}
+    points = archive.captures
     captured: dict[int, set[str]] = {}
     for topic in topics:
         captured.setdefault(topic.captured, set()).add(topic.name)

@@ -42,7 +42,7 @@ def not_reached(
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
     """Of runs that began before the window ends, and are the last to have looked at something of it."""
-    begun = {point.seq: point.started_at for point in archive.restore_points}
+    begun = {seq: point.started_at for seq, point in archive.captures.items()}
     last = view.upto.seq
     if ms_of(begun[last]) < to_time:
         yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"

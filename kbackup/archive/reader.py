@@ -7,16 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter, itemgetter
 
 import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import Covered, chained, folded, given_up, newest
 from kbackup.archive.encryption import check_encryption
+from kbackup.archive.expired import gone_with, newest_expired, segments_left
 from kbackup.archive.models import (
     ArchiveInfo,
+    Expired,
     FoldedPart,
+    Gone,
     Groups,
+    Loss,
     Manifest,
     Metadata,
     Point,
@@ -79,14 +84,24 @@ class Archive:
     _segments: dict[int, list[Segment]] = field(default_factory=dict)
 
     @cached_property
+    def expired(self) -> Expired | None:
+        """What the archive does not have any more."""
+        return newest_expired(self.store, self.info.id)
+
+    @property
+    def gone(self) -> tuple[Gone, ...]:
+        """The restore points that were expired, in order."""
+        return self.expired.gone if self.expired is not None else ()
+
+    @cached_property
     def covered(self) -> Covered | None:
         """The newest checkpoint, with the restore points that it stands for."""
-        return newest(self.store, self.info.id)
+        return newest(self.store, self.info.id, self.gone)
 
     @cached_property
     def runs(self) -> list[Run]:
-        """Every number under backups/ in order, committed or not. Those long past come from the checkpoint: their
-        files are the ones that they must have."""
+        """Every number under backups/ in order, committed or not, but for those that are gone. Those long past come
+        from the checkpoint: their files are the ones that they must have."""
         since = self.covered.since if self.covered is not None else 0
         past = self.covered.points if self.covered is not None else ()
         found: dict[int, set[str]] = {p.seq: set(_FILES[p.status]) for p in past if p.seq <= since}
@@ -97,7 +112,11 @@ class Archive:
             parsed = layout.parse_backup_key(entry.key)
             if parsed:
                 found.setdefault(parsed[0], set()).add(parsed[1])
-        return [Run(seq, frozenset(files)) for seq, files in sorted(found.items())]
+        return [
+            Run(seq, frozenset(files))
+            for seq, files in sorted(found.items())
+            if gone_with(self.gone, seq) is None
+        ]
 
     @cached_property
     def closed(self) -> list[Point]:
@@ -118,8 +137,9 @@ class Archive:
             for run in self.runs
             if layout.REFRESHED in run.files and layout.MANIFEST not in run.files
         }
-        if self.covered is not None and self.covered.seq not in numbers:
-            found[self.covered.seq] = _missing(self.covered.seq, "", _LOST)
+        head = self.covered.seq if self.covered is not None else 0
+        if head and head not in numbers and gone_with(self.gone, head) is None:
+            found[head] = _missing(head, "", _LOST)
         found |= self._tried(seq for seq in numbers if seq not in past)
         found |= {seq: past[seq] for seq in numbers if seq in past}
         gone = given_up(entry for entry in found.values() if isinstance(entry, Point))
@@ -159,7 +179,20 @@ class Archive:
     def restore_points(self) -> list[Point]:
         """Every committed manifest, oldest first, with or without its topics (`manifest` has them); each names its
         predecessor or `CorruptError` says where the chain breaks."""
-        return chained(self.closed)
+        return chained(self.closed, gone=self.gone)
+
+    @property
+    def captures(self) -> dict[int, Point]:
+        """By number the restore points whose groups and metadata are there: all, and those gone ones that others still
+        name."""
+        carried = self.expired.carried if self.expired is not None else ()
+        return {p.seq: p for p in sorted((*carried, *self.restore_points), key=attrgetter("seq"))}
+
+    def losses(self, upto: int) -> list[Loss]:
+        """All that restore points up to that one found lost, those that are gone too."""
+        found = [(link.last, link.losses) for link in self.gone]
+        found += [(point.seq, point.losses) for point in self.restore_points]
+        return [loss for seq, losses in sorted(found, key=itemgetter(0)) if seq <= upto for loss in losses]
 
     @property
     def head(self) -> Manifest | None:
@@ -183,8 +216,24 @@ class Archive:
         for point in self.restore_points:
             if str(point.seq) == str(wanted):
                 return self.manifest(point)
+        self._refuse_gone(str(wanted))
         last = self.restore_points[-1].seq
         raise UsageError(f"there is no restore point {wanted}", f"the newest is {last}; see 'kbackup list'")
+
+    def _refuse_gone(self, wanted: str) -> None:
+        seq = int(wanted) if wanted.isdecimal() else 0
+        link = gone_with(self.gone, seq)
+        if link is None:
+            return
+        kept = [point.seq for point in self.restore_points]
+        near = [
+            str(max(filter(seq.__gt__, kept), default="")),
+            str(min(filter(seq.__lt__, kept), default="")),
+        ]
+        raise UsageError(
+            f"restore point {seq} is not there any more: it was expired on {link.expired_at}",
+            f"nearest to it is {' and '.join(filter(None, near))}; see 'kbackup list'",
+        )
 
     def manifest(self, point: Point) -> Manifest:
         """All that a restore point says. `CorruptError` where its manifest is another one than the checkpoint was
@@ -267,45 +316,53 @@ class Archive:
         wanted = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         names = {name for name, _ in wanted}
         found: list[Segment] = []
-        for table in self._tables(manifest.seq, SCHEMA.names):
+        for table in self.tables(manifest.seq, SCHEMA.names):
             some = from_batches(of_topics(table, names).to_batches())
             found += [in_place(s) for s in some if (s.topic, s.incarnation) in wanted]
         return sorted(found, key=in_order)
 
     def starts(self, manifest: Point) -> Starts:
         """Where the segments start that a restore point stands on: all that partition indexes need."""
-        return starts_of(list(self._tables(manifest.seq, PLACE.names)))
+        return starts_of(list(self.tables(manifest.seq, PLACE.names)))
 
     def keys(self) -> set[str]:
         """The records object of every segment of every restore point."""
         last = self.restore_points[-1].seq if self.restore_points else 0
-        return {str(key) for table in self._tables(last, ["key"]) for key in table.column("key").to_pylist()}
+        return {str(key) for table in self.tables(last, ["key"]) for key in table.column("key").to_pylist()}
 
-    def _tables(self, last: int, columns: list[str]) -> Iterator[pa.Table]:
-        """`columns` of the segments that runs up to `last` added, as tables in no order."""
+    def tables(self, last: int, columns: list[str], after: int = 0) -> Iterator[pa.Table]:
+        """`columns` of the segments that runs from `after` (exclusive) to `last` added, as far as they are left: tables
+        in no order."""
+        upto = self.expired.upto if self.expired is not None else 0
+
+        def between(table: pa.Table, low: int) -> pa.Table:
+            seqs = table.column("seq").to_numpy()
+            return rows_where(table, (seqs > max(low, after)) & (seqs <= last)).select(columns)
 
         def of_part(part: FoldedPart) -> pa.Table:
             try:
                 table = folded(self.store, part, [*columns, "seq"])
             except (CorruptError, NotFoundError):
                 table = self.unfolded(self.points_of(part))  # the runs' own tables say the same
-            return rows_where(table, table.column("seq").to_numpy() <= last).select(columns)
+            return between(table, upto)
 
         def of_run(point: Point) -> pa.Table:
             return self.table(point, columns)
 
         known = self.restore_points  # finds out whether the checkpoint counts
         parts = self.covered.checkpoint.parts if self.covered is not None else ()
-        covered = parts[-1].last if parts else 0
+        covered = max(parts[-1].last if parts else 0, upto, after)
+        if self.expired is not None and after < upto:
+            yield between(segments_left(self.store, self.expired, [*columns, "seq"]), 0)
         with ThreadPoolExecutor(_THREADS) as pool:
-            yield from pool.map(of_part, [part for part in parts if part.first <= last])
+            yield from pool.map(of_part, [p for p in parts if p.first <= last and p.last > max(upto, after)])
             yield from pool.map(of_run, [p for p in known if covered < p.seq <= last])
 
     def points_of(self, part: FoldedPart) -> list[Point]:
         return [p for p in self.restore_points if part.first <= p.seq <= part.last]
 
     def unfolded(self, points: Iterable[Point]) -> pa.Table:
-        """The runs' own tables as one of schema `FOLDED`."""
+        """The runs' own tables as one of schema `FOLDED`, with what of them is gone."""
         committed = [point for point in points if point.status == "committed"]
         with ThreadPoolExecutor(_THREADS) as pool:
             tables = list(pool.map(lambda p: with_seq(self.table(p), p.seq), committed))

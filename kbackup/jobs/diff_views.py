@@ -16,7 +16,7 @@ from kbackup.kafka.client import Properties
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
     """A restore point. What its run did not look at is there as of the run that did."""
-    points = {m.seq: m for m in archive.restore_points}
+    points = archive.captures
     wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
     states = [t for t in point.topics if t.name in wanted]
     metadata = {seq: archive.metadata(points[seq]) for seq in {point.seq, *(t.captured for t in states)}}

@@ -59,15 +59,15 @@ def test_requests_at_5000_restore_points(store: Store, bucket: Bucket) -> None:
     parts = len(archive.covered.checkpoint.parts) if archive.covered else 0
     since = POINTS - archive.covered.seq if archive.covered else POINTS
     assert (parts < 9, since) == (True, POINTS % 16)
-    # archive.json, checkpoint.json, its parts, the manifests since; one page each of checkpoints/ and backups/
-    assert opened == {"GET": 2 + parts + since, "LIST": 2}
+    # archive.json, checkpoint.json, its parts, the manifests since; one page each of expirations/, checkpoints/ and backups/
+    assert opened == {"GET": 2 + parts + since, "LIST": 3}
     with counting(bucket) as listed:
         points = list_points(archive)
     assert (len(points), sum(len(p.losses) for p in points), listed) == (POINTS, 10, {})
     with counting(bucket) as told:
         whole = overview(store, "latest")
     # and the segment tables of the parts and of what came since, groups and metadata of the newest
-    assert told == {"GET": opened["GET"] + parts + since + 2, "LIST": 2}
+    assert told == {"GET": opened["GET"] + parts + since + 2, "LIST": 3}
     assert (whole.restore_points, whole.sums.segments) == (POINTS, POINTS * SEGMENTS)
     with counting(bucket) as older:
         assert archive.restore_point(1234).seq == 1234
