@@ -1,6 +1,7 @@
 """Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|all
 
-`fetch` fills the cache and starts nothing; `lock` locks the broker's jars anew after a change of ivy.xml.
+`fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy.xml or of `kbackup.jobs.delta_session`; `rules` runs
+the tests of the alert rules by Prometheus' promtool, which it builds on first use (four minutes).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from contextlib import ExitStack
 from kbackup.errors import KbackupError
 from scripts.dev import jars
 from scripts.dev.kafka import Broker
-from scripts.dev.minio import Minio, minio_binary
+from scripts.dev.minio import Minio
 from scripts.dev.moto import MotoServer
+from scripts.dev.programs import KUSTOMIZE, MINIO, binary, check_rules
 from scripts.dev.s3 import S3Server
 from scripts.dev.tools import MissingToolError
 
@@ -25,7 +27,10 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(jars.kafka_jars(), minio_binary(), sep="\n")
+            print(jars.kafka_jars(), binary(MINIO), binary(KUSTOMIZE), sep="\n")
+        case ["rules"]:
+            check_rules()
+            print("the alert rules pass their tests")
         case [name] if name in _SERVERS:
             _serve(_SERVERS[name])
         case _:

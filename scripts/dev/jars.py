@@ -1,4 +1,7 @@
-"""The Kafka broker's jars: resolved by the Ivy that pyspark brings, locked in `kafka-jars.sha256`."""
+"""Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
+
+`kafka-jars.sha256` is the broker, `delta-jars.sha256` Delta with s3a, as `kbackup.jobs.delta_session` names them.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +10,87 @@ import hashlib
 import importlib.util
 import tempfile
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from kbackup.errors import KbackupError
+from kbackup.jobs.delta_session import DELTA, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-LOCK = _HERE / "kafka-jars.sha256"
+LOCKS = {"kafka": _HERE / "kafka-jars.sha256", "delta": _HERE / "delta-jars.sha256"}
+
+
+def kafka_jars() -> Path:
+    """A folder with exactly the locked jars; fetched on first use (44 MB)."""
+    return _jars("kafka")
+
+
+def delta_jars() -> Path:
+    """The same for Delta (22 MB)."""
+    return _jars("delta")
 
 
 @functools.cache
-def kafka_jars() -> Path:
-    """A folder with exactly the locked jars; fetched on first use (44 MB)."""
-    sums = cache.read_sums(LOCK)
+def _jars(what: str) -> Path:
+    sums = cache.read_sums(LOCKS[what])
 
     def fill(folder: Path) -> None:
-        _resolve(folder)
+        _resolve(what, folder)
         cache.check_sums(folder, sums)
 
-    name = f"kafka-{hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]}"
+    name = f"{what}-{hashlib.sha256(LOCKS[what].read_bytes()).hexdigest()[:12]}"
     folder = cache.entry(name, fill)
     cache.check_sums(folder, sums)
     return folder
 
 
 def lock() -> None:
-    """Write `kafka-jars.sha256` anew from what `ivy.xml` resolves to."""
-    with tempfile.TemporaryDirectory() as folder:
-        _resolve(Path(folder))
-        jars = sorted(Path(folder).iterdir())
-        lines = [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}\n" for jar in jars]
-    LOCK.write_text("".join(lines))
+    """Write the lists anew from what Ivy resolves to."""
+    for what, path in LOCKS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            _resolve(what, Path(folder))
+            jars = sorted(Path(folder).iterdir())
+            lines = [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}\n" for jar in jars]
+        path.write_text("".join(lines))
 
 
-def _resolve(folder: Path) -> None:
+def _resolve(what: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
+        module = _HERE / "ivy.xml"
+        if what == "delta":
+            module = Path(scratch) / "ivy.xml"
+            module.write_text(_delta_module())
         argv = [
             tools.java(),
             f"-Dkbackup.ivy.cache={scratch}",
-            *("-jar", str(_ivy_jar())),
+            *("-cp", f"{_spark_jars()}/*", "org.apache.ivy.Main"),
             *("-settings", str(_HERE / "ivysettings.xml")),
-            *("-ivy", str(_HERE / "ivy.xml")),
+            *("-ivy", str(module)),
             *("-confs", "default"),
             *("-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"),
         ]
-        cache.run(argv, "resolving the Kafka broker's jars", "check that the Maven repository can be reached")
+        cache.run(argv, f"resolving the {what} jars", "check that the Maven repository can be reached")
 
 
-def _ivy_jar() -> Path:
+def _delta_module() -> str:
+    """What users' sessions ask for by `spark.jars.packages`, as a module of Ivy's."""
+    wanted = "".join(
+        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
+        for org, name, rev in (package.split(":") for package in (*DELTA, *S3A))
+    )
+    left_out = "".join(
+        f"<exclude org={quoteattr(org)} module={quoteattr(name)} matcher='glob'/>"
+        for org, name in (module.split(":") for module in LEFT_OUT)
+    )
+    return (
+        "<ivy-module version='2.0'><info organisation='kbackup' module='delta'/>"
+        "<configurations><conf name='default'/></configurations>"
+        f"<dependencies>{wanted}{left_out}</dependencies></ivy-module>"
+    )
+
+
+def _spark_jars() -> Path:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise KbackupError("pyspark: not installed", "run: make venv")
-    return next((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    return Path(spec.origin).parent / "jars"
