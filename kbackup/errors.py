@@ -8,7 +8,8 @@
     ├── LeaseLostError          11   our lease was taken over
     ├── WrongKeyError           12   the key of an encrypted archive is wrong, missing, or of no use there
     ├── CorruptError            13   bytes that are not what the format or the manifest says
-    ├── UnreachableError        14   source, target or store can't be reached or denies us
+    ├── UndecodableError         1   a key or value that its schema does not fit
+    ├── UnreachableError        14   source, target, store or schema registry can't be reached or denies us
     ├── ClusterError             1   the cluster answered with an error
     │   └── FencedError             another producer took over our transactional id; never tried again
     ├── StoreError               1   the store answered with an error
@@ -86,6 +87,10 @@ class CorruptError(KbackupError):
     """Bytes that are not what the format or the manifest says: names file, position and hint."""
 
     exit_code = 13
+
+
+class UndecodableError(KbackupError):
+    """A key or value, or the schema that it names, is not what decoding needs. The bytes are there all the same."""
 
 
 class UnreachableError(KbackupError):

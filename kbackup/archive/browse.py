@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, topic_of
 from kbackup.archive.java import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.moment import time_text
+from kbackup.archive.overview import as_restored, java_as_restored
 from kbackup.archive.ranged import SegmentRanges
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
-from kbackup.archive.window import Window
+from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
@@ -25,12 +27,13 @@ EVERYTHING = Window()
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor
-    groups."""
+    groups. `choice` says what was chosen for a moment, and why."""
 
     archive: str
     restore_point: int | None
     committed_at: str | None
     topics: tuple[ArchivedTopic, ...]
+    choice: Choice | None = None
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
         """`UsageError` where there is none."""
@@ -45,11 +48,16 @@ class Catalogue:
 
     @property
     def place(self) -> str:
+        if self.choice is not None and self.choice.to_time is not None:
+            return f"{self.archive} as of {time_text(self.choice.to_time)}"
         return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
 
 
-def catalogue(store: Store, wanted: str = "latest", topic: str | None = None) -> Catalogue:
-    """As of the restore point `wanted` (a number, or 'latest'), of everything or one topic.
+def catalogue(
+    store: Store, wanted: str = "latest", topic: str | None = None, at: int | None = None
+) -> Catalogue:
+    """As of the restore point `wanted` (a number, or 'latest'), of everything or one topic. `at` (ms since the epoch):
+    what a restore of that moment would read, as `overview` has it.
 
     `UsageError` where there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
     indexes of the segments.
@@ -60,8 +68,17 @@ def catalogue(store: Store, wanted: str = "latest", topic: str | None = None) ->
         if not is_java_archive(store):
             raise
         names = _chosen(java_topics(store), topic, store.url)
-        return Catalogue(store.url, None, None, java_content(store, names).topics)
-    return catalogue_of(archive, archive.restore_point(wanted), topic)
+        content = java_content(store, names)
+        if at is not None:
+            content = java_as_restored(content, at)
+        return Catalogue(store.url, None, None, content.topics, content.choice)
+    if at is None:
+        return catalogue_of(archive, archive.restore_point(wanted), topic)
+    content = as_restored(archive, wanted, at, topic)
+    manifest = archive.restore_point(content.restore_point)
+    whole = Catalogue(store.url, manifest.seq, manifest.committed_at, content.topics, content.choice)
+    chosen = _chosen([t.name for t in whole.topics], topic, whole.place)
+    return replace(whole, topics=tuple(t for t in whole.topics if t.name in chosen))
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
@@ -69,7 +86,7 @@ def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None)
     chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.seq}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
     held = _by_partition(archive.segments(manifest, states))
-    topics = tuple(topic_of(state, None, _held(held, state)) for state in states)
+    topics = tuple(topic_of(state, None, _held(held, state), archive.expired) for state in states)
     return Catalogue(archive.store.url, manifest.seq, manifest.committed_at, topics)
 
 

@@ -18,6 +18,7 @@ from kbackup.archive.models import Loss, Point
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reach import not_reached
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.repaired import history
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError
@@ -102,7 +103,7 @@ class TopicOverview:
 @dataclass(frozen=True, slots=True)
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
-    last restore points. `choice` says what was chosen for a moment, and why."""
+    last restore points. `choice` says what was chosen for a moment, and why; `repairs` what repairs gave up."""
 
     archive: str
     archive_id: str
@@ -117,6 +118,7 @@ class ArchiveOverview:
     losses: tuple[str, ...]
     warnings: tuple[str, ...]
     choice: Choice | None = None
+    repairs: tuple[str, ...] = ()
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
@@ -163,22 +165,19 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
         if not is_java_archive(store):
             raise
         content = java_content(store, java_topics(store))
-        if at is not None:
-            choice = Choice(to_time=at, notes=(NO_POINTS,))
-            content = narrowed(content, lambda *_: Window(to_time=at), {}, choice)
-        return _overview(store, content, None, [], ())
+        return _overview(store, content if at is None else java_as_restored(content, at), None, [], ())
     points = archive.restore_points
     if at is None:
         manifest = archive.restore_point(wanted)
         content = content_of(archive, manifest, manifest.topics)
     else:
-        content = _content_at(archive, wanted, at, named)
+        content = as_restored(archive, wanted, at, named)
         manifest = archive.restore_point(content.restore_point)
-    losses = [loss for m in points if m.seq <= manifest.seq for loss in m.losses]
+    losses = archive.losses(manifest.seq)
     return _overview(store, content, manifest, points, losses)
 
 
-def _content_at(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
+def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
     """What a restore with that end in time has to choose from, and would choose where nothing else is said."""
     window = Window(to_time=at)
     view = view_of(archive, wanted, window)
@@ -188,6 +187,11 @@ def _content_at(archive: Archive, wanted: str, at: int, named: str | None) -> Co
     beyond = not_reached(archive, view, content, window)
     choice = choice_of(view, window, (), (*view.left_out.values(), *beyond))
     return narrowed(content, lambda *_: window, least, choice)
+
+
+def java_as_restored(content: Content, at: int) -> Content:
+    """The same of a folder of the Java tool."""
+    return narrowed(content, lambda *_: Window(to_time=at), {}, Choice(to_time=at, notes=(NO_POINTS,)))
 
 
 def _overview(
@@ -212,6 +216,7 @@ def _overview(
         losses=tuple(loss.message for loss in losses),
         warnings=manifest.warnings if manifest is not None else (),
         choice=content.choice,
+        repairs=tuple(history(points)),
     )
 
 

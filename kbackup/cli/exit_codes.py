@@ -9,6 +9,6 @@ EXIT_CODES: dict[int, str] = {
     11: "another writer holds the archive's lease, or took it over",
     12: "the key of an encrypted archive is wrong or missing",
     13: "verification failed: bytes are not what the format or the manifest says",
-    14: "source, target or store can't be reached or denies access",
+    14: "source, target, store or schema registry can't be reached or denies access",
     130: "interrupted by SIGINT or SIGTERM",
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Iterable
 
 import click
@@ -12,24 +11,16 @@ from kbackup.archive.overview import ArchiveOverview, PartitionOverview, Sums, T
 from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_size, human_time
-from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell, Reporter
+from kbackup.cli.places import moment_of
 from kbackup.cli.session import archive_store
-from kbackup.config import parse_time
-from kbackup.config.windows import TIMES
 from kbackup.errors import UsageError
 
 
 @click.command("info")
 @click.argument("topic", required=False)
-@common_options
-@archive_option
-@click.option("-b", "--backup", default="latest", metavar="[N|latest]", help="As of this restore point.")
-@click.option(
-    "--at",
-    metavar="TIME",
-    help="What 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
-)
+@state_options
 @s3_options
 @pass_frame
 def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> None:
@@ -38,7 +29,8 @@ def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> Non
     With --at it shows what a restore of that moment would bring back: records and bytes are at most so many, as
     segments are not read for it. A folder that the Java tool kafka-backup wrote is shown as it is.
     """
-    whole = overview(archive_store(frame), backup, _moment(at) if at is not None else None, topic)
+    moment = moment_of("--at", at) if at is not None else None
+    whole = overview(archive_store(frame), backup, moment, topic)
     if whole.choice is not None:
         frame.reporter.note(f"{whole.archive} as a restore would bring it back:")
         show_choice(whole.choice, frame.reporter)
@@ -50,13 +42,6 @@ def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> Non
     _show_topic(found, frame.reporter)
     document = {"archive": whole.archive, "restore_point": whole.restore_point, "topic": found}
     frame.reporter.document(document | ({"choice": whole.choice} if whole.choice is not None else {}))
-
-
-def _moment(text: str) -> int:
-    try:
-        return parse_time(text, int(time.time() * 1000))
-    except ValueError:
-        raise UsageError(f"--at {text} is no time", f"give {TIMES}") from None
 
 
 def _topic(whole: ArchiveOverview, name: str) -> TopicOverview:
@@ -100,6 +85,8 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
         ],
     )
     _show_losses(whole.losses, reporter)
+    for repaired in whole.repairs:
+        reporter.warning(repaired)
     for warning in whole.warnings:
         reporter.warning(warning)
 

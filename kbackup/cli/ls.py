@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from kbackup.archive.browse import Catalogue, catalogue
+from kbackup.archive.browse import Catalogue
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic
 from kbackup.archive.segments import Segment
-from kbackup.cli.cat import backup_option
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_size, human_time
-from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.looking import opened
+from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell
-from kbackup.cli.places import parse_path
-from kbackup.cli.session import archive_store
+from kbackup.cli.places import moment_of, parse_path
 
 _Row = Mapping[str, Cell]
 _HEADINGS = {
@@ -30,19 +29,18 @@ _TIMES = ("min_timestamp", "max_timestamp")
 
 @click.command("ls")
 @click.argument("path", required=False)
-@common_options
-@archive_option
-@backup_option
+@state_options
 @s3_options
 @pass_frame
-def command(frame: Frame, path: str | None, backup: str) -> None:
+def command(frame: Frame, path: str | None, backup: str, at: str | None) -> None:
     """List an archive's topics; with PATH a topic's partitions (orders) or a partition's segments (orders/3).
 
     Offsets of partitions are from the first to the next one that would be archived, those of segments of their first
-    and last record.
+    and last record. With --at it shows what a restore of that moment would read; records are at most so many.
     """
     place = parse_path(path)
-    whole = catalogue(archive_store(frame), backup, place.topic if place is not None else None)
+    moment = moment_of("--at", at) if at is not None else None
+    whole = opened(frame, backup, moment, place.topic if place is not None else None).whole
     if place is None:
         level, rows = "topics", [_topic(t) for t in whole.topics]
     elif place.partition is None:
@@ -73,6 +71,7 @@ def _document(whole: Catalogue, level: str, rows: Sequence[_Row]) -> dict[str, o
         "restore_point": whole.restore_point,
         "committed_at": whole.committed_at,
         level: rows,
+        **({"choice": whole.choice} if whole.choice is not None else {}),
     }
 
 

@@ -209,3 +209,14 @@ s3_options = options(
     key_option("encryption.key", "--encryption-key"),
 )
 spark_options = key_option("spark.master")
+state_options = options(
+    common_options,
+    archive_option,
+    click.option("-b", "--backup", default="latest", metavar="[N|latest]", help="As of this restore point."),
+    click.option(
+        "--at",
+        metavar="TIME",
+        help="What 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
+    ),
+)
+"""Which state of an archive is looked into."""

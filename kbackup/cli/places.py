@@ -6,6 +6,7 @@ import re
 import time
 from typing import NamedTuple
 
+from kbackup.archive.moment import time_text
 from kbackup.archive.window import Window
 from kbackup.config.windows import TIMES, parse_range, parse_time
 from kbackup.errors import UsageError
@@ -61,21 +62,25 @@ def parse_path(text: str | None) -> Place | None:
     return Place(found[1], int(found[2]) if found[2] is not None else None)
 
 
-def times_of(from_time: str | None, to_time: str | None) -> Window:
-    """Both bounds are included. `UsageError` where one is no time, and where they leave nothing."""
-    now = int(time.time() * 1000)
-    start = _moment("--from-time", from_time, now, up=True) if from_time is not None else None
-    end = _moment("--to-time", to_time, now, up=False) if to_time is not None else None
+def times_of(from_time: str | None, to_time: str | None, at: int | None = None) -> Window:
+    """All bounds are included; `at` is one more on the end. `UsageError` where one is no time, and where they leave
+    nothing."""
+    start = moment_of("--from-time", from_time, up=True) if from_time is not None else None
+    end = moment_of("--to-time", to_time) if to_time is not None else None
+    last, until = "--to-time", to_time
+    if at is not None and (end is None or at < end):
+        end, last, until = at, "--at", time_text(at)
     if start is not None and end is not None and start > end:
         raise UsageError(
-            f"--from-time {from_time} is later than --to-time {to_time}",
+            f"--from-time {from_time} is later than {last} {until}",
             "both are included, the earlier one first",
         )
     return Window(from_time=start, to_time=end)
 
 
-def _moment(option: str, text: str, now: int, *, up: bool) -> int:
+def moment_of(option: str, text: str, *, up: bool = False) -> int:
+    """ms since the epoch. `UsageError` where it is no time."""
     try:
-        return parse_time(text, now, up=up)
+        return parse_time(text, int(time.time() * 1000), up=up)
     except ValueError:
         raise UsageError(f"{option} {text} is no time", f"give {TIMES}") from None

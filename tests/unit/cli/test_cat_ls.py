@@ -100,6 +100,66 @@ def test_which_records(root: str, args: Sequence[str], offsets: list[int], capsy
     assert [r["offset"] for r in lines(capsys, "cat", *args, "-a", root)] == offsets
 
 
+AT = [str(T0 + 1000), "2026-01-01T12:00:00Z", "2026-01-01T00:00:00Z", "2020-01-01T00:00:00Z", "now"]
+
+
+@pytest.mark.parametrize("at", AT[:-1])
+def test_as_of_a_moment_is_what_info_says_of_it(root: str, at: str, capsys: Said) -> None:
+    """The same topics, partitions and sums, by the same rules, in the same words."""
+    assert cli.main(["info", "--at", at, "-a", root, "--json"]) == 0
+    info, said = capsys.readouterr()
+    told = json.loads(info)
+    for path in ["", *(topic["name"] for topic in told["topics"])]:
+        assert cli.main(["ls", *([path] if path else []), "--at", at, "-a", root, "--json"]) == 0
+        out, err = capsys.readouterr()
+        document = json.loads(out)
+        assert err == said
+        assert document["choice"] == told["choice"]
+        if not path:
+            assert [(t["topic"], t["state"], t["records"]) for t in document["topics"]] == [
+                (t["name"], t["state"], t["sums"]["records"]) for t in told["topics"]
+            ]
+        else:
+            (topic,) = (t for t in told["topics"] if t["name"] == path)
+            assert [(p["partition"], p["start"], p["end"], p["records"]) for p in document["partitions"]] == [
+                (p["partition"], p["start"], p["end"], p["sums"]["records"]) for p in topic["partitions"]
+            ]
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        (["cat", "orders", "--at", AT[0]], ["orders:0:0", "orders:0:1", "orders:1:0", "orders:1:1"]),
+        (["cat", "orders:0:1-", "--at", AT[0]], ["orders:0:1"]),
+        (["cat", "orders:0", "--at", AT[0], "--to-time", str(T0)], ["orders:0:0"]),
+        (["cat", "orders:0", "--at", "now", "--to-time", str(T0)], ["orders:0:0"]),
+        (["find", "value", "--at", AT[0], "-c", "3"], ["clicks:0:0", "clicks:0:1", "orders:0:0"]),
+        (["cat", "orders", "--at", AT[3]], []),
+    ],
+)
+def test_records_as_of_a_moment(root: str, args: list[str], found: list[str], capsys: Said) -> None:
+    assert cli.main([*args, "-a", root, "-f", r"%t:%p:%o\n", "-q"]) == 0
+    assert capsys.readouterr().out.split() == found
+
+
+def test_a_folder_of_the_java_tool_as_of_a_moment(capsys: Said) -> None:
+    """Its segments' times are not known without reading them; its records' are."""
+    folder = str(JAVA / "archive")
+    assert cli.main(["ls", "-a", folder, "--at", str(T0), "--json"]) == 0
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert "has no restore points" in err
+    every = [r for t in document["topics"] for r in lines(capsys, "cat", t["topic"], "-a", folder)]
+    times = sorted(r["timestamp"] for r in every if r["timestamp"] is not None)
+    at = times[len(times) // 2]
+    found = []
+    for topic in document["topics"]:
+        assert cli.main(["cat", topic["topic"], "-a", folder, "--at", str(at), "--json", "-q"]) == 0
+        found += [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert found == [r for r in every if r["timestamp"] is not None and r["timestamp"] <= at]
+    assert 0 < len(found) < len(every)
+
+
 def test_a_folder_of_the_java_tool(capsys: Said) -> None:
     folder = str(JAVA / "archive")
     topics = json.loads(run(capsys, "ls", "-a", folder, "--json"))["topics"]
@@ -140,6 +200,11 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
         (["cat", "orders", "--from-time", "noon"], "give a time such as"),
         (["cat", "orders", "--from-time", "2", "--to-time", "1"], "both are included"),
         (["cat", "orders:0:5-", "--tail", "1"], "leave out offsets"),
+        (["cat", "orders", "--tail", "1", "--at", "now"], "leave out offsets"),
+        (["cat", "orders", "--at", "noon"], "give a time such as"),
+        (["cat", "orders", "--from-time", "2", "--at", "1"], "both are included"),
+        (["ls", "order", "--at", "now"], "did you mean orders?"),
+        (["cat", "orders:7", "--at", "now"], "'kbackup ls orders' lists its 3"),
         (["cat", "orders", "--format", "%x"], "known are %t %p"),
         (["cat", "orders", "--format", "50%"], "known are %t %p"),
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),

@@ -55,6 +55,9 @@ def test_what_is_secret() -> None:
         "s3.session_token",
         "encryption.key",
         "ui.token",
+        "schema_registry.password",
+        "schema_registry.token",
+        "schema_registry.client_key_password",
     }
 
 

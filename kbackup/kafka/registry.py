@@ -1,0 +1,140 @@
+"""A schema registry, by its own client: schemas by the ids that records carry. Nothing is ever written there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+from confluent_kafka.schema_registry import Schema as Registered
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+from kbackup.errors import UndecodableError, UnreachableError, UsageError
+from kbackup.schemas.base import Kind, Schema
+
+_SECONDS = 20
+_TRIES_AGAIN = 2
+_DENIED = (401, 403)
+_NO_SCHEMA = (40401, 40402, 40403)
+"""The registry's own codes: no such subject, version, schema."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions:
+    """`url` may be several, with commas between. Files are PEM."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    ca_bundle: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
+    client_key_password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        for url in self.url.split(","):
+            parts = urlsplit(url.strip())
+            if parts.username is not None or parts.password is not None:
+                raise UsageError(
+                    "the URL of the schema registry holds credentials",
+                    "give them as schema_registry.user and schema_registry.password instead",
+                )
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise UsageError(
+                    f"{url!r} is no URL of a schema registry", "write it as https://registry.example.com:8081"
+                )
+        if bool(self.user) != bool(self.password):
+            raise UsageError("a schema registry's user and password only work together", "set both or none")
+        if self.user and self.token:
+            raise UsageError("a schema registry takes a user or a token", "set one of them")
+
+
+class SchemaRegistry:
+    """Thread-safe. The client keeps what it was told."""
+
+    def __init__(self, options: RegistryOptions) -> None:
+        self.url = options.url
+        try:
+            self._client = SchemaRegistryClient(_properties(options))
+        except (OSError, ValueError) as error:  # a file that is not there, or no certificate
+            raise UsageError(
+                f"the schema registry's certificates can't be used: {error}",
+                "schema_registry.ca_bundle, client_certificate and client_key name PEM files",
+            ) from error
+
+    def schema(self, wanted: int | str) -> Schema:
+        """By id, or by GUID, with all that it refers to. `UndecodableError` where the registry has none of it,
+        `UnreachableError` where it can't be asked."""
+        try:
+            found = (
+                self._client.get_schema(wanted)
+                if isinstance(wanted, int)
+                else self._client.get_schema_by_guid(wanted)
+            )
+            references = self._references(found, {})
+        except SchemaRegistryError as error:
+            raise self._refused(error, wanted) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise UnreachableError(
+                f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
+                "is the URL right, and does schema_registry.ca_bundle name who signed its certificate?",
+            ) from error
+        except (ValueError, TypeError, KeyError, AttributeError) as error:  # of an answer that is none
+            raise self._strange() from error
+        kind = found.schema_type or "AVRO"
+        if kind not in ("AVRO", "PROTOBUF", "JSON") or not found.schema_str:
+            raise UndecodableError(f"schema {wanted} is of type {kind}, which is not known here")
+        return Schema(cast(Kind, kind), found.schema_str, tuple(references.items()), f"schema {wanted}")
+
+    def _references(self, schema: Registered, known: dict[str, str]) -> dict[str, str]:
+        """Texts by the names that they are referred to, deepest first."""
+        for reference in schema.references or ():
+            if reference.name in known or not (reference.name and reference.subject and reference.version):
+                continue
+            found = self._client.get_version(reference.subject, reference.version, deleted=True).schema
+            known[reference.name] = ""  # a circle ends here
+            self._references(found, known)
+            del known[reference.name]
+            known[reference.name] = found.schema_str or ""
+        return known
+
+    def _refused(self, error: SchemaRegistryError, wanted: int | str) -> Exception:
+        if error.error_code in _NO_SCHEMA:
+            return UndecodableError(f"the registry has no schema {wanted}")
+        if error.http_status_code in _DENIED:
+            return UnreachableError(
+                f"the schema registry {self.url} denies access: HTTP status {error.http_status_code}",
+                "set schema_registry.user and schema_registry.password, or schema_registry.token",
+            )
+        if error.http_status_code >= 500:
+            return UnreachableError(
+                f"the schema registry {self.url} fails: {error.error_message} (HTTP status {error.http_status_code})",
+                "try again later, or decode by schema files",
+            )
+        return self._strange()
+
+    def _strange(self) -> UnreachableError:
+        return UnreachableError(
+            f"what answers at {self.url} is no schema registry", "check schema_registry.url, its path too"
+        )
+
+
+def _properties(options: RegistryOptions) -> dict[str, object]:
+    """As the client calls them."""
+    files = {
+        "ssl.ca.location": options.ca_bundle,
+        "ssl.certificate.location": options.client_certificate,
+        "ssl.key.location": options.client_key,
+        "ssl.key.password": options.client_key_password,
+    }
+    found: dict[str, object] = {name: value for name, value in files.items() if value}
+    found |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
+    if options.user:
+        found["basic.auth.user.info"] = f"{options.user}:{options.password}"
+    if options.token:
+        found |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
+        # which cluster behind a shared address it is: Confluent Cloud's, and to the client a must
+        found["bearer.auth.logical.cluster"] = ""
+    return found

@@ -1,0 +1,1 @@
+"""Keys and values by their schemas: bytes to what JSON can say, with the field's own libraries (extra `schemas`)."""

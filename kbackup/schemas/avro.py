@@ -1,0 +1,68 @@
+"""Avro, by fastavro."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fastavro
+from fastavro.repository import SchemaRepositoryError
+from fastavro.repository.base import AbstractSchemaRepository
+from fastavro.schema import load_schema
+
+from kbackup.errors import UndecodableError
+from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.schemas.values import plain
+
+_WHOLE = ""
+
+
+class _Texts(AbstractSchemaRepository):
+    """The schemas that others name, by those names."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def load(self, name: str) -> Any:
+        if name not in self._texts:
+            raise SchemaRepositoryError(name)
+        return _loaded(self._texts[name])
+
+
+class AvroCodec:
+    """Unions are their value alone, enums their names; logical types as `plain` has them."""
+
+    kind: Kind = "AVRO"
+
+    def __init__(self, schema: Schema) -> None:
+        try:
+            self._schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
+        except Exception as error:
+            # a schema is somebody's text: fastavro raises what it comes upon
+            raise UndecodableError(f"{schema.name} is no Avro schema: {_line(error)}") from error
+        # serializers of registries write a value of this type as it is, without its length
+        self._bytes = self._schema == "bytes" or self._schema == {"type": "bytes"}
+
+    def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
+        if self._bytes:
+            return plain(data)
+        stream = io.BytesIO(data)
+        try:
+            value = plain(fastavro.schemaless_reader(stream, self._schema, None))
+        except Exception as error:
+            # as above, of data: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
+            raise misfit("AVRO", error) from error
+        if left := len(data) - stream.tell():
+            raise UndecodableError(f"not AVRO by its schema: {left} of {len(data)} bytes are left over")
+        return value
+
+
+def _loaded(text: str) -> Any:
+    """JSON, or the bare name of a type."""
+    return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -1,0 +1,63 @@
+"""What schemas are here, and what they make of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+from kbackup.errors import UndecodableError, UsageError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+Kind = Literal["AVRO", "PROTOBUF", "JSON"]
+Headers = Sequence[tuple[bytes, bytes | None]]
+
+EXTRA = "pip install 'kbackup[schemas]'"
+
+
+class Schema(NamedTuple):
+    """`references` are (name, text) of all that `text` stands on, each after what it needs itself; `name` is for
+    messages."""
+
+    kind: Kind
+    text: str
+    references: tuple[tuple[str, str], ...] = ()
+    name: str = "the schema"
+
+
+class Codec(Protocol):
+    @property
+    def kind(self) -> Kind: ...
+
+    def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
+        """All of `data`, without a registry's frame. `indexes` say which message of a Protobuf file it is: the n-th of
+        the file, the n-th within that one and so on. `UndecodableError` where it does not fit."""
+        ...
+
+
+def codec_of(schema: Schema) -> Codec:
+    """`UndecodableError` for a schema that is none; `UsageError` where its library is not installed."""
+    try:
+        if schema.kind == "AVRO":
+            from kbackup.schemas.avro import AvroCodec
+
+            return AvroCodec(schema)
+        if schema.kind == "PROTOBUF":
+            from kbackup.schemas.protobuf import protobuf_codec
+
+            return protobuf_codec(schema)
+        from kbackup.schemas.json_schema import JsonCodec
+
+        return JsonCodec(schema)
+    except ImportError as error:
+        raise missing(error) from error
+
+
+def missing(error: ImportError) -> UsageError:
+    """What to say of a library that is not installed."""
+    return UsageError(f"decoding by schemas needs a library that is not installed: {error}", EXTRA)
+
+
+def misfit(kind: Kind, error: Exception) -> UndecodableError:
+    """Of bytes that a library refuses, in one line."""
+    said = str(error).strip().partition("\n")[0]
+    return UndecodableError(f"not {kind} by its schema: {said or type(error).__name__}")

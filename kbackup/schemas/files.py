@@ -1,0 +1,68 @@
+"""Schemas in files of the user's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import Codec, Schema, codec_of, missing
+
+_KINDS = (
+    ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
+)
+
+
+def file_codec(path: Path, message: str | None = None) -> Codec:
+    """By the file's ending; `message` is for Protobuf. `UsageError` for what can't be used.
+
+    An Avro type that the file does not define is looked for beside it, in `<its full name>.avsc`; an import of a .proto
+    in its folder, and among Google's own.
+    """
+    kind = path.suffix.lower()
+    if message is not None and kind not in (".proto", ".desc", ".pb"):
+        raise UsageError(f"{path} has no message {message}", "messages are named in Protobuf's files alone")
+    try:
+        if kind == ".proto":
+            return _proto(path, message)
+        if kind in (".desc", ".pb"):
+            return _described(path, message)
+        if kind == ".avsc":
+            return codec_of(Schema("AVRO", path.read_text(encoding="utf-8"), _beside(path), str(path)))
+        if kind == ".json":
+            return codec_of(Schema("JSON", path.read_text(encoding="utf-8"), (), str(path)))
+    except ImportError as error:
+        raise missing(error) from error
+    except UnicodeDecodeError:
+        raise UsageError(f"schema {path} is not UTF-8", f"a schema is a file {_KINDS}") from None
+    except OSError as error:
+        raise UsageError(
+            f"schema {path}: {(error.strerror or str(error)).lower()}", "name a readable file"
+        ) from error
+    except UndecodableError as error:
+        raise UsageError(error.message, f"a schema is a file {_KINDS}") from error
+    raise UsageError(f"{path} is no schema by its name", f"a schema is a file {_KINDS}")
+
+
+def _beside(path: Path) -> tuple[tuple[str, str], ...]:
+    others = [other for other in sorted(path.parent.glob("*.avsc")) if other != path]
+    return tuple((other.stem, other.read_text(encoding="utf-8", errors="replace")) for other in others)
+
+
+def _proto(path: Path, message: str | None) -> Codec:
+    from kbackup.schemas.protobuf import ProtobufCodec, compiled
+
+    path.read_bytes()  # says it in words of its own where it can't be read
+    return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
+
+
+def _described(path: Path, message: str | None) -> Codec:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+    from google.protobuf.message import DecodeError
+
+    from kbackup.schemas.protobuf import ProtobufCodec
+
+    try:
+        files = FileDescriptorSet.FromString(path.read_bytes())
+        return ProtobufCodec(files, files.file[-1].name, message)  # protoc writes imports first
+    except (DecodeError, IndexError, TypeError, KeyError) as error:
+        raise UndecodableError(f"{path} is no set of file descriptors that is whole: {error}") from error

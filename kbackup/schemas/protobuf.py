@@ -1,0 +1,169 @@
+"""Protocol Buffers, by Google's library; .proto text is compiled by protoc (of grpcio-tools)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from google.protobuf import json_format, message_factory
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import Json, Kind, Schema, misfit
+
+_WELL_KNOWN = (
+    *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp"),
+    *("type", "wrappers"),
+)
+_MAIN = "schema.proto"
+_SECONDS = 60
+
+
+class ProtobufCodec:
+    """Fields by the names that they have in the file, as Protobuf's own mapping to JSON has them, defaults included;
+    64-bit integers are numbers as far as JSON's readers take them exactly, text beyond."""
+
+    kind: Kind = "PROTOBUF"
+
+    def __init__(self, files: FileDescriptorSet, main: str, message: str | None = None) -> None:
+        """Messages are those of the file `main`: `message` by its name, with or without the package; by default what
+        the data says, or the first."""
+        self._pool = _pool(files)
+        self._file = self._pool.FindFileByName(main)
+        self._message = _named(self._file.message_types_by_name, message, main) if message else None
+
+    def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
+        kind = self._message or self._indexed((0,) if indexes is None else indexes)
+        found = message_factory.GetMessageClass(kind)()
+        try:
+            found.ParseFromString(data)
+            value: Json = json_format.MessageToDict(
+                found,
+                always_print_fields_with_no_presence=True,
+                preserving_proto_field_name=True,
+                descriptor_pool=self._pool,
+                unquote_int64_if_possible=True,
+            )
+        except (DecodeError, json_format.Error, ValueError, TypeError, RecursionError) as error:
+            raise misfit("PROTOBUF", error) from error
+        return value
+
+    def _indexed(self, indexes: Sequence[int]) -> Descriptor:
+        among = list(self._file.message_types_by_name.values())
+        for n, index in enumerate(indexes):
+            if not 0 <= index < len(among):
+                raise UndecodableError(f"its schema has no message {'.'.join(map(str, indexes[: n + 1]))}")
+            kind = among[index]
+            among = list(kind.nested_types)
+        return kind
+
+
+def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
+    """Of .proto text, or of what some clients register: a serialized FileDescriptorProto in base64."""
+    texts = {**dict(schema.references), _MAIN: schema.text}
+    described = {name: _described(name, text) for name, text in texts.items()}
+    if all(described.values()):
+        files = FileDescriptorSet(file=[file for file in described.values() if file is not None])
+        return _codec(files, _MAIN, message, schema.name)
+    with tempfile.TemporaryDirectory(prefix="kbackup-") as folder:
+        for name, text in texts.items():
+            path = Path(folder, name)
+            if not path.resolve().is_relative_to(Path(folder).resolve()):
+                raise UndecodableError(f"{schema.name} refers to {name!r}, which is no place for a file")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return _codec(compiled(Path(folder), _MAIN, schema.name), _MAIN, message, schema.name)
+
+
+def _codec(files: FileDescriptorSet, main: str, message: str | None, name: str) -> ProtobufCodec:
+    try:
+        return ProtobufCodec(files, main, message)
+    except (TypeError, KeyError) as error:  # what a pool makes of files that don't go together
+        raise UndecodableError(f"{name} is no Protobuf schema: {error}") from error
+
+
+def compiled(folder: Path, file: str, name: str) -> FileDescriptorSet:
+    """`file` in `folder` and all that it imports, from there or of Google's own. `UndecodableError` with protoc's
+    words."""
+    folder = folder.resolve()
+    import_module("grpc_tools")  # where it is missing, that is to be told, not what a process without it says
+    with tempfile.TemporaryDirectory(prefix="kbackup-") as made:
+        out = Path(made, "set")
+        done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
+            [
+                *(sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
+                *("--include_imports", f"--descriptor_set_out={out}", str(folder / file)),
+            ],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            said = done.stderr.strip().partition("\n")[0]
+            raise UndecodableError(f"{name} can't be compiled: {said}")
+        return FileDescriptorSet.FromString(out.read_bytes())
+
+
+def _googleapis() -> list[str]:
+    """google/type/money.proto and their like, which users of registries take for given; none where they aren't."""
+    try:
+        found = import_module("google.type")
+    except ImportError:
+        return []
+    return [f"-I{Path(place).parents[1]}" for place in found.__path__]
+
+
+def _described(name: str, text: str) -> FileDescriptorProto | None:
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, DecodeError, ValueError):
+        return None
+    file.name = name
+    return file
+
+
+def _pool(files: FileDescriptorSet) -> DescriptorPool:
+    """Of `files` and what they import, each behind what it imports itself; Protobuf's own are there where `files` have
+    none of them."""
+    known = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _WELL_KNOWN]
+    there = {file.name: FileDescriptorProto.FromString(file.serialized_pb) for file in known}
+    there |= {file.name: file for file in files.file}
+    pool = DescriptorPool()
+    added: set[str] = set()
+
+    def add(name: str) -> None:
+        if name not in added:
+            added.add(name)
+            for other in there[name].dependency:
+                add(other)
+            pool.Add(there[name])
+
+    for file in files.file:
+        add(file.name)
+    return pool
+
+
+def _named(messages: Mapping[str, Descriptor], wanted: str, main: str) -> Descriptor:
+    """By `Outer.Inner`, with the package in front or without it."""
+    known = {kind.full_name: kind for top in messages.values() for kind in _with_nested(top)}
+    for full, kind in known.items():
+        if wanted in (full, full.removeprefix(f"{kind.file.package}.")):
+            return kind
+    raise UsageError(f"there is no message {wanted} in {main}", f"there are {', '.join(known) or 'none'}")
+
+
+def _with_nested(kind: Descriptor) -> Iterator[Descriptor]:
+    yield kind
+    for inner in kind.nested_types:
+        yield from _with_nested(inner)

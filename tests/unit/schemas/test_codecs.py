@@ -1,0 +1,242 @@
+"""Bytes of the libraries' own writers come out as JSON; what does not fit is told, whatever it is."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import UndecodableError, UsageError
+from kbackup.schemas.base import Schema, codec_of
+from kbackup.schemas.files import file_codec
+from kbackup.schemas.protobuf import protobuf_codec
+
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "exactly", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-millis"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "clock", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "trace", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "blob", "type": ["null", "bytes"]},
+        {"name": "weights", "type": {"type": "map", "values": "double"}},
+    ],
+}
+AN_ORDER = {
+    "id": 2**62 + 1,
+    "price": Decimal("-1234567.80"),
+    "at": datetime(2026, 1, 31, 12, 0, tzinfo=UTC),
+    "exactly": datetime(2026, 1, 31, 12, 0, 0, 123_456, tzinfo=UTC),
+    "local": datetime(2026, 1, 31, 12, 0, 0, 5000),
+    "day": date(2026, 1, 31),
+    "clock": time(23, 59, 59, 7000),
+    "trace": UUID("12345678-1234-5678-1234-567812345678"),
+    "state": "PAID",
+    "blob": b"\x00\xff",
+    "weights": {"a": float("nan"), "b": float("-inf"), "c": 0.1},
+}
+IN_JSON = {
+    "id": 2**62 + 1,
+    "price": "-1234567.80",
+    "at": "2026-01-31T12:00:00.000Z",
+    "exactly": "2026-01-31T12:00:00.123456Z",
+    "local": "2026-01-31T12:00:00.005",
+    "day": "2026-01-31",
+    "clock": "23:59:59.007",
+    "trace": "12345678-1234-5678-1234-567812345678",
+    "state": "PAID",
+    "blob": "AP8=",
+    "weights": {"a": "NaN", "b": "-Infinity", "c": 0.1},
+}
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "money.proto";
+message Cart { string owner = 1; message Line { string what = 1; } }
+message Order {
+  int64 id = 1; google.protobuf.Timestamp placed_at = 2; Money price = 3; bytes blob = 4;
+  repeated uint64 parts = 5; State state = 6; optional string note = 7;
+  enum State { NEW = 0; PAID = 1; }
+}
+"""
+MONEY = 'syntax = "proto3"; package shop; message Money { string currency = 1; double amount = 2; }'
+
+
+def avro(schema: Any, value: object) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def test_avro_with_its_logical_types() -> None:
+    data = avro(ORDER, AN_ORDER)
+    codec = codec_of(Schema("AVRO", json.dumps(ORDER)))
+    assert codec.decode(data) == IN_JSON
+    for cut in (data[:-1], data + b"\0", b""):
+        with pytest.raises(UndecodableError, match="not AVRO by its schema"):
+            codec.decode(cut)
+
+
+@given(st.binary(max_size=60))
+def test_avro_of_any_bytes(data: bytes) -> None:
+    """It is decoded or told; nothing else comes out of it, and what is decoded is JSON."""
+    codec = codec_of(Schema("AVRO", json.dumps(ORDER)))
+    with suppress(UndecodableError):
+        json.dumps(codec.decode(data), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "shown"),
+    [
+        ('"string"', "é", "é"),
+        ("long", -5, -5),
+        ('["null", "shop.Money"]', {"amount": 3}, {"amount": 3}),
+        ('{"type": "array", "items": "shop.Money"}', [{"amount": 3}], [{"amount": 3}]),
+    ],
+)
+def test_avro_references(schema: str, value: object, shown: object) -> None:
+    money = {"type": "record", "name": "shop.Money", "fields": [{"name": "amount", "type": "int"}]}
+    whole = schema.replace('"shop.Money"', json.dumps(money))
+    data = avro(json.loads(whole) if whole[0] in '"{[' else whole, value)
+    assert codec_of(Schema("AVRO", schema, (("shop.Money", json.dumps(money)),))).decode(data) == shown
+
+
+def test_avro_bytes_are_as_they_are() -> None:
+    """Serializers of registries write no length in front of them."""
+    assert codec_of(Schema("AVRO", '"bytes"')).decode(b"\xff\0") == "/wA="
+
+
+def test_protobuf_by_text_and_by_descriptor() -> None:
+    codec = protobuf_codec(Schema("PROTOBUF", PROTO, (("money.proto", MONEY),)))
+    order = (b"\x08\x2a\x12\x06\x08\x80\xbe\xf7\xcb\x06\x1a\x0e\x0a\x03EUR\x11" + struct.pack("<d", 1.5))[:-1]
+    with pytest.raises(UndecodableError, match="not PROTOBUF by its schema"):
+        codec.decode(order, (1,))
+    order = b"\x08\x2a\x12\x06\x08\x80\xbe\xf7\xcb\x06\x1a\x0e\x0a\x03EUR\x11" + struct.pack("<d", 1.5)
+    found = codec.decode(order + b"\x22\x02\x00\xff\x2a\x02\x01\x02\x30\x01", (1,))
+    assert found == {
+        "id": 42,
+        "placed_at": "2026-01-31T10:52:48Z",
+        "price": {"currency": "EUR", "amount": 1.5},
+        "blob": "AP8=",
+        "parts": [1, 2],
+        "state": "PAID",
+    }
+    assert codec.decode(b"", (1,)) == {"id": 0, "blob": "", "parts": [], "state": "NEW"}
+    assert codec.decode(b"\x0a\x02me") == {"owner": "me"}
+    assert codec.decode(b"\x0a\x02it", (0, 0)) == {"what": "it"}
+    with pytest.raises(UndecodableError, match=r"its schema has no message 0\.1"):
+        codec.decode(b"", (0, 1))
+
+
+@given(st.binary(max_size=40))
+def test_protobuf_of_any_bytes(data: bytes) -> None:
+    with suppress(UndecodableError):
+        json.dumps(PARSED.decode(data, (1,)), allow_nan=False)
+
+
+PARSED = protobuf_codec(Schema("PROTOBUF", PROTO, (("money.proto", MONEY),)))
+
+
+def test_json_by_its_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "price": {"$ref": "money.json"}},
+        "required": ["id"],
+    }
+    codec = codec_of(Schema("JSON", json.dumps(schema), (("money.json", '{"type": "number"}'),)))
+    assert codec.decode(b'{"id": 9007199254740993, "price": 1.5}') == {"id": 2**53 + 1, "price": 1.5}
+    for data, why in (
+        (b'{"id": "x"}', r"\$\.id: 'x' is not of type 'integer'"),
+        (b"{", "not JSON by its schema"),
+        (b"\xff", "not JSON by its schema"),
+        (b"[" * 100_000, "not JSON by its schema"),
+    ):
+        with pytest.raises(UndecodableError, match=why):
+            codec.decode(data)
+
+
+def test_a_schema_fetches_nothing() -> None:
+    codec = codec_of(Schema("JSON", '{"$ref": "http://127.0.0.1:9/other.json"}'))
+    with pytest.raises(UndecodableError, match="not JSON by its schema"):
+        codec.decode(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (Schema("AVRO", "{"), "no Avro schema"),
+        (Schema("AVRO", '{"type": "record"}'), "no Avro schema"),
+        (Schema("AVRO", '["null", "shop.Money"]'), "no Avro schema: .*shop.Money"),
+        (Schema("JSON", '{"type": 5}'), "no JSON Schema"),
+        (Schema("JSON", "nothing"), "no JSON Schema"),
+        (Schema("PROTOBUF", "message"), "can't be compiled"),
+        (Schema("PROTOBUF", PROTO), r"can't be compiled: .*money\.proto"),
+        (Schema("PROTOBUF", PROTO, (("../money.proto", MONEY),)), "no place for a file"),
+        (Schema("PROTOBUF", "CgVhYmM="), "no Protobuf schema|can't be compiled"),
+    ],
+)
+def test_schemas_that_are_none(schema: Schema, why: str) -> None:
+    with pytest.raises(UndecodableError, match=why):
+        codec_of(schema)
+
+
+def test_schemas_in_files(tmp_path: Path) -> None:
+    (tmp_path / "order.avsc").write_text('{"type": "array", "items": "shop.Money"}')
+    (tmp_path / "shop.Money.avsc").write_text(
+        '{"type": "record", "name": "shop.Money", "fields": [{"name": "amount", "type": "int"}]}'
+    )
+    assert file_codec(tmp_path / "order.avsc").decode(b"\x02\x06\x00") == [{"amount": 3}]
+    (tmp_path / "shop.proto").write_text(PROTO)
+    (tmp_path / "money.proto").write_text(MONEY)
+    for name in ("Order", "shop.Order"):
+        assert file_codec(tmp_path / "shop.proto", name).decode(b"\x08\x05") == {
+            "id": 5,
+            "blob": "",
+            "parts": [],
+            "state": "NEW",
+        }
+    assert file_codec(tmp_path / "shop.proto", "Cart.Line").decode(b"\x0a\x02it") == {"what": "it"}
+    with pytest.raises(UsageError, match=r"no message Other in shop\.proto; there are shop\.Cart"):
+        file_codec(tmp_path / "shop.proto", "Other")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message", "said"),
+    [
+        ("a.txt", b"", None, "no schema by its name"),
+        ("a.avsc", b"\xff", None, "is not UTF-8"),
+        ("a.avsc", b"{", None, "no Avro schema"),
+        ("a.avsc", b'"string"', "M", "messages are named in Protobuf's files alone"),
+        ("a.proto", b"message", None, "can't be compiled"),
+        ("a.pb", b"\xff", None, "no set of file descriptors"),
+        ("a.desc", b"", None, "no set of file descriptors"),
+        ("gone.avsc", None, None, "no such file"),
+        ("gone.proto", None, None, "no such file"),
+    ],
+)
+def test_files_that_can_not_be_used(
+    tmp_path: Path, name: str, text: bytes | None, message: str | None, said: str
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_bytes(text)
+    with pytest.raises(UsageError, match=said):
+        file_codec(tmp_path / name, message)

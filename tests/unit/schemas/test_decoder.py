@@ -1,0 +1,133 @@
+"""Which schema a record names, and what is made of its key and value by it."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka.schema_registry.common.serde import SchemaId
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.errors import UndecodableError
+from kbackup.schemas.base import Json, Schema, codec_of
+from kbackup.schemas.decoder import ByFile, ByRegistry, Decoded, Undecoded
+from kbackup.schemas.frame import HEADERS, Frame, frame_of, in_front, message_indexes
+
+GUID = "12345678-1234-5678-1234-567812345678"
+PROTO = (
+    'syntax = "proto3"; message A { string a = 1; message B { string b = 1; } } message C { string c = 1; }'
+)
+
+
+@dataclass
+class Known:
+    """A registry of these schemas; what it was asked for."""
+
+    schemas: dict[int | str, Schema]
+    asked: list[int | str] = field(default_factory=list)
+
+    def schema(self, wanted: int | str) -> Schema:
+        self.asked.append(wanted)
+        if wanted not in self.schemas:
+            raise UndecodableError(f"the registry has no schema {wanted}")
+        return self.schemas[wanted]
+
+
+def registry() -> Known:
+    return Known(
+        {
+            1: Schema("AVRO", '"string"'),
+            2: Schema("PROTOBUF", PROTO),
+            3: Schema("JSON", '{"type": "object"}'),
+            4: Schema("AVRO", "{"),
+            GUID: Schema("PROTOBUF", PROTO),
+        }
+    )
+
+
+@given(
+    st.integers(1, 2**31 - 1),
+    st.none() | st.just([0]) | st.lists(st.integers(0, 2**28), min_size=1, max_size=5),
+    st.binary(max_size=9),
+)
+def test_frames_are_those_of_the_serializers(number: int, indexes: list[int] | None, rest: bytes) -> None:
+    head = SchemaId("PROTOBUF", number, None, indexes).id_to_bytes()
+    frame = in_front(head + rest)
+    assert frame is not None
+    assert frame.schema == number
+    if indexes is None:
+        assert frame.rest == rest
+    else:
+        assert message_indexes(frame.rest) == (tuple(indexes), rest)
+
+
+@given(st.binary(max_size=20))
+def test_any_bytes_behind_a_frame(data: bytes) -> None:
+    """What is read of them is what the serializers' own library reads."""
+    with suppress(UndecodableError):
+        found = message_indexes(data)
+        stream = io.BytesIO(data)
+        assert found == (tuple(SchemaId._read_index_array(stream)), stream.read())
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0\0\0\0", b"\0\0\0\0\0\0\0\x01", b"\0\xff\xff\xff\xff", b"key-1", b"\x01abcdef"]
+)
+def test_what_is_no_frame(data: bytes) -> None:
+    assert in_front(data) is None
+
+
+def test_headers_name_schemas() -> None:
+    header = HEADERS["value"]
+    guid = SchemaId("AVRO", guid=GUID).guid_to_bytes()
+    assert frame_of(b"data", [(b"other", b"x"), (header, guid)], header) == Frame(GUID, b"", apart=True)
+    assert frame_of(b"data", [(header, b"\0\0\0\0\x07")], header) == Frame(7, b"", apart=True)
+    assert frame_of(b"data", [(HEADERS["key"], guid), (header, None)], header) is None
+    with pytest.raises(UndecodableError, match="header __value_schema_id names no schema"):
+        frame_of(b"\0\0\0\0\x07", [(header, b"?")], header)
+
+
+def framed(number: int, rest: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + rest
+
+
+def test_by_registry() -> None:
+    known = registry()
+    decode = ByRegistry(known, HEADERS["value"])
+    assert decode(framed(1, b"\x04hi"), ()) == Decoded("hi", {"type": "AVRO", "id": 1})
+    assert decode(framed(2, b"\0\x0a\x02hi"), ()) == Decoded({"a": "hi"}, {"type": "PROTOBUF", "id": 2})
+    assert decode(framed(2, b"\x04\0\0\x0a\x02hi"), ()) == Decoded({"b": "hi"}, {"type": "PROTOBUF", "id": 2})
+    assert decode(framed(3, b"{}"), ()) == Decoded({}, {"type": "JSON", "id": 3})
+    head = SchemaId("PROTOBUF", guid=GUID, message_indexes=[1]).guid_to_bytes()
+    apart = decode(b"\x0a\x02hi", [(HEADERS["value"], head)])
+    assert apart == Decoded({"c": "hi"}, {"type": "PROTOBUF", "id": GUID})
+    assert decode(b"plain", ()) is None
+
+
+def test_what_does_not_fit_is_told_and_asked_for_once() -> None:
+    known = registry()
+    decode = ByRegistry(known, HEADERS["value"])
+    for _ in range(3):
+        assert decode(framed(9, b"\x04hi"), ()) == Undecoded("the registry has no schema 9")
+        found = decode(framed(4, b""), ())
+        assert isinstance(found, Undecoded)
+        assert "no Avro schema" in found.why
+        assert isinstance(decode(framed(1, b"\x04h"), ()), Undecoded)
+        assert isinstance(decode(framed(2, b""), ()), Undecoded)
+    assert known.asked == [9, 4, 1, 2]
+
+
+@pytest.mark.parametrize("head", [b"", b"\0\0\0\0\x07"])
+def test_by_a_file_with_and_without_a_frame(head: bytes) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
+    decode = ByFile(codec_of(Schema("AVRO", json.dumps(record))))
+    assert decode(head + b"\x04hi", ()) == Decoded({"a": "hi"}, {"type": "AVRO"})
+    decode = ByFile(codec_of(Schema("PROTOBUF", PROTO)))
+    index = b"\x02\x02" if head else b""
+    due: Json = {"c": "hi"} if head else {"a": "hi"}
+    assert decode(head + index + b"\x0a\x02hi", ()) == Decoded(due, {"type": "PROTOBUF"})
+    assert isinstance(decode(head + b"\x0a\xff", ()), Undecoded)
