@@ -34,9 +34,10 @@ FULL = 500_000
 def fold(archive: Archive, manifest: Manifest, check: Callable[[], None], every: int = EVERY) -> None:
     """Write a checkpoint at `manifest`, the newest restore point, if there are `every` since the last; `check` is
     called before each write. What a crash left undone is made by the next run."""
+    closed = archive.closed  # finds out whether the checkpoint counts
     covered = archive.covered
     since = covered.seq if covered is not None else 0
-    new = [point for point in archive.closed if since < point.seq <= manifest.seq]
+    new = [point for point in closed if since < point.seq <= manifest.seq]
     open_runs = [
         run
         for run in archive.runs

@@ -156,6 +156,11 @@ def drill_key(drill_id: str, name: str) -> str:
     return f"{DRILLS}{drill_id}/{name}"
 
 
+def damaged_key(seq: int, key: str) -> str:
+    """Where a repair sets aside what it left out of restore point `seq`."""
+    return f"{DAMAGED}{seq:010d}/{key}"
+
+
 def progress_group(restore_id: str) -> str:
     """The consumer group on the target in which a restore keeps its progress."""
     return f"kbackup-restore-{restore_id}"

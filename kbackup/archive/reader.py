@@ -133,7 +133,7 @@ class Archive:
         past = {point.seq: point for point in self.covered.points} if self.covered is not None else {}
         numbers = [run.seq for run in self.runs if layout.MANIFEST in run.files]
         found: dict[int, Point | CorruptError] = {
-            run.seq: _missing(run.seq, "though it was committed", ANOTHER_COPY)
+            run.seq: _missing(run.seq, "though it was committed", _REPAIR)
             for run in self.runs
             if layout.REFRESHED in run.files and layout.MANIFEST not in run.files
         }
@@ -367,6 +367,12 @@ class Archive:
         with ThreadPoolExecutor(_THREADS) as pool:
             tables = list(pool.map(lambda p: with_seq(self.table(p), p.seq), committed))
         return pa.concat_tables([FOLDED.empty_table(), *tables])
+
+    def reopen(self) -> None:
+        """Look again at what is there and what is gone, as whoever opens it now."""
+        for name in ("expired", "covered"):
+            self.__dict__.pop(name, None)
+        self.forget()
 
     def forget(self) -> None:
         """Look again at what is there (after a commit, or after taking the lease); a checkpoint stays true, and what it

@@ -98,13 +98,21 @@ def adopt(store: Store, target: Target, key: str) -> Segment:
 
     `CorruptError` where the object or its index is not a whole segment.
     """
+    segment, index = read_whole(store, target, key, _index_if_there(store, key))
+    _publish_index(store, layout.index_key_of(key), index)
+    return segment
+
+
+def read_whole(store: Store, target: Target, key: str, by: SegmentIndex | None) -> tuple[Segment, bytes]:
+    """The descriptor of a records object, and the bytes of its index: read back whole, by an index that may be its own,
+    or without one. `CorruptError` where it is no whole segment, or not the one of that index."""
     info = store.stat(key)
     stored = _Stored(store, key, info.size)
     parts: list[SegmentIndex] = []
     low: int | None = None
     high: int | None = None
     largest, size = 0, 1
-    for block in stored.blocks(_index_if_there(store, key)):
+    for block in stored.blocks(by):
         parts.append(SegmentIndex(block.offsets, block.positions + size, block.lengths))
         size += block.nbytes
         low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
@@ -112,7 +120,7 @@ def adopt(store: Store, target: Target, key: str) -> Segment:
     if not parts:
         raise CorruptError(f"file {key} has no record", "it is no segment of this tool")
     index = encode_index(_joined(parts))
-    return Segment(
+    segment = Segment(
         topic=target.topic,
         incarnation=target.incarnation,
         partition=target.partition,
@@ -125,9 +133,10 @@ def adopt(store: Store, target: Target, key: str) -> Segment:
         max_timestamp=high,
         largest=largest,
         crc=f"{stored.crc:016x}",
-        index_crc=_publish_index(store, layout.index_key_of(key), index),
+        index_crc=crc_of(index),
         key=key,
     )
+    return segment, index
 
 
 def _index_if_there(store: Store, records: str) -> SegmentIndex | None:
@@ -147,13 +156,12 @@ def _joined(parts: list[SegmentIndex]) -> SegmentIndex:
     )
 
 
-def _publish_index(store: Store, key: str, index: bytes) -> str:
+def _publish_index(store: Store, key: str, index: bytes) -> None:
     try:
         store.put_new(key, index)
     except AlreadyExistsError as error:
         if store.get(key) != index:
             raise CorruptError(f"file {key} disagrees with its records", _HINT) from error
-    return crc_of(index)
 
 
 def _existing(store: Store, key: str) -> bytes:

@@ -42,6 +42,7 @@ COMMANDS = {
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
     "copy": ("copy", "Copy an archive to another store, or what is new in it."),
+    "repair": ("repair", "Make an archive whole again that has lost files."),
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead one."),
     "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),

@@ -1,0 +1,155 @@
+"""What is left of an archive's catalogue: restore points that need nothing that is lost, and what else can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from kbackup.archive import layout
+from kbackup.archive.checkpoints import folded, read_head, read_points
+from kbackup.archive.encryption import check_encryption
+from kbackup.archive.models import ArchiveInfo, Groups, Intent, Manifest, Metadata, Point, load
+from kbackup.archive.segments import SCHEMA, Segment, decode_segments, from_batches
+from kbackup.archive.verify.findings import Finding, Findings
+from kbackup.archive.verify.points import Points, Sizes, numbers
+from kbackup.archive.verify.points import read_points as read_restore_points
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.store.base import Store
+from kbackup.store.crypt.raw import stored
+
+
+@dataclass
+class Left:
+    """`kept` are the restore points from the first on that need nothing that is lost; `manifests` every one that can be
+    read, `captures` what runs saw of the cluster, both in order. `rows` are descriptors of segments by key, from tables
+    that a manifest or a checkpoint vouches for; `loose` those from other tables. `lost` are the numbers of restore
+    points, known to have been, that are not kept; `past` what checkpoints have of any of them."""
+
+    sizes: Sizes
+    points: Points
+    findings: set[Finding]
+    archive_id: str = ""
+    has_info: bool = False
+    last: int = 0
+    kept: list[Manifest] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
+    past: dict[int, Point] = field(default_factory=dict)
+    lost: list[int] = field(default_factory=list)
+    rows: dict[str, list[Segment]] = field(default_factory=dict)
+    loose: dict[str, list[Segment]] = field(default_factory=dict)
+    groups: dict[int, Groups] = field(default_factory=dict)
+    metadata: dict[int, Metadata] = field(default_factory=dict)
+    intents: dict[int, Intent] = field(default_factory=dict)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether restore points are lost: those that are left are not all there were."""
+        return bool(self.lost) or (not self.last and any(key.startswith(layout.TOPICS) for key in self.sizes))
+
+    def lost_after(self, seq: int) -> list[int]:
+        """The numbers of restore points after `seq`, as far as they are known to have been."""
+        return sorted({m.seq for m in self.manifests if m.seq > seq} | {n for n in self.lost if n > seq})
+
+
+def look(store: Store, sizes: Sizes) -> Left:
+    """`WrongKeyError` where the archive is encrypted and the store is not, or the other way round."""
+    _check_key(store)
+    findings = Findings()
+    points = read_restore_points(store, sizes, findings)
+    left = Left(sizes, points, findings.found, points.archive_id)
+    bad = {finding.file for finding in findings.found}
+    left.has_info = layout.ARCHIVE in sizes and layout.ARCHIVE not in bad
+    runs = numbers(sizes)
+    _read_checkpoints(store, left)
+    _read_beside(store, left, runs)
+    seen: list[Point | Intent] = [*left.manifests, *left.past.values(), *left.intents.values()]
+    owners = {each.archive_id for each in seen}
+    if not left.archive_id and len(owners) == 1:
+        (left.archive_id,) = owners
+    left.last = max([0, *runs, *left.past])
+    left.kept = _kept(points, bad)
+    since = left.kept[-1].seq if left.kept else 0
+    left.lost = sorted(seq for seq in _committed(left, runs) if seq > since)
+    return left
+
+
+def _check_key(store: Store) -> None:
+    """Where archive.json is whole it says; else whether there are data keys, which an encrypting store hides."""
+    with suppress(CorruptError, NotFoundError):
+        check_encryption(store, load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE))
+        return
+    sealed = next(stored(store).list(layout.KEYS), None) is not None
+    check_encryption(
+        store, ArchiveInfo(id="", created_at="", encryption="kbackup-encryption-1" if sealed else None)
+    )
+
+
+def _kept(points: Points, bad: set[str]) -> list[Manifest]:
+    kept: list[Manifest] = []
+    for manifest in points.committed:
+        files = {layout.backup_key(manifest.seq, name) for name in manifest.files}
+        before = kept[-1].seq if kept else None
+        if manifest.parent != before or files & bad or manifest.seq not in points.added:
+            break
+        kept.append(manifest)
+    return kept
+
+
+def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
+    """Numbers that anything says were committed, without those that a repair gave up."""
+    found = {m.seq for m in left.points.committed} | {m.parent for m in left.points.committed if m.parent}
+    found |= {point.seq for point in left.past.values() if point.status == "committed"}
+    for seq, files in runs.items():
+        unread = layout.MANIFEST in files and seq not in left.points.closed
+        if unread or (layout.REFRESHED in files and seq not in left.points.closed):
+            found.add(seq)
+    gone = [range((m.parent or 0) + 1, m.seq) for m in left.points.committed if m.repaired is not None]
+    return {seq for seq in found if not any(seq in numbers for numbers in gone)}
+
+
+def _read_checkpoints(store: Store, left: Left) -> None:
+    """Every part of every checkpoint that can be read. What is damaged tells nothing."""
+    heads = [parsed for key in left.sizes if (parsed := layout.parse_checkpoint_key(key)) is not None]
+    for seq, name in heads:
+        if name != layout.CHECKPOINT:
+            continue
+        with suppress(CorruptError, NotFoundError):
+            for part in read_head(store, seq, left.archive_id).parts:
+                with suppress(CorruptError, NotFoundError):
+                    left.past |= {p.seq: p for p in read_points(store, part, left.archive_id)}
+                with suppress(CorruptError, NotFoundError):
+                    _add(left.rows, from_batches(folded(store, part, SCHEMA.names).to_batches()))
+
+
+def _read_beside(store: Store, left: Left, runs: Mapping[int, set[str]]) -> None:
+    """Files of every number: vouched for by its manifest, or loose, where only their own checksums speak for them."""
+    committed = {m.seq: m for m in left.points.committed}
+    left.manifests = list(committed.values())
+    for table in left.points.added.values():
+        _add(left.rows, table)
+    left.groups |= left.points.groups
+    for seq, files in runs.items():
+        if seq not in committed and seq in left.points.closed:
+            continue  # sealed: it never committed
+        key = {name: layout.backup_key(seq, name) for name in files}
+        with suppress(CorruptError, NotFoundError):
+            if layout.SEGMENTS in files and seq not in left.points.added:
+                table = decode_segments(store.get(key[layout.SEGMENTS]), key[layout.SEGMENTS])
+                _add(left.rows if layout.REFRESHED in files else left.loose, table)
+        with suppress(CorruptError, NotFoundError):
+            if layout.GROUPS in files and seq not in left.groups:
+                left.groups[seq] = load(Groups, store.get(key[layout.GROUPS]), key[layout.GROUPS])
+        with suppress(CorruptError, NotFoundError):
+            if layout.METADATA in files:
+                left.metadata[seq] = load(Metadata, store.get(key[layout.METADATA]), key[layout.METADATA])
+        with suppress(CorruptError, NotFoundError):
+            if layout.INTENT in files:
+                left.intents[seq] = load(Intent, store.get(key[layout.INTENT]), key[layout.INTENT])
+
+
+def _add(rows: dict[str, list[Segment]], table: Iterable[Segment]) -> None:
+    for segment in table:
+        there = rows.setdefault(segment.key, [])
+        if segment not in there:
+            there.append(segment)

@@ -1,0 +1,106 @@
+"""Reading segments back without trusting a catalogue: each records object by itself, and its index against it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kbackup.archive import layout
+from kbackup.archive.repair.left import Left
+from kbackup.archive.segment_io import read_whole
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import Target
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.index import decode_index
+from kbackup.store.base import Store
+
+_FOLDER = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([1-9][0-9]*))?/([^/]+)\Z")
+
+IndexState = Literal["whole", "missing", "damaged"]
+
+
+class ToScan(NamedTuple):
+    """A records object, and what tables say of it: nothing, or one thing, or (where runs were cut off) several."""
+
+    target: Target
+    key: str
+    size: int
+    start: int
+    rows: tuple[Segment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """`vouched`: a table has this checksum. Otherwise the records are whole by their own lengths and order alone."""
+
+    segment: Segment
+    index: IndexState
+    vouched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A records object that is no whole segment, or not the one that it was."""
+
+    target: Target
+    start: int
+    key: str
+    why: str
+
+
+def place_of(key: str) -> tuple[str, int, str] | None:
+    """(topic, incarnation, file name) of a key in a topic's folder."""
+    found = _FOLDER.match(key)
+    if found is None or found[1] in (".", "..") or found[2] == "1":
+        return None
+    return found[1], int(found[2] or 1), found[3]
+
+
+def to_scan(left: Left) -> list[ToScan]:
+    """Every records object under topics/."""
+    found: list[ToScan] = []
+    for key, size in left.sizes.items():
+        place = place_of(key)
+        name = layout.parse_segment(place[2]) if place is not None else None
+        if place is None or name is None or name.kind == "index":
+            continue
+        # the threshold plays no part in reading
+        target = Target(place[0], place[1], name.partition, 0, layout.compression_of(key))
+        rows = left.rows.get(key) or left.loose.get(key, [])
+        found.append(ToScan(target, key, size, name.start, tuple(rows)))
+    return found
+
+
+def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
+    """Reads it whole; with `mend` an index that is missing or not its own is written anew."""
+    try:
+        segment, data, state = _read(store, item)
+    except (CorruptError, NotFoundError) as error:
+        why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
+        return Damaged(item.target, item.start, item.key, why)
+    due = layout.records_key(item.target.directory, segment.partition, segment.first, item.target.compression)
+    if segment.key != due:
+        return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
+    if item.rows and segment.crc not in {row.crc for row in item.rows}:
+        return Damaged(item.target, item.start, item.key, "is not what its restore point says (checksum)")
+    if mend and state != "whole":
+        store.put(layout.index_key_of(item.key), data)
+    return Whole(segment, state, bool(item.rows))
+
+
+def _read(store: Store, item: ToScan) -> tuple[Segment, bytes, IndexState]:
+    """By its index, which is thirty times as fast as record by record; without it where they don't fit."""
+    state: IndexState = "damaged"
+    key = layout.index_key_of(item.key)
+    try:
+        there = store.get(key)
+        segment, data = read_whole(store, item.target, item.key, decode_index(there, key))
+        if data == there:
+            return segment, data, "whole"
+    except NotFoundError:
+        state = "missing"
+    except CorruptError:
+        pass  # of the index or of the records: reading without it tells
+    segment, data = read_whole(store, item.target, item.key, None)
+    return segment, data, state
