@@ -188,6 +188,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(description="Where a restore keeps its plan, offset map and report. Unset: in the archive."),
     ] = None
+    from_delta: Annotated[
+        str | None,
+        Meta(description="Restore records from the Delta tables at this place, not from an archive."),
+    ] = None
     restore_id: Annotated[
         str | None, Meta(description="Names a restore, so that it can be resumed. Unset: a new one is made.")
     ] = None
@@ -201,11 +205,32 @@ class Ui(msgspec.Struct, frozen=True, kw_only=True):
     ] = "127.0.0.1:8484"
     token: Annotated[
         str | None,
-        Meta(description="What browsers must know. Unset: nothing on loopback, elsewhere a new one each time."),
+        Meta(
+            description="What browsers must know. Unset: nothing on loopback, elsewhere a new one each time."
+        ),
     ] = None
     hosts: Annotated[
-        Names, Meta(description="Names under which browsers may come, beside localhost and this machine's own.")
+        Names,
+        Meta(description="Names under which browsers may come, beside localhost and this machine's own."),
     ] = ()
+
+
+class Export(msgspec.Struct, frozen=True, kw_only=True):
+    """`[export]`: what `export` and, after the restore point, `backup` write"""
+
+    delta: Annotated[
+        str | None,
+        Meta(description="Keep Delta tables in step with the archive: `s3://bucket/prefix` or a path."),
+    ] = None
+    parquet: Annotated[
+        str | None,
+        Meta(description="Where `export` writes Parquet files: `s3://bucket/prefix` or a path."),
+    ] = None
+    one_table: Annotated[
+        bool, Meta(description="One Delta table for all topics, in place of one for each.")
+    ] = False
+    topics: Annotated[Names, Meta(description="Topics to export: names or /regex/. Empty: all.")] = ()
+    exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
 
 
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +281,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     follow: Follow = msgspec.field(default_factory=Follow)
     restore: Restore = msgspec.field(default_factory=Restore)
     ui: Ui = msgspec.field(default_factory=Ui)
+    export: Export = msgspec.field(default_factory=Export)
     spark: Spark = msgspec.field(default_factory=Spark)
     schema_registry: SchemaRegistry = msgspec.field(default_factory=SchemaRegistry)
 
