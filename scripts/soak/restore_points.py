@@ -1,5 +1,5 @@
-"""Archives of many restore points, by kbackup's own tables, manifests and checkpoints. Segments are described, not
-written: nothing reads records here."""
+"""Archives of many restore points, by kbackup's own tables, manifests and checkpoints. Segments are described and not
+written, unless they are asked for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,24 @@ _LOSS_EVERY = 500
 _THREADS = 16
 
 
-def build(store: Store, points: int, segments: int, partitions: int = 10, every: int = EVERY) -> Archive:
+Write = Callable[[int, OffsetRange], Segment]
+"""Makes the segment that a restore point adds."""
+
+
+def describe(seq: int, wanted: OffsetRange) -> Segment:
+    (segment,) = described([wanted], 1000)
+    return segment
+
+
+def build(
+    store: Store,
+    points: int,
+    segments: int,
+    partitions: int = 10,
+    every: int = EVERY,
+    write: Write = describe,
+    topic_id: str = "id",
+) -> Archive:
     """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`; a checkpoint
     every `every`."""
     archive = open_or_create(store)
@@ -47,10 +64,10 @@ def build(store: Store, points: int, segments: int, partitions: int = 10, every:
         added: list[Segment] = []
         for n in range(segments):
             p = (seq * segments + n) % partitions
-            added += described([OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)], 1000)
+            added.append(write(seq, OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)))
             ends[p] += RECORDS
             sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
-        manifest = _commit(archive, seq, _state(seq, ends, sums), added)
+        manifest = _commit(archive, seq, _state(seq, topic_id, ends, sums), added)
         if not seq % every:
             archive.forget()
             fold(archive, manifest, _go_on, every)
@@ -82,10 +99,10 @@ def _go_on() -> None:
     """Nobody else writes here."""
 
 
-def _state(seq: int, ends: Sequence[int], sums: Sequence[tuple[int, int]]) -> TopicState:
+def _state(seq: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple[int, int]]) -> TopicState:
     return TopicState(
         name=TOPIC,
-        id="id",
+        id=topic_id,
         incarnation=1,
         captured=seq,
         state="present",
@@ -107,12 +124,12 @@ def _commit(archive: Archive, seq: int, topic: TopicState, added: Sequence[Segme
         host="here",
         started_at=_AT,
         isolation_level="read_committed",
-        topics=(IntentTopic(name=TOPIC, id="id", incarnation=1),),
+        topics=(IntentTopic(name=TOPIC, id=topic.id, incarnation=1),),
     )
     archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
     known = TopicMetadata(
         name=TOPIC,
-        id="id",
+        id=topic.id,
         partitions=len(topic.partitions),
         replication_factor=1,
         internal=False,

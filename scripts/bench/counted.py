@@ -1,0 +1,116 @@
+"""MinIO that tells what it was asked, and an archive in it that a real broker's log goes on from."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+from awscrt.checksums import crc64nvme
+from confluent_kafka import Producer
+
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.formats.record import encode
+from kbackup.kafka.admin import Cluster
+from kbackup.store.base import Buffer, Upload, view_of
+from kbackup.types import RECORDS, OffsetRange
+from scripts.bench.memory_store import MemoryStore
+from scripts.dev.kafka import Broker
+from scripts.dev.minio import Minio
+
+_COUNTED = re.compile(r'^minio_api_requests_total\{name="(\w+)".*\} (\S+)$', re.MULTILINE)
+_BYTES = re.compile(r"^minio_api_requests_traffic_(sent|received)_bytes\{.*\} (\S+)$", re.MULTILINE)
+_KINDS = {"Get": "GET", "Head": "HEAD", "List": "LIST", "Delete": "DELETE"}  # all others are paid as PUT
+
+
+class CountedMinio(Minio):
+    """`counts` has its requests so far as 'GET', 'HEAD', 'LIST', 'PUT' and 'DELETE' (a part of a multipart upload, its
+    beginning and its end are PUTs), and the bytes of bodies as 'sent' (by the server) and 'received'."""
+
+    def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
+        argv, env = super()._command(port, folder)
+        return argv, {**env, "MINIO_PROMETHEUS_AUTH_TYPE": "public"}
+
+    def counts(self) -> Counter[str]:
+        with urllib.request.urlopen(
+            f"{self.endpoint_url}/minio/metrics/v3/api/requests", timeout=30
+        ) as answer:
+            text = answer.read().decode()
+        found: Counter[str] = Counter()
+        for name, number in _COUNTED.findall(text):
+            found[_kind(name)] += int(float(number))
+        for way, number in _BYTES.findall(text):
+            found[way] += int(float(number))
+        return found
+
+
+def _kind(name: str) -> str:
+    return next((kind for start, kind in _KINDS.items() if name.startswith(start)), "PUT")
+
+
+class SegmentStore(MemoryStore):
+    """Takes streamed uploads, too."""
+
+    def upload(self, key: str) -> Upload:
+        return _Whole(self, key)
+
+
+class _Whole:
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        self._store, self._key, self._data = store, key, bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def write(self, data: Buffer) -> None:
+        self._data += view_of(data)
+
+    def commit(self) -> tuple[int, int]:
+        self._store.put_new(self._key, self._data)
+        return len(self._data), crc64nvme(bytes(self._data))
+
+    def abort(self) -> None: ...
+
+
+def write_segment(store: SegmentStore, wanted: OffsetRange) -> Segment:
+    """A whole segment of small records."""
+    rows: list[dict[str, Any]] = [
+        {
+            "offset": offset,
+            "timestamp_type": 0,
+            "timestamp": 1_700_000_000_000 + offset,
+            "key": b"customer-%d" % (offset % 97),
+            "value": b'{"order": %d}' % offset,
+            "headers": [],
+        }
+        for offset in range(wanted.start, wanted.end)
+    ]
+    block = encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))
+    with PartitionWriter(store, Target(wanted.topic, 1, wanted.partition, 1 << 30, "none")) as writer:
+        (segment,) = [*writer.append(block), *writer.finish()]
+    return segment
+
+
+def topic_id(broker: Broker, topic: str) -> str:
+    return Cluster(broker.client(), "source").topics([topic])[topic].id
+
+
+def produce(broker: Broker, topic: str, partitions: int, each: int) -> None:
+    """`each` small records into every partition."""
+    producer = Producer(broker.client(**{"linger.ms": 50, "queue.buffering.max.messages": 10_000_000}))
+    for _ in range(each):
+        for partition in range(partitions):
+            producer.produce(topic, b"{}", partition=partition)
+        producer.poll(0)
+    if producer.flush(300):
+        raise SystemExit(f"the broker did not take the records of {topic}")

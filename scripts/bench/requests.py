@@ -1,0 +1,235 @@
+"""python -m scripts.bench.requests: what each command asks of S3, by the server's own count, in archives of 10,
+1,000 and 10,000 restore points of five segments, and how long an archive takes to open.
+
+The archives are kbackup's own to the byte, with the log of a real broker behind them, on which backups go on. Every
+command is a process of its own, as a user runs it. Of an archive larger than --whole points only the newest 50 have
+all of their objects: what reads or lists all of them (`verify --quick`, `copy`) is left out there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from kbackup.archive.derived import group_files
+from kbackup.archive.models import Groups
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment
+from kbackup.store import S3Options, open_store
+from kbackup.types import OffsetRange
+from scripts.bench.counted import CountedMinio, SegmentStore, produce, topic_id, write_segment
+from scripts.dev.kafka import Broker
+from scripts.soak.restore_points import RECORDS, TOPIC, build, copy, describe, manifests_and_newest
+
+SEGMENTS, PARTITIONS = 5, 10
+WHOLE = 1_000
+_NEWEST = 50
+_BUCKET = "requests"
+_ENVIRONMENT = ("KBACKUP_", "AWS_")
+
+
+@dataclass(frozen=True)
+class Step:
+    """`what` stands in the table; `arguments` are formatted with the archive's numbers; `produce` is how many records
+    each partition gets before; `every` says that it looks at all objects; `counted` that it is in the table."""
+
+    what: str
+    arguments: str
+    produce: int = 0
+    every: bool = False
+    counted: bool = True
+
+
+STEPS = (
+    Step("`backup`, 10 new segments", "backup", produce=1),
+    Step("`backup`, nothing new", "backup"),
+    Step("`list`", "list"),
+    Step("`info`", "info"),
+    Step("`ls`", "ls"),
+    Step("`ls` of a partition", "ls events/3"),
+    Step("`cat` of one record", "cat events:3:{last}"),
+    Step("`cat --tail 10` of a partition", "cat events:3 --tail 10"),
+    Step("`find` in 5 segments", "find nobody events:3:{five}-{end}"),
+    Step("`diff` of the newest two", "diff {point} latest"),
+    Step("`groups show`", "groups show"),
+    Step("`restore --dry-run`", "restore --dry-run --map events=dry"),
+    Step("`restore` of 5 segments", "restore --range events:3:{five}-{end} --map events=back-{points}"),
+    Step("`verify --quick`", "verify --quick", every=True),
+    Step("", "copy s3://requests/copy-{points}", every=True, counted=False),
+    Step("`copy`, nothing new", "copy s3://requests/copy-{points}", every=True),
+)
+
+
+@dataclass
+class Measured:
+    points: int
+    objects: int
+    opened: list[float] = field(default_factory=list)
+    """Seconds from nothing to the newest restore point, connections made."""
+    steps: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By `Step.what`: requests by kind, 'sent' and 'received' bytes, 'seconds' of the process."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _options(arguments)
+    found = [_measure(points, options) for points in options.points]
+    document = {"format": "kbackup-bench-requests", "version": 1, "sizes": [vars(each) for each in found]}
+    print("\n".join(table(document)))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench.requests", description=__doc__)
+    add = parser.add_argument
+    add("--points", type=_numbers, default=(10, 1_000, 10_000), help="restore points (10,1000,10000)")
+    add("--repeat", type=int, default=5, help="times that the archive is opened; the median counts (5)")
+    add(
+        "--whole",
+        type=int,
+        default=WHOLE,
+        help=f"write all objects of archives up to so many points ({WHOLE})",
+    )
+    add("--json", type=Path, metavar="FILE")
+    return parser.parse_args(arguments)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
+def _measure(points: int, options: argparse.Namespace) -> Measured:
+    whole = points <= options.whole
+    with Broker() as broker, CountedMinio() as minio:
+        minio.create_bucket(_BUCKET)
+        broker.create_topic(TOPIC, PARTITIONS)
+        each = points * SEGMENTS * RECORDS // PARTITIONS
+        produce(broker, TOPIC, PARTITIONS, each)
+        objects = _fill(minio, points, whole, topic_id(broker, TOPIC))
+        _say(f"{points:,} restore points, {objects:,} objects")
+        measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
+        for step in STEPS:
+            if step.every and not whole:
+                continue
+            produce(broker, TOPIC, PARTITIONS, step.produce)
+            counted = _run(step, minio, broker, points, each)
+            if step.counted:
+                measured.steps[step.what] = counted
+    return measured
+
+
+def _fill(minio: CountedMinio, points: int, whole: bool, identity: str) -> int:
+    made = SegmentStore()
+
+    def write(seq: int, wanted: OffsetRange) -> Segment:
+        return write_segment(made, wanted) if whole or seq > points - _NEWEST else describe(seq, wanted)
+
+    archive = build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity)
+    newest = archive.restore_point("latest")
+    for key, data in group_files(
+        newest.topics, Groups(captured_at=newest.committed_at or "", groups=())
+    ).items():
+        made.put(key, data)
+    wanted = (lambda key: True) if whole else manifests_and_newest(points)
+    return copy(made, open_store(_archive(points), _s3(minio)), wanted)
+
+
+def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
+    store = open_store(_archive(points), _s3(minio))
+    for number in range(repeat + 1):
+        began = time.perf_counter()
+        open_archive(store).restore_point("latest")
+        if number:  # the first one makes the connections
+            yield round(time.perf_counter() - began, 4)
+
+
+def _run(step: Step, minio: CountedMinio, broker: Broker, points: int, each: int) -> dict[str, float]:
+    numbers = {"last": each - RECORDS // 2, "five": each - 5 * RECORDS, "end": each}
+    line = step.arguments.format(points=points, point=points + 1, **numbers)
+    before, began = minio.counts(), time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "kbackup", *line.split(), "--quiet"],
+        env=_environment(minio, broker, points),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(f"kbackup {line} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    counted = minio.counts()
+    counted.subtract(before)
+    _say(f"  {line}: {dict(counted)}, {seconds:.2f} s")
+    return {"seconds": round(seconds, 2), **{name: number for name, number in counted.items() if number}}
+
+
+def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(_ENVIRONMENT)}
+    return inherited | {
+        "KBACKUP_ARCHIVE": _archive(points),
+        "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": broker.bootstrap,
+        "KBACKUP_TARGET_BOOTSTRAP_SERVERS": broker.bootstrap,
+        "KBACKUP_BACKUP_TOPICS": TOPIC,
+        "KBACKUP_SPARK_MASTER": "local[2]",
+        "AWS_ENDPOINT_URL_S3": minio.endpoint_url,
+        "AWS_REGION": minio.region,
+        "AWS_ACCESS_KEY_ID": minio.access_key,
+        "AWS_SECRET_ACCESS_KEY": minio.secret_key,
+    }
+
+
+def _archive(points: int) -> str:
+    return f"s3://{_BUCKET}/archive-{points}"
+
+
+def _s3(minio: CountedMinio) -> S3Options:
+    return S3Options(
+        endpoint_url=minio.endpoint_url,
+        region=minio.region,
+        access_key_id=minio.access_key,
+        secret_access_key=minio.secret_key,
+    )
+
+
+def table(document: Mapping[str, Any]) -> list[str]:
+    """Markdown: a row a command, a column a size; requests by kind, then bytes of bodies."""
+    sizes = document["sizes"]
+    head = ["command", *(f"{each['points']:,} restore points" for each in sizes)]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for step in STEPS:
+        if step.counted:
+            cells = (_cell(each["steps"].get(step.what)) for each in sizes)
+            lines.append(f"| {step.what} | {' | '.join(cells)} |")
+    opened = (f"{median(each['opened']):.2f} s" for each in sizes)
+    return [*lines, f"| opened in | {' | '.join(opened)} |"]
+
+
+def _cell(counted: Mapping[str, float] | None) -> str:
+    if counted is None:
+        return ""
+    kinds = {"GET": counted.get("GET", 0) + counted.get("HEAD", 0)}
+    kinds |= {kind: counted.get(kind, 0) for kind in ("LIST", "PUT", "DELETE")}
+    asked = ", ".join(f"{number:,.0f} {kind}" for kind, number in kinds.items() if number)
+    return f"{asked}; {_bytes(counted.get('sent', 0) + counted.get('received', 0))}"
+
+
+def _bytes(size: float) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} kB"
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
