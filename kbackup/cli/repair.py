@@ -51,14 +51,16 @@ def command(frame: Frame, confirm: bool, rebuild: bool) -> int:
     return EXIT_LOSS if report.is_loss else EXIT_OK
 
 
-def show(report: RepairReport, reporter: Reporter) -> None:
+def show(report: RepairReport, reporter: Reporter, aside: bool = True) -> None:
+    """`aside`: what was left out goes elsewhere; else it stays."""
     done = report.confirmed
     for each in report.mended[:_MENDED]:
         reporter.line(f"{each.file}: {each.what if done else 'is to be ' + each.what}")
     if len(report.mended) > _MENDED:
         reporter.line(f"and {plural(len(report.mended) - _MENDED, 'more file')}")
     for out in report.left_out:
-        reporter.warning(f"{out.key}: {out.why}; {'it was' if done else 'to be'} set aside")
+        what = f"{'it was' if done else 'to be'} set aside" if aside else "left out"
+        reporter.warning(f"{out.key}: {out.why}; {what}")
     for loss in report.losses:
         reporter.warning(f"loss: {loss}")
     for warning in report.warnings:

@@ -89,6 +89,10 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     allow_loss: Annotated[
         bool, Meta(description="End with exit code 0 instead of 3 when the run reports a loss.")
     ] = False
+    adopt_topics: Annotated[
+        bool,
+        Meta(description="Go on after topics of the archive whose id is not known, with those of the same name."),
+    ] = False
     poll_timeout_seconds: Annotated[
         int, Meta(ge=1, description="A task fails after so long without progress.")
     ] = 60

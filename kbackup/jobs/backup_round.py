@@ -12,6 +12,7 @@ from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
 from kbackup.jobs.backup_run import BackupReport, Captured, Run, Spark
 from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.identity import check_identity
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.recover import recover
@@ -40,6 +41,7 @@ def look(
         names = [group.group for group in groups.groups]
         settings = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
     with phases.step("plan"):
+        check_identity(run.head, live, options.adopt_topics)
         plan = choose(make_plan(run.head, live, existing))
     return Captured(started_at, plan, groups, settings)
 

@@ -69,6 +69,7 @@ class RepairReport:
 
     @property
     def is_loss(self) -> bool:
+        """Whether restore points or records are."""
         return bool(self.restore_point is not None and (self.lost or self.losses or self.left_out))
 
 
@@ -217,21 +218,23 @@ def _new_point(job: _Repair, left: Left) -> RepairReport:
 
 
 def _scan(job: _Repair, items: Sequence[ToScan]) -> list[Whole | Damaged]:
-    """Reads them back, in this process where they are few."""
-    work = ScanWork(job.store, job.confirm)
-    expected = sum(row.count for item in items for row in item.rows[:1])
+    return read_back(items, ScanWork(job.store, job.confirm), job.spark, job.listener)
+
+
+def read_back(
+    items: Sequence[ToScan],
+    work: Callable[[Sequence[ToScan], ProgressSender], Iterator[Whole | Damaged]],
+    spark: Callable[[], SparkSession],
+    listener: Listener,
+) -> list[Whole | Damaged]:
+    """What `work` finds of each of them: in this process where they are few, else on Spark."""
     if sum(item.size for item in items) <= HERE_BYTES:
         with ThreadPoolExecutor(_THREADS) as pool:
-            return [
-                f
-                for some in pool.map(lambda i: list(work([i], ProgressSender(None, 0))), items)
-                for f in some
-            ]
+            some = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
+            return [found for each in some for found in each]
+    expected = sum(row.count for item in items for row in item.rows[:1])
     return run_tasks(
-        job.spark(),
-        _tasks(items),
-        work,
-        lambda records, size: job.listener.progress(records, size, expected),
+        spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected)
     )
 
 

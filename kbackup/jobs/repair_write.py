@@ -105,7 +105,13 @@ def rebuild_checkpoints(store: Store, left: Left, confirm: bool, check: Callable
 
 
 def commit_points(
-    store: Store, left: Left, chosen: Chosen, confirm: bool, owner: str, check: Callable[[], None]
+    store: Store,
+    left: Left,
+    chosen: Chosen,
+    confirm: bool,
+    owner: str,
+    check: Callable[[], None],
+    why: Literal["lost", "adopted"] = "lost",
 ) -> list[Manifest]:
     """The new restore points, oldest first: one, and one before it for each older incarnation of a topic. Where it is
     not confirmed they are made and not written."""
@@ -142,7 +148,8 @@ def commit_points(
             [f"which losses were told of by restore point {', '.join(untold)}"] if untold and not made else []
         )
         not_known += [*chosen.not_known, *beside.told(left, topics, captured)]
-        not_known += [f"the id of topic {s.name}" for s in states if not s.id]
+        if nameless := [s.name for s in states if not s.id]:
+            not_known.append(f"Kafka's ids of {beside.some(nameless)}")
         manifest = Manifest(
             status="committed",
             archive_id=left.archive_id,
@@ -158,9 +165,7 @@ def commit_points(
             losses=losses_of(left, chosen) if not made else (),
             warnings=tuple(chosen.warnings) if newest else (),
             totals=_totals(states, added, len(groups.groups)),
-            repaired=Repaired(
-                why="lost", restore_points=lost if not made else (), not_known=tuple(not_known)
-            ),
+            repaired=Repaired(why=why, restore_points=lost if not made else (), not_known=tuple(not_known)),
         )
         if confirm:
             manifest = _commit(archive, manifest, parts, check)

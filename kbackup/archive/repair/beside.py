@@ -17,10 +17,11 @@ from kbackup.archive.models import (
     now,
 )
 from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import place_of
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import Store
+
+_SHOWN = 5
 
 Topic = tuple[str, int]
 """Name and incarnation."""
@@ -50,10 +51,9 @@ def groups_of(store: Store, left: Left, topics: Iterable[Topic], captured: Mappi
             continue
         not_carried |= left.groups[seq].not_carried
         for group in left.groups[seq].groups:
-            some = [o for o in group.offsets if o.topic == topic[0]]
-            if some:
+            if those := [o for o in group.offsets if o.topic == topic[0]]:
                 kinds[group.group] = (group.type, group.state)
-                offsets.setdefault(group.group, []).extend(some)
+                offsets.setdefault(group.group, []).extend(those)
     return Groups(
         captured_at=now(),
         groups=tuple(
@@ -70,11 +70,10 @@ def groups_of(store: Store, left: Left, topics: Iterable[Topic], captured: Mappi
 
 
 def _of_files(store: Store, left: Left, topic: Topic) -> list[tuple[str, GroupOffset]]:
-    folder = layout.topic_dir(*topic)
+    folder = layout.topic_dir(*topic, left.root)
     found = []
     for key in left.sizes:
-        place = place_of(key) if key.startswith(folder) else None
-        partition = layout.parse_group_offsets(place[2]) if place is not None else None
+        partition = layout.parse_group_offsets(key.removeprefix(folder)) if key.startswith(folder) else None
         if partition is None:
             continue
         with suppress(CorruptError, NotFoundError):
@@ -109,8 +108,15 @@ def told(left: Left, topics: Sequence[Topic], captured: Mapping[Topic, int]) -> 
     without = sorted({name for name, _ in topics if (name, _) not in captured})
     said = []
     if without:
-        some = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-        said.append(f"configs and replication factor of {some}; their groups are those of their group files")
+        said.append(
+            f"configs and replication factor of {some(without)}; their groups are those of their group files"
+        )
     if not left.metadata:
         said.append("ACLs, users and settings of the cluster")
     return said
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of them, and how many more."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -24,11 +24,13 @@ class Left:
     """`kept` are the restore points from the first on that need nothing that is lost; `manifests` every one that can be
     read, `captures` what runs saw of the cluster, both in order. `rows` are descriptors of segments by key, from tables
     that a manifest or a checkpoint vouches for; `loose` those from other tables. `lost` are the numbers of restore
-    points, known to have been, that are not kept; `past` what checkpoints have of any of them."""
+    points, known to have been, that are not kept; `past` what checkpoints have of any of them. `root` is where the
+    folders of topics are."""
 
     sizes: Sizes
     points: Points
     findings: set[Finding]
+    root: str = layout.TOPICS
     archive_id: str = ""
     has_info: bool = False
     last: int = 0

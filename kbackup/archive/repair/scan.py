@@ -75,7 +75,7 @@ def to_scan(left: Left) -> list[ToScan]:
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
     """Reads it whole; with `mend` an index that is missing or not its own is written anew."""
     try:
-        segment, data, state = _read(store, item)
+        segment, data, state = read_any(store, item)
     except (CorruptError, NotFoundError) as error:
         why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
         return Damaged(item.target, item.start, item.key, why)
@@ -89,7 +89,7 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
     return Whole(segment, state, bool(item.rows))
 
 
-def _read(store: Store, item: ToScan) -> tuple[Segment, bytes, IndexState]:
+def read_any(store: Store, item: ToScan) -> tuple[Segment, bytes, IndexState]:
     """By its index, which is thirty times as fast as record by record; without it where they don't fit."""
     state: IndexState = "damaged"
     key = layout.index_key_of(item.key)
