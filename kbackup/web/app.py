@@ -1,0 +1,140 @@
+"""The application: pages behind a guard, and errors in plain words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from kbackup.errors import (
+    CorruptError,
+    DeniedError,
+    KbackupError,
+    NoArchiveError,
+    StoreError,
+    UnreachableError,
+    UsageError,
+)
+from kbackup.web.guard import Access, Guard
+from kbackup.web.held import Held
+from kbackup.web.looking import BadInputError
+from kbackup.web.pages import changes, groups, points, records, topics
+from kbackup.web.render import page
+
+log = logging.getLogger(__name__)
+
+THREADS = 8
+"""Pages that are made at the same time: each may hold a few pages of records."""
+
+_STATUS: tuple[tuple[type[KbackupError], int], ...] = (
+    (BadInputError, 400),
+    (UsageError, 404),
+    (NoArchiveError, 404),
+    (CorruptError, 500),
+    (UnreachableError, 502),
+    (DeniedError, 502),
+    (StoreError, 502),
+    (KbackupError, 500),
+)
+_TITLES = {
+    400: "That can't be used",
+    401: "Locked",
+    403: "Not from there",
+    404: "Not there",
+    405: "Not allowed",
+    421: "Another name",
+    500: "Something is wrong",
+    502: "The store does not answer",
+}
+
+
+def make_app(held: Held, access: Access) -> Guard:
+    """The whole as an ASGI application; the guard is outside of everything."""
+    return Guard(make_pages(held), access, _refused, _entered)
+
+
+def make_pages(held: Held) -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
+    app.state.held = held
+    for module in (points, topics, records, groups, changes):
+        app.include_router(module.router)
+    files = Path(str(resources.files("kbackup.web").joinpath("static")))
+    app.mount("/static", _Static(directory=files), name="static")
+    app.add_exception_handler(KbackupError, _known)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unknown)
+    return app
+
+
+@asynccontextmanager
+async def _bounded(app: FastAPI) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = THREADS
+    yield
+
+
+class _Static(StaticFiles):
+    """Addresses of files change with their content."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        made = super().file_response(*args, **kwargs)
+        made.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return made
+
+
+def error_page(status: int, message: str, hint: str = "") -> HTMLResponse:
+    title = _TITLES.get(status, "That did not work")
+    return page("error.html", {"title": title, "status": status, "message": message, "hint": hint}, status)
+
+
+def _refused(scope: Scope, status: int, message: str, hint: str) -> Response:
+    return error_page(status, message, hint)
+
+
+def _entered(scope: Scope, query: str) -> Response:
+    """Leads on by a page and not by a redirect: the first visit may come from a link elsewhere, and a strict cookie is
+    not sent along such a chain."""
+    return page("entered.html", {"there": "/" + quote(scope["path"].lstrip("/")) + query})
+
+
+async def _known(request: Request, error: Exception) -> Response:
+    assert isinstance(error, KbackupError)  # noqa: S101 (what it is registered for)
+    status = next(code for kind, code in _STATUS if isinstance(error, kind))
+    if not isinstance(error, UsageError):
+        request.app.state.held.doubt()
+        log.warning("%s: %s", request.url.path, error)
+    return error_page(status, error.message, error.hint)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 404:
+        return error_page(404, "there is no such page", "start from the top")
+    return error_page(status, str(getattr(error, "detail", error)).lower())
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """What FastAPI found to be no number, or not one of the words that are known."""
+    found = error.errors() if isinstance(error, RequestValidationError) else []
+    text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in found)
+    in_path = any(each["loc"][0] == "path" for each in found)
+    return error_page(404 if in_path else 400, text or "the address can't be used", "go back and try another")
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    log.error("%s: %s", request.url.path, error, exc_info=log.isEnabledFor(logging.DEBUG))
+    return error_page(
+        500, f"internal error: {type(error).__name__}", "start 'kbackup ui' with --debug to see more"
+    )

@@ -1,0 +1,76 @@
+"""Numbers, sizes and times as people read them, with the exact value to hover over and to copy (`page.js`)."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from markupsafe import Markup
+
+from kbackup.archive.moment import ms_of, time_text
+from kbackup.cli.human import human_count, human_size, human_time
+
+DASH = "\N{EN DASH}"
+NONE = Markup('<span class="none">{}</span>').format(DASH)
+_COUNT = Markup('<data class="n" value="{}">{}</data>')
+_SIZE = Markup('<data class="n" value="{}" title="{} bytes">{}</data>')
+_TIME = Markup('<time class="n" datetime="{}" title="{}">{}</time>')
+
+
+def count(number: int | None) -> Markup:
+    return NONE if number is None else _COUNT.format(number, f"{number:,}")
+
+
+def size(nbytes: int | None) -> Markup:
+    return NONE if nbytes is None else _SIZE.format(nbytes, f"{nbytes:,}", human_size(nbytes))
+
+
+def short(number: int) -> str:
+    """For labels of axes."""
+    return human_count(number)
+
+
+def when(moment: int | str | None) -> Markup:
+    """Of ms since the epoch, or of RFC 3339."""
+    if moment is None or moment == "":
+        return NONE
+    try:
+        ms = ms_of(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        return Markup("{}").format(moment)
+    return _TIME.format(time_text(ms), f"{ms} ms since 1970, {ago(ms)}", human_time(ms))
+
+
+def ago(ms: int) -> str:
+    seconds = time.time() - ms / 1000
+    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} ahead"
+
+
+def duration(seconds: float) -> str:
+    """In its two largest units: "3 d 4 h"."""
+    units = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    left = max(0, round(seconds))
+    parts: list[str] = []
+    for length, unit in units:
+        if left >= length or (unit == "s" and not parts):
+            parts.append(f"{left // length:,} {unit}")
+            left %= length
+        elif parts:
+            break
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def between(start: str, end: str) -> str:
+    """How long from one RFC 3339 time to another."""
+    try:
+        gone = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+    except ValueError:
+        return DASH
+    seconds = gone.total_seconds()
+    return f"{seconds:.1f} s" if 0 <= seconds < 60 else duration(seconds)
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else DASH

@@ -1,0 +1,134 @@
+"""Restore points: on a timeline, one by one, and how they grow."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from kbackup.archive.models import Metadata, Point
+from kbackup.archive.moment import ms_of
+from kbackup.errors import UsageError
+from kbackup.web import charts
+from kbackup.web.looking import GET, Look, Looking, Number, part
+
+router = APIRouter(default_response_class=HTMLResponse)
+
+PAGE = 50
+MOST = 200
+"""Rows of a list that has no pages."""
+
+
+@router.api_route("/", methods=GET)
+def home(look: Look, page: Number = 1) -> HTMLResponse:
+    if look.held.java:
+        return look.page("java.html", "points", snapshot=look.at)
+    committed = look.held.committed()
+    every = list(reversed(look.held.points()))
+    before = {b.seq: a for a, b in pairwise(committed)}
+    return look.page(
+        "points.html",
+        "points",
+        committed=committed,
+        part=part(every, page, PAGE),
+        before=before,
+        by_number={p.seq: p for p in committed},
+        timeline=charts.timeline(committed) if committed else None,
+        age=_age(committed),
+        snapshot=look.at if committed else None,
+        most=10,
+    )
+
+
+@router.api_route("/points/{number}", methods=GET)
+def point(look: Look, number: str) -> HTMLResponse:
+    shown = Looking(look.held, number, look.newest)
+    snapshot = shown.at
+    if snapshot.point is None or snapshot.archive is None:
+        raise UsageError("a folder of the Java tool has no restore points", "look at its topics")
+    committed = look.held.committed()
+    at = [p.seq for p in committed].index(snapshot.point.seq)
+    metadata = snapshot.metadata()
+    return shown.page(
+        "point.html",
+        "points",
+        snapshot=snapshot,
+        of=snapshot.point,
+        metadata=metadata,
+        settings=_settings(metadata) if metadata is not None else [],
+        earlier=committed[at - 1] if at else None,
+        later=committed[at + 1] if at + 1 < len(committed) else None,
+        deleted=sum(t.state == "deleted" for t in snapshot.point.topics),
+        most=MOST,
+    )
+
+
+@router.api_route("/growth", methods=GET)
+def growth(look: Look) -> HTMLResponse:
+    committed = look.held.committed()
+
+    def grown(name: str) -> charts.Area | None:
+        samples = (
+            (ms_of(p.committed_at), getattr(p.totals, name)) for p in committed if p.totals is not None
+        )
+        return charts.area(charts.added_up(samples))
+
+    took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in committed]
+    rows = sorted(look.at.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
+    return look.page(
+        "growth.html",
+        "growth",
+        committed=committed,
+        stored=grown("stored_bytes"),
+        records=grown("records"),
+        segments=grown("segments"),
+        took=charts.area(took),
+        largest=rows[:30],
+        rest=rows[30:],
+        sums=look.at.sums,
+    )
+
+
+def _age(committed: list[Point]) -> int | None:
+    return ms_of(committed[-1].committed_at) if committed else None
+
+
+def _settings(metadata: Metadata) -> list[tuple[str, tuple[str, ...], list[tuple[Any, ...]] | None, str]]:
+    """(what, columns, rows, why there are none)."""
+    why = {n.what: n.why for n in metadata.not_carried}
+    acls, users = metadata.acls, metadata.scram_users
+    brokers, groups = metadata.broker_configs, metadata.group_configs
+    return [
+        (
+            "ACLs",
+            ("permission", "principal", "host", "operation", "resource", "name", "pattern"),
+            None
+            if acls is None
+            else [
+                (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern) for a in acls
+            ],
+            why.get("ACLs", ""),
+        ),
+        (
+            "SCRAM users",
+            ("user", "mechanism", "iterations"),
+            None if users is None else [(u.user, u.mechanism, u.iterations) for u in users],
+            why.get("SCRAM users", ""),
+        ),
+        (
+            "Configs of brokers",
+            ("broker", "name", "value"),
+            None
+            if brokers is None
+            else [("all" if c.broker is None else c.broker, c.name, c.value) for c in brokers],
+            why.get("dynamic broker configs", ""),
+        ),
+        (
+            "Configs of groups",
+            ("group", "name", "value"),
+            None if groups is None else [(c.group, c.name, c.value) for c in groups],
+            why.get("group configs", ""),
+        ),
+    ]

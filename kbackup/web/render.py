@@ -1,0 +1,70 @@
+"""Templates to pages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from kbackup import __version__
+from kbackup.cli.human import human_size, plural
+from kbackup.printable import printable
+from kbackup.web import numbers
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("kbackup.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+    made.filters |= {
+        "count": numbers.count,
+        "size": numbers.size,
+        "when": numbers.when,
+        "ago": numbers.ago,
+        "duration": numbers.duration,
+        "short": numbers.short,
+        "plain_size": human_size,
+    }
+    made.globals |= {
+        "version": __version__,
+        "static": static,
+        "plural": plural,
+        "between": numbers.between,
+        "percent": numbers.percent,
+    }
+    return made
+
+
+def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+    return HTMLResponse(environment().get_template(template).render(context), status)
+
+
+def path(*parts: object, **query: object) -> str:
+    """The address of a page; a query without what is None."""
+    where = "/" + "/".join(quote(str(part), safe="") for part in parts)
+    some = {name: value for name, value in query.items() if value is not None}
+    return f"{where}?{urlencode(some)}" if some else where
+
+
+@cache
+def static(name: str) -> str:
+    """The address of a file under static/, another one when its content changes."""
+    data = resources.files("kbackup.web").joinpath("static", name).read_bytes()
+    return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
+
+
+def _finalize(value: Any) -> Any:
+    """Controls and marks that turn the direction of text are shown, not obeyed."""
+    return printable(value) if type(value) is str else value
