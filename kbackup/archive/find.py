@@ -68,6 +68,10 @@ class Pattern:
             found[owners] = True
         return found
 
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
+        """The same of any partition's records: a pattern is one of `Matches`."""
+        return self.matches(block)
+
     def _within(self, block: RecordBlock, fields: Fields) -> npt.NDArray[np.bool_]:
         return self._among(gather(block.data, fields))
 
@@ -88,6 +92,9 @@ class _Task(NamedTuple):
     high: int
 
 
+Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
+"""bool[n]: which records of a partition's are looked for. It is asked by many threads."""
+
 Seen = Callable[[int, int], None]
 """Is told, from any thread, how many records and bytes were looked through."""
 
@@ -95,16 +102,15 @@ Seen = Callable[[int, int], None]
 def find(
     store: Store,
     partitions: Iterable[tuple[str, ArchivedPartition]],
-    pattern: Pattern,
+    matches: Matches,
     window: Window,
     seen: Seen,
 ) -> Generator[Found, None, None]:
-    """The records in `window` of these partitions (each with its topic) that have `pattern`, in order.
+    """The records in `window` of these partitions (each with its topic) that match, in order.
 
     Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage
     is given.
     """
-    pattern.require()
     stop = threading.Event()
     tasks = _tasks(store, partitions, window)
     waiting: deque[Future[list[Found]]] = deque()
@@ -112,7 +118,7 @@ def find(
         try:
             while True:
                 for task in islice(tasks, _THREADS + _AHEAD - len(waiting)):
-                    waiting.append(pool.submit(_look, task, pattern, window, seen, stop))
+                    waiting.append(pool.submit(_look, task, matches, window, seen, stop))
                 if not waiting:
                     return
                 yield from waiting.popleft().result()
@@ -147,14 +153,14 @@ def _pieces(segment: Segment, low: int, high: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, high)
 
 
-def _look(task: _Task, pattern: Pattern, window: Window, seen: Seen, stop: threading.Event) -> list[Found]:
+def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> list[Found]:
     found: list[Found] = []
     for block in task.reader.numbered(task.low, task.high):
         if stop.is_set():
             break
         wanted, _ = window.cut(block)
         if len(wanted):
-            hits = select_records(wanted, pattern.matches(wanted))
+            hits = select_records(wanted, matches(task.tp, wanted))
             if len(hits):
                 found.append(Found(task.tp, _own(hits)))
         seen(len(block), block.nbytes)

@@ -91,16 +91,16 @@ class Decoding:
 
     def __call__(self, tp: TopicPartition, row: Row) -> Parts:
         """`UndecodableError` where all must be decoded."""
-        if not self.decoders:
-            return _NOTHING
-        parts = self.parts(row)
+        parts = self.uncounted(tp, row)
         for part, made in zip(PARTS, parts, strict=True):
             if getattr(row, part) is not None and part in self.decoders:
                 self._count(part, made, f"{tp.topic}:{tp.partition}:{row.offset}")
         return parts
 
-    def parts(self, row: Row) -> Parts:
-        """Without counting."""
+    def uncounted(self, tp: TopicPartition, row: Row) -> Parts:
+        """For those who have had the record counted before."""
+        if not self.decoders:
+            return _NOTHING
         return Parts(self._made("key", row.key, row), self._made("value", row.value, row))
 
     def _made(self, part: str, data: bytes | None, row: Row) -> Made:

@@ -2,65 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.archive.browse import Catalogue
+from kbackup.archive.browse import Catalogue, Found
 from kbackup.archive.content import ArchivedPartition
+from kbackup.cli.decoding import Decoding
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.looking import Look, look_options, partitions_of, with_look
 from kbackup.cli.places import Place, parse_place
 from kbackup.cli.showing import first, printed
+from kbackup.errors import UsageError
+from kbackup.schemas.base import EXTRA
+
+if TYPE_CHECKING:
+    from kbackup.archive.find import Matches, Pattern
+    from kbackup.cli.expression import Expression
+
+Out = Callable[[Iterator[Found], Callable[[], AbstractContextManager[None]]], object]
+"""Prints what is found, within a context that keeps the progress out of the way."""
 
 _PARTS = ("key", "value", "headers")
 
 
 @click.command("find")
-@click.argument("pattern", metavar="TEXT")
+@click.argument("pattern", metavar="[TEXT]", required=False)
 @click.argument("place", metavar="[PLACE]", required=False)
 @click.option("-E", "--regex", is_flag=True, help="TEXT is a regular expression (RE2, over bytes).")
 @click.option("-i", "--ignore-case", is_flag=True, help="ASCII letters are the same in both cases.")
 @click.option(
     "--in", "parts", type=click.Choice(_PARTS), multiple=True, help="Where to look. [repeatable, default all]"
 )
+@click.option("--jq", "expression", metavar="EXPR", help="Records for which jq's EXPR is true.")
 @look_options
 @pass_frame
 @with_look
 def command(
     frame: Frame,
     look: Look,
-    pattern: str,
+    pattern: str | None,
     place: str | None,
     regex: bool,
     ignore_case: bool,
     parts: tuple[str, ...],
+    expression: str | None,
 ) -> None:
-    """Print the records that have TEXT in their key, value or headers.
+    """Print the records that have TEXT in their key, value or headers, or for which an expression is true.
 
     PLACE as of 'kbackup cat'; without it everything is searched, topic by topic. Segments are read in parallel, records
     come in order. Output is that of 'kbackup cat'.
-    """
-    from kbackup.archive.find import PARTS, Pattern, find, to_search
 
+    EXPR is in jq's language, over the record as --json prints it; a value that is JSON, or is decoded by a schema, is
+    what it holds: '.value.status == "failed"'. With --jq a single argument is the PLACE; TEXT before it narrows down
+    what EXPR is asked about, which is faster.
+    """
+    if expression is not None and place is None:
+        pattern, place = None, pattern
     show, decoding = look.show(frame)
+    text = _text(pattern, regex, ignore_case, parts)
+    asked = _expression(expression, decoding, text)
+    matches = asked or text
+    if matches is None:
+        raise UsageError("there is nothing to look for", "give TEXT, or an expression with --jq")
     wanted = parse_place(place) if place is not None else None
-    window = look.window(wanted)
-    looked_for = Pattern(pattern, regex, ignore_case, tuple(p for p in PARTS if not parts or p in parts))
-    looked_for.require()
-    store, whole = look.open(frame, wanted)
-    partitions = list(_partitions(whole, wanted))
+    # an expression saw to the decoding, and counted it
+    decode = decoding if asked is None else decoding.uncounted
+    _search(frame, look, wanted, matches, lambda found, aside: printed(found, show, decode, aside))
+    decoding.tell(frame.reporter)
+    if asked is not None:
+        asked.tell(frame.reporter)
+
+
+def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str, ...]) -> Pattern | None:
+    from kbackup.archive.find import PARTS, Pattern
+
+    if pattern is None:
+        if regex or ignore_case or parts:
+            raise UsageError(
+                "--regex, --ignore-case and --in are about TEXT", "give TEXT and PLACE with --jq"
+            )
+        return None
+    text = Pattern(pattern, regex, ignore_case, tuple(p for p in PARTS if not parts or p in parts))
+    text.require()
+    return text
+
+
+def _expression(text: str | None, decoding: Decoding, before: Pattern | None) -> Expression | None:
+    if text is None:
+        return None
+    try:
+        from kbackup.cli.expression import Expression
+    except ImportError as error:
+        raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
+    return Expression(text, decoding, before)
+
+
+def _search(frame: Frame, look: Look, place: Place | None, matches: Matches, out: Out) -> None:
+    from kbackup.archive.find import find, to_search
+
+    window = look.window(place)
+    store, whole = look.open(frame, place)
+    partitions = list(_partitions(whole, place))
     sizes = [to_search(p, window) for _, p in partitions]
     records, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
     with (
         frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
-        closing(find(store, partitions, looked_for, window, progress.advance)) as found,
+        closing(find(store, partitions, matches, window, progress.advance)) as found,
     ):
-        aside = partial(progress.aside, again=look.style.whole_lines)
-        printed(first(found, look.limit), show, decoding, aside)
-    decoding.tell(frame.reporter)
+        out(first(found, look.limit), partial(progress.aside, again=look.style.whole_lines))
 
 
 def _partitions(whole: Catalogue, place: Place | None) -> Iterator[tuple[str, ArchivedPartition]]:

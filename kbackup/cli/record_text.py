@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
 from kbackup.archive.moment import time_text
 from kbackup.cli.human import plural
@@ -19,11 +20,15 @@ from kbackup.schemas.base import Json
 from kbackup.schemas.decoder import Decoded, Made, Parts, Undecoded
 from kbackup.types import TopicPartition
 
-Show = Callable[[TopicPartition, Row, Parts], str | bytes]
-"""What is printed of a record, with the line feed that it ends in. What was made of key and value by their schemas
-takes the place of their bytes. Bytes are not safe for a terminal."""
-
 AS_THEY_ARE = Parts()
+
+
+class Show(Protocol):
+    """What is printed of a record, with the line feed that it ends in. What was made of key and value by their schemas
+    takes the place of their bytes. Bytes are not safe for a terminal."""
+
+    def __call__(self, tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str | bytes: ...
+
 
 TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 

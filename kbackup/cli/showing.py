@@ -12,7 +12,7 @@ import click
 from kbackup.archive.browse import Found
 from kbackup.cli.frame import Frame
 from kbackup.cli.options import options
-from kbackup.cli.record_text import FORMAT_HELP, Show, as_format, as_hex, as_json, as_text, put
+from kbackup.cli.record_text import AS_THEY_ARE, FORMAT_HELP, Show, as_format, as_hex, as_json, as_text, put
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.rows import Row, rows
@@ -66,7 +66,7 @@ class Style:
 def _documents(frame: Frame) -> Show:
     """As JSON lines. Once there is one, what fails is told on stderr alone: its document would not be a record."""
 
-    def show(tp: TopicPartition, row: Row, parts: Parts) -> str:
+    def show(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
         frame.reporter.documents += 1
         return as_json(tp, row, parts)
 

@@ -16,6 +16,7 @@ from kbackup.schemas.base import Kind, Schema
 _SECONDS = 20
 _TRIES_AGAIN = 2
 _DENIED = (401, 403)
+_BUSY = (408, 429)
 _NO_SCHEMA = (40401, 40402, 40403)
 """The registry's own codes: no such subject, version, schema."""
 
@@ -108,7 +109,7 @@ class SchemaRegistry:
                 f"the schema registry {self.url} denies access: HTTP status {error.http_status_code}",
                 "set schema_registry.user and schema_registry.password, or schema_registry.token",
             )
-        if error.http_status_code >= 500:
+        if error.http_status_code >= 500 or error.http_status_code in _BUSY:
             return UnreachableError(
                 f"the schema registry {self.url} fails: {error.error_message} (HTTP status {error.http_status_code})",
                 "try again later, or decode by schema files",

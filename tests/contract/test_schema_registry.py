@@ -1,0 +1,136 @@
+"""A schema registry over HTTP: what it is asked for, and how each way of not answering is told."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbackup.errors import UndecodableError, UnreachableError, UsageError
+from kbackup.kafka.registry import RegistryOptions, SchemaRegistry
+from kbackup.schemas.base import Schema
+from scripts.dev.certificates import Authority
+from tests.schema_registry import FakeRegistry
+from tests.secrets import make, watch
+
+
+@pytest.fixture
+def running() -> Iterator[FakeRegistry]:
+    with FakeRegistry() as registry:
+        yield registry
+
+
+def ask(registry: FakeRegistry, wanted: int | str = 1, **options: str) -> Schema:
+    return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(wanted)
+
+
+def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
+    running.register("deep", {"schema": "deepest"})
+    running.register(
+        "money/eu", {"schema": "money", "references": [{"name": "deep", "subject": "deep", "version": 1}]}
+    )
+    both = [
+        {"name": "money", "subject": "money/eu", "version": 1},
+        {"name": "deep", "subject": "deep", "version": 1},
+    ]
+    told = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
+    client = SchemaRegistry(RegistryOptions(url=running.url + "/"))
+    due = Schema("PROTOBUF", "order", (("deep", "deepest"), ("money", "money")), "schema 3")
+    assert client.schema(3) == due
+    asked = len(running.asked)
+    assert client.schema(3) == due
+    assert len(running.asked) == asked == 3
+    assert client.schema(told["guid"]) == due._replace(name=f"schema {told['guid']}")
+    assert client.schema(1) == Schema("AVRO", "deepest", (), "schema 1")
+
+
+def test_references_in_a_circle_end(running: FakeRegistry) -> None:
+    for n, other in ((1, 2), (2, 1)):
+        refers = [{"name": f"s{other}", "subject": f"s{other}", "version": 1}]
+        running.register(f"s{n}", {"schema": f"text {n}", "references": refers})
+    assert dict(ask(running).references) == {"s1": "text 1", "s2": "text 2"}
+
+
+def test_what_it_does_not_have(running: FakeRegistry) -> None:
+    with pytest.raises(UndecodableError, match="the registry has no schema 7"):
+        ask(running, 7)
+    running.register("a", {"schema": "x", "references": [{"name": "b", "subject": "b", "version": 1}]})
+    with pytest.raises(UndecodableError, match="the registry has no schema 1"):
+        ask(running)
+    running.register("c", {"schema": "x", "schemaType": "THRIFT"})
+    with pytest.raises(UndecodableError, match="schema 2 is of type THRIFT"):
+        ask(running, 2)
+
+
+def test_credentials(running: FakeRegistry) -> None:
+    password, token = make("a registry's password"), make("a registry's token")
+    running.register("a", {"schema": "x"})
+    for authorization, options in (
+        (
+            f"Basic {base64.b64encode(f'me:{password}'.encode()).decode()}",
+            {"user": "me", "password": password},
+        ),
+        (f"Bearer {token}", {"token": token}),
+    ):
+        running.authorization = authorization
+        assert ask(running, **options).text == "x"
+        with pytest.raises(UnreachableError, match=f"{running.url} denies access: HTTP status 401") as denied:
+            ask(running, user="me", password=make("a wrong password"))
+        watch.look_at("an error", str(denied.value))
+        watch.look_at("options", repr(RegistryOptions(url=running.url, **options)))
+
+
+def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 1)
+    running.broken = 503
+    with pytest.raises(UnreachableError, match=r"fails: the store is away \(HTTP status 503\)"):
+        ask(running)
+    assert len(running.asked) == 2
+
+
+def test_what_is_no_registry(running: FakeRegistry) -> None:
+    with pytest.raises(UnreachableError, match="is no schema registry"):
+        SchemaRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
+
+
+def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 0)
+    running.register("a", {"schema": "x"})
+    with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1 can't be reached: "):
+        SchemaRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
+    several = SchemaRegistry(RegistryOptions(url=f"http://127.0.0.1:1,{running.url}"))
+    assert several.schema(1).text == "x"
+
+
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 0)
+    authority = Authority()
+    (tmp_path / "ca.pem").write_text(authority.certificate)
+    pair = authority.issue("registry")
+    (tmp_path / "own.pem").write_text(pair.certificate)
+    (tmp_path / "key.pem").write_text(pair.key)
+    with FakeRegistry(certificate=(tmp_path / "own.pem", tmp_path / "key.pem")) as running:
+        running.register("a", {"schema": "x"})
+        assert ask(running, ca_bundle=str(tmp_path / "ca.pem")).text == "x"
+        with pytest.raises(UnreachableError, match=r"can't be reached: .*CERTIFICATE_VERIFY_FAILED"):
+            ask(running)
+    for bundle in ("gone.pem", "key.pem"):
+        with pytest.raises(UsageError, match="certificates can't be used"):
+            SchemaRegistry(RegistryOptions(url="https://127.0.0.1:1", ca_bundle=str(tmp_path / bundle)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "http://me:word@here"}, "holds credentials"),
+        ({"url": "here:8081"}, "no URL of a schema registry"),
+        ({"url": "http://a,ftp://b"}, "no URL of a schema registry"),
+        ({"url": "http://a", "user": "me"}, "only work together"),
+        ({"url": "http://a", "user": "me", "password": "x", "token": "y"}, "a user or a token"),
+    ],
+)
+def test_options_that_can_not_be_used(options: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        RegistryOptions(**options)

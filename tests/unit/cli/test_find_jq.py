@@ -1,0 +1,203 @@
+"""`find --jq`: what an expression sees of records, and what becomes of those that it fails on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.store import open_store
+from tests.archives import commit_point, topic_state
+from tests.plain_records import Plain, block_of
+from tests.unit.cli.test_hostile import harmless
+
+Said = pytest.CaptureFixture[str]
+
+RECORDS = [
+    Plain(b"17", b'{"state": "failed", "amount": 12.50, "id": 9007199254740993}'),
+    Plain(b"customer-18", b'{"state": "done", "amount": 3}', headers=((b"trace", b"a"), (b"trace", None))),
+    Plain(b"\xff\xfe", b"no JSON"),
+    Plain(None, None),
+    Plain(b"", b"\xff\x00", timestamp=1_800_000_000_000),
+    Plain(b"deep", b"[" * 5_000 + b"]" * 5_000),
+    Plain(b"list", b' [1, {"state": "failed\\u001b[2J"}] '),
+    Plain(b"half", b'{"state": "\\ud800"}'),
+]
+
+
+def archive_of(folder: Path, records: list[Plain], compression: str = "none") -> str:
+    store = open_store(str(folder))
+    archive = open_or_create(store)
+    with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, compression)) as writer:
+        segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
+    commit_point(
+        archive, 1, [topic_state("orders", 1, "present", [(0, len(records), segments)])], segments, []
+    )
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return archive_of(tmp_path_factory.mktemp("made") / "archive", RECORDS)
+
+
+@pytest.mark.parametrize(
+    ("args", "offsets"),
+    [
+        (['.value | objects | .state == "failed"'], [0]),
+        ([".value | objects | .amount > 3"], [0]),
+        ([".value | objects | .amount"], [0, 1]),
+        (['.key == "17"'], [0]),
+        (['.key | strings | startswith("customer")'], [1]),
+        ([".key.base64?"], [2]),
+        ([".value == null"], [3]),
+        (['.value == "no JSON"'], [2]),
+        (['.value == {base64: "/wA="}'], [4]),
+        (['any(.headers[]; .key == "trace" and .value == "a")'], [1]),
+        ([".timestamp >= 1800000000000"], [4]),
+        (['.topic == "orders" and .partition == 0 and .offset < 2'], [0, 1]),
+        (["false, null, .offset == 1"], [1]),
+        (["empty"], []),
+        ([".value[1]?.state?"], [6]),
+        (['.value | tojson | contains("9007199254740993")'], [0]),
+        (["true", "--limit", "2"], [0, 1]),
+        (["true", "orders:0:2-4"], [2, 3]),
+        (["true", "--from-time", "1800000000000"], [4]),
+    ],
+)
+def test_what_an_expression_sees(root: str, args: list[str], offsets: list[int], capsys: Said) -> None:
+    assert cli.main(["find", "--jq", *args, "-a", root, "-f", r"%o\n", "-q"]) == 0
+    assert [int(line) for line in capsys.readouterr().out.split()] == offsets
+
+
+def test_text_narrows_down(root: str, capsys: Said) -> None:
+    """The expression is asked about no other records: it fails on none."""
+    assert (
+        cli.main(["find", "STATE", "orders", "-i", "--jq", ".value.amount > 3", "-a", root, "-f", "%o"]) == 0
+    )
+    out, err = capsys.readouterr()
+    assert out == "0"
+    assert "failed for 2 records" in err
+    assert "orders:0:6: Cannot index array" in err
+
+
+def test_failures_are_told(root: str, capsys: Said) -> None:
+    assert cli.main(["find", "--jq", 'error("\x1b[2J\\n" + .topic)', "-a", root, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert harmless(err)
+    assert "the expression failed for 8 records, left out here; the first: orders:0:0: " in err
+
+
+@pytest.mark.parametrize("expression", [".a |", "nothing", '"', 'import "x" as x; 1', "\udcff", "." * 3])
+def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None:
+    assert cli.main(["find", "--jq", expression, "-a", root]) == 2
+    assert "can't be used" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "there is nothing to look for"),
+        (["--jq", ".", "-i"], "are about TEXT"),
+        (["--jq", ".", "--in", "key"], "are about TEXT"),
+        (["--jq", ".", "ordres"], "did you mean orders?"),
+    ],
+)
+def test_what_does_not_go_together(root: str, args: list[str], said: str, capsys: Said) -> None:
+    assert cli.main(["find", *args, "-a", root]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("jq", ["find", "--jq", "."]),
+        ("fastavro", ["cat", "orders", "--value-schema", "{avsc}"]),
+        ("confluent_kafka.schema_registry", ["cat", "orders", "--schema-registry", "http://127.0.0.1:1"]),
+    ],
+)
+def test_without_its_library(
+    root: str, module: str, args: list[str], tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.avsc").write_text('"string"')
+    for name in (module, "kbackup.cli.expression", "kbackup.schemas.avro", "kbackup.kafka.registry"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    given = [arg.format(avsc=tmp_path / "a.avsc") if arg == "{avsc}" else arg for arg in args]
+    assert cli.main([*given, "-a", root]) == 2
+    err = capsys.readouterr().err
+    assert "not installed" in err
+    assert "pip install 'kbackup[schemas]'" in err
+
+
+def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
+    """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
+    (tmp_path / "a.avsc").write_text(
+        '{"type": "record", "name": "A", "fields": [{"name": "name", "type": "string"}, {"name": "n", "type": "int"}]}'
+    )
+    records = [
+        Plain(b"\x06one", b"\x08\x1b[2J\x02"),
+        Plain(None, None),
+        Plain(b"\x06two", b"\xff"),
+        Plain(b"x", b"\x02a\x04"),
+    ]
+    root = archive_of(tmp_path / "archive", records)
+    schemas = ["--value-schema", str(tmp_path / "a.avsc")]
+
+    def run(*args: str, code: int = 0) -> tuple[str, str]:
+        assert cli.main([*args, "-a", root]) == code
+        out, err = capsys.readouterr()
+        assert harmless(out.replace("\t", ""))
+        return out, err
+
+    out, err = run("cat", "orders", *schemas, "--json")
+    told = [json.loads(line) for line in out.splitlines()]
+    assert [r["value"] for r in told] == [
+        {"name": "\x1b[2J", "n": 1},
+        None,
+        {"base64": "/w=="},
+        {"name": "a", "n": 2},
+    ]
+    assert [(r.get("value_schema"), "value_error" in r) for r in told] == [
+        ({"type": "AVRO"}, False),
+        (None, False),
+        (None, True),
+        ({"type": "AVRO"}, False),
+    ]
+    assert (
+        "warning: 1 of 3 values could not be decoded, and are taken as they are; the first: orders:0:2: not"
+        in err
+    )
+    out, _ = run("cat", "orders", *schemas)
+    assert [line.split("\t")[3] for line in out.splitlines()] == [
+        r'{"name":"\u001b[2J","n":1}',
+        "null",
+        r"\xff",
+        '{"name":"a","n":2}',
+    ]
+    out, _ = run("cat", "orders:0:3", *schemas, "--format", "%k=%s %S")
+    assert out == 'x={"name":"a","n":2} 3'
+    out, err = run("find", "--jq", ".value.n == 2", *schemas, "-f", "%o")
+    assert out == "3"
+    assert "1 of 3 values could not be decoded" in err
+    out, err = run("cat", "orders", *schemas, "--strict", code=1)
+    assert len(out.splitlines()) == 2
+    assert "the value of orders:0:2 can't be decoded: not AVRO by its schema" in err
+    run("find", "--jq", ".value.n == 2", *schemas, "--strict", code=1)
+    for args, said in (
+        (["--output", "hex", *schemas], "hex shows bytes as they are"),
+        (["--strict"], "--strict is about decoding"),
+        (["--message", "A"], "--message A is of no schema"),
+        (["--key-message", "A", *schemas], "--key-message A is of no schema"),
+        (["--decode", "key"], "no schema registry is named"),
+        (["--value-schema", "gone.avsc"], "no such file"),
+        (["--schema-registry", "http://me:word@here"], "holds credentials"),
+    ):
+        assert said in run("cat", "orders", *args, code=2)[1]
