@@ -15,6 +15,7 @@ demo: venv
 # Quick layers first: what they find needs no server to be found.
 test: check
 	$(BIN)/pytest tests/unit tests/golden
+	$(BIN)/python -m scripts.dev.tools browser
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest tests/contract tests/integration tests/interop tests/faults
 

@@ -1,4 +1,5 @@
-"""What must be on the machine before anything else: Python, a JDK and Go. `python -m scripts.dev.tools` checks.
+"""What must be on the machine before anything else: Python, a JDK and Go. `python -m scripts.dev.tools` checks; with
+`browser` it also sees to a Chromium.
 
 Only the standard library is imported, and nothing newer than Python 3.8 is used: this is what says so to an older one.
 """
@@ -13,6 +14,7 @@ import sys
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 class MissingToolError(RuntimeError):
@@ -50,8 +52,33 @@ def go() -> str:
     return path
 
 
+def browser() -> str:
+    """The path of a Chromium."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        hint = "install Debian's package chromium: tests of the web page run in it"
+        raise MissingToolError(f"chromium: not found in PATH; {hint}")
+    return path
+
+
+def install_browser() -> str:
+    """The same; root of a machine with apt-get gets it there."""
+    apt = shutil.which("apt-get")
+    if any(map(shutil.which, BROWSERS)) or apt is None or os.geteuid() != 0:
+        return browser()
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
+        if subprocess.run([apt, "--quiet", *arguments], env=quiet, check=False).returncode:
+            raise MissingToolError(
+                f"chromium: apt-get {arguments[0]} failed, see above; install chromium by hand"
+            )
+    return browser()
+
+
 if __name__ == "__main__":
     try:
         python(), java()
+        if "browser" in sys.argv[1:]:
+            print(install_browser())
     except MissingToolError as error:
         sys.exit(f"error: {error}")
