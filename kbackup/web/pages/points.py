@@ -38,7 +38,7 @@ def home(look: Look, page: Number = 1) -> HTMLResponse:
         timeline=charts.timeline(committed) if committed else None,
         age=_age(committed),
         snapshot=look.at if committed else None,
-        most=10,
+        most=5,
     )
 
 
