@@ -141,4 +141,4 @@ def refresh_derived(
 
 def _groups_of(archive: Archive, manifest: Manifest) -> dict[str, bytes]:
     captured = [t for t in manifest.topics if t.captured == manifest.seq]
-    return group_files(captured, archive.groups(manifest))
+    return group_files(captured, archive.groups(manifest), archive.expired)

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from kbackup.archive import layout
-from kbackup.archive.models import Groups, TopicState
+from kbackup.archive.expired import log_starts
+from kbackup.archive.models import Expired, Groups, TopicState
 from kbackup.archive.segments import Segment, Starts
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets
@@ -40,18 +41,24 @@ def partition_indexes(
     }
 
 
-def group_files(topics: Collection[TopicState], groups: Groups) -> dict[str, bytes]:
+def group_files(
+    topics: Collection[TopicState], groups: Groups, expired: Expired | None = None
+) -> dict[str, bytes]:
     """Key -> bytes of the group offsets of each partition of `topics`, which the run of `groups` captured.
 
-    Where the archive ends before the log did, a group that is further on stands at the archive's end: the Java tool
-    finds it there.
+    Where the archive ends before the log did, a group that is further on stands at the archive's end, and where its
+    first records are `expired`, one that is before them at the first that are left: the Java tool finds it there.
     """
     ends = {(t.name, p.partition): p.end for t in topics for p in t.partitions if p.end < p.log_end}
+    gone = log_starts(expired)
+    incarnations = {t.name: t.incarnation for t in topics}
     offsets: dict[tuple[str, int], dict[str, int]] = {}
     for group in groups.groups:
         for committed in group.offsets:
             place = (committed.topic, committed.partition)
             offset = min(committed.offset, ends.get(place, committed.offset))
+            went = gone.get((committed.topic, incarnations.get(committed.topic, 0), committed.partition))
+            offset = max(offset, went.start) if went is not None else offset
             offsets.setdefault(place, {})[group.group] = offset
     return {
         layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(

@@ -13,7 +13,16 @@ from operator import attrgetter
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.models import Expired, ExpiredPartition, FileSum, Gone, Pin, file_sum, load
+from kbackup.archive.models import (
+    ExpirationStep,
+    Expired,
+    ExpiredPartition,
+    FileSum,
+    Gone,
+    Pin,
+    file_sum,
+    load,
+)
 from kbackup.archive.segments import FOLDED, decode_table
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
@@ -68,6 +77,15 @@ def read_expired(store: Store, number: int, archive_id: str) -> Expired:
         if not edge <= (gone.parent or 0) < gone.last < found.upto:
             raise CorruptError(f"file {key} names numbers that are not in order", "which tool wrote it?")
         edge = gone.last
+    return found
+
+
+def read_step(store: Store, key: str, archive_id: str) -> ExpirationStep:
+    """`CorruptError` unless it is of the number that its key says, and says what its name does."""
+    found = load(ExpirationStep, store.get(key), key)
+    due = layout.expiration_key(found.number, f"{found.step}.json")
+    if due != key or archive_id not in ("", found.archive_id):
+        raise CorruptError(f"file {key} is {due} of archive {found.archive_id}", _ELSEWHERE)
     return found
 
 

@@ -331,8 +331,8 @@ class Archive:
         return {str(key) for table in self.tables(last, ["key"]) for key in table.column("key").to_pylist()}
 
     def tables(self, last: int, columns: list[str], after: int = 0) -> Iterator[pa.Table]:
-        """`columns` of the segments that runs from `after` (exclusive) to `last` added, as far as they are left: tables
-        in no order."""
+        """`columns` (of schema `FOLDED`) of the segments that runs from `after` (exclusive) to `last` added, as far as
+        they are left: tables in no order."""
         upto = self.expired.upto if self.expired is not None else 0
 
         def between(table: pa.Table, low: int) -> pa.Table:
@@ -341,19 +341,20 @@ class Archive:
 
         def of_part(part: FoldedPart) -> pa.Table:
             try:
-                table = folded(self.store, part, [*columns, "seq"])
+                table = folded(self.store, part, [*columns, *({"seq"} - {*columns})])
             except (CorruptError, NotFoundError):
                 table = self.unfolded(self.points_of(part))  # the runs' own tables say the same
             return between(table, upto)
 
         def of_run(point: Point) -> pa.Table:
-            return self.table(point, columns)
+            own = self.table(point, [name for name in columns if name != "seq"])
+            return with_seq(own, point.seq).select(columns)
 
         known = self.restore_points  # finds out whether the checkpoint counts
         parts = self.covered.checkpoint.parts if self.covered is not None else ()
         covered = max(parts[-1].last if parts else 0, upto, after)
         if self.expired is not None and after < upto:
-            yield between(segments_left(self.store, self.expired, [*columns, "seq"]), 0)
+            yield between(segments_left(self.store, self.expired, [*columns, *({"seq"} - {*columns})]), 0)
         with ThreadPoolExecutor(_THREADS) as pool:
             yield from pool.map(of_part, [p for p in parts if p.first <= last and p.last > max(upto, after)])
             yield from pool.map(of_run, [p for p in known if covered < p.seq <= last])

@@ -42,6 +42,8 @@ COMMANDS = {
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
+    "expire": ("expire", "Let restore points go by policy, and records by age."),
+    "keep": ("keep", "Pin a restore point, so that it never expires."),
     "copy": ("copy", "Copy an archive to another store, or what is new in it."),
     "adopt": ("adopt", "Make an archive of a folder of the Java tool."),
     "repair": ("repair", "Make an archive whole again that has lost files."),

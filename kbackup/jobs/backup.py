@@ -8,6 +8,7 @@ from kbackup.archive.commit import open_or_create, read_intent, refresh_derived,
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import now
 from kbackup.archive.reader import Archive
+from kbackup.archive.settle import is_settled, settle
 from kbackup.config.models import Backup
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
@@ -71,10 +72,12 @@ def begin(
 
 
 def _repair_derived(archive: Archive, lease: HeldLease) -> None:
-    """Where a crash fell between a commit and its derived files."""
+    """Where a crash fell between a commit, or an expiration, and its derived files."""
     head = archive.head
     if head is None:
         return
     files = next(run.files for run in archive.runs if run.seq == head.seq)
     if layout.REFRESHED not in files:
         refresh_derived(archive, head, check=lease.check)
+    if not is_settled(archive):
+        settle(archive, lease.check)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
+from kbackup.archive.expired import gone_with
 from kbackup.archive.java import is_java_archive, java_topics
 from kbackup.archive.segments import Segment, in_order
 from kbackup.archive.verify.checkpoints import check_checkpoints
@@ -158,6 +159,12 @@ def _chosen(points: Points, wanted: str, sizes: Mapping[str, int]) -> tuple[int,
     if wanted == "all" or not seqs:
         return tuple(seqs)
     last = seqs[-1] if wanted == "latest" else int(wanted)
+    link = gone_with(points.gone, last)
+    if link is not None:
+        raise UsageError(
+            f"restore point {last} is not there any more: it was expired on {link.expired_at}",
+            "see 'kbackup list'",
+        )
     if last not in seqs and last not in numbers(sizes):
         raise UsageError(
             f"there is no restore point {wanted}", f"the newest is {seqs[-1]}; see 'kbackup list'"
@@ -166,7 +173,8 @@ def _chosen(points: Points, wanted: str, sizes: Mapping[str, int]) -> tuple[int,
 
 
 def _promised(points: Points, seqs: tuple[int, ...]) -> list[Segment]:
-    found = [s for seq in seqs for s in points.added.get(seq, ())]
+    last = max(seqs, default=0)  # what gone ones added counts for those that came after
+    found = [s for seq, table in points.added.items() if seq <= last for s in table]
     return sorted(found, key=in_order)
 
 

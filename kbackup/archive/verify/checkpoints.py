@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import HINT, bare, folded, read_head, read_points
+from kbackup.archive.expired import gone_with
 from kbackup.archive.models import Checkpoint, FoldedPart, Point
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
 from kbackup.archive.verify.findings import Findings
@@ -50,7 +51,7 @@ def _check_points(store: Store, part: FoldedPart, points: Points, sizes: Sizes, 
         found = {point.seq: point for point in read_points(store, part, points.archive_id)}
     if found is None:
         return
-    for seq in found:
+    for seq in (seq for seq in found if gone_with(points.gone, seq) is None):
         manifest = layout.backup_key(seq, layout.MANIFEST)
         if manifest not in sizes:
             with findings.catching(manifest):
@@ -78,6 +79,8 @@ def _check_segments(store: Store, part: FoldedPart, points: Points, findings: Fi
         return
     due = {seq: table for seq, table in points.added.items() if part.first <= seq <= part.last and table}
     known = points.added.keys() | (points.closed.keys() - {m.seq for m in points.committed})
+    if points.expired is not None:  # up to there its own table counts
+        known = {seq for seq in known if seq > points.expired.upto}
     for seq in sorted((due.keys() | found.keys()) & known):
         if sorted(found.get(seq, []), key=in_order) != sorted(due.get(seq, []), key=in_order):
             findings.add(key, f"has other segments than restore point {seq} added", HINT)

@@ -32,7 +32,7 @@ def expected(points: Points) -> dict[str, bytes]:
     )
     for topic in last.values():
         if topic.captured in points.groups:
-            files |= group_files([topic], points.groups[topic.captured])
+            files |= group_files([topic], points.groups[topic.captured], points.expired)
     return files
 
 
@@ -62,8 +62,11 @@ def check_derived(
 
 def settled(store: Store, points: Points, sizes: Sizes) -> bool:
     """Whether the derived files can be judged: those of the newest restore point were all written, and no
-    other run has committed since the listing."""
+    other run has committed or expired anything since the listing."""
     if not points.committed or points.committed[-1].seq not in points.refreshed:
+        return False
+    expired = max((key for key in sizes if key.startswith(layout.EXPIRATIONS)), default="")
+    if not points.expired_settled or next(iter(store.list(layout.EXPIRATIONS, expired)), None) is not None:
         return False
     known = [key for key in sizes if key.startswith(layout.BACKUPS)]
     return next(iter(store.list(layout.BACKUPS, max(known))), None) is None

@@ -69,7 +69,7 @@ def note_orphans(sizes: Sizes, promised: Collection[str], whole: bool, findings:
         if key.startswith(layout.TOPICS):
             if key not in promised:
                 why = (
-                    "is in no restore point (a run that was cut off, or another tool)"
+                    "is in no restore point (it expired, a run was cut off, or another tool wrote it)"
                     if whole
                     else "is in no restore point that can be read"
                 )
@@ -84,4 +84,6 @@ def _is_ours(key: str) -> bool:
     if key.startswith(layout.CHECKPOINTS):
         parsed = layout.parse_checkpoint_key(key)
         return parsed is not None and parsed[1] in (layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS)
-    return key in _ROOT or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.DAMAGED))
+    return key in _ROOT or key.startswith(
+        (layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.EXPIRATIONS, layout.PINS, layout.DAMAGED)
+    )

@@ -9,9 +9,21 @@ from dataclasses import dataclass, field
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import given_up
 from kbackup.archive.encryption import check_encryption
-from kbackup.archive.models import ArchiveInfo, Groups, Intent, Lease, Manifest, Refreshed, load
+from kbackup.archive.expired import gone_with
+from kbackup.archive.models import (
+    ArchiveInfo,
+    Expired,
+    Gone,
+    Groups,
+    Intent,
+    Lease,
+    Manifest,
+    Refreshed,
+    load,
+)
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
+from kbackup.archive.verify.expired import check_pins, read_expirations, take_what_is_left
 from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings
 from kbackup.store.base import Store
 
@@ -26,7 +38,8 @@ Sizes = Mapping[str, int]
 @dataclass
 class Points:
     """What could be read. `committed` is in order; `closed` (seals too), `added` and `groups` are by number and lack
-    those that are damaged. `whole`: nothing is missing that the rest stands on."""
+    those that are damaged; of what was `expired` they have what is left. `whole`: nothing is missing that the rest
+    stands on. `expired_settled`: the derived files follow the newest expiration."""
 
     archive_id: str = ""
     closed: dict[int, Manifest] = field(default_factory=dict)
@@ -35,6 +48,13 @@ class Points:
     groups: dict[int, Groups] = field(default_factory=dict)
     refreshed: set[int] = field(default_factory=set)
     whole: bool = True
+    expired: Expired | None = None
+    expired_lost: bool = False
+    expired_settled: bool = True
+
+    @property
+    def gone(self) -> tuple[Gone, ...]:
+        return self.expired.gone if self.expired is not None else ()
 
 
 def numbers(sizes: Sizes) -> dict[int, set[str]]:
@@ -56,7 +76,9 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
     if layout.LOCK in sizes:
         with findings.catching(layout.LOCK):
             load(Lease, store.get(layout.LOCK), layout.LOCK)
-    runs = numbers(sizes)
+    read_expirations(store, sizes, points, findings)
+    check_pins(store, sizes, points, findings)
+    runs = {seq: files for seq, files in numbers(sizes).items() if gone_with(points.gone, seq) is None}
     with ThreadPoolExecutor(_THREADS) as pool:
         early = Findings()
         read = pool.map(lambda seq: _manifest(store, seq, early), _closed(runs))
@@ -67,6 +89,8 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
         _check_chain(manifests, points, findings)
         list(pool.map(lambda m: _beside(store, m, points, findings), points.committed))
         list(pool.map(lambda run: _around(store, run[0], run[1], manifests, points, findings), runs.items()))
+    bare = Archive(store, ArchiveInfo(id=points.archive_id, created_at=""))
+    take_what_is_left(store, bare, points, findings)
     points.whole = points.whole and all(
         m.seq in points.added and m.seq in points.groups for m in points.committed
     )
@@ -124,15 +148,24 @@ def _check_owners(manifests: dict[int, Manifest | None], points: Points, finding
 def _check_chain(manifests: Mapping[int, Manifest | None], points: Points, findings: Findings) -> None:
     """Each restore point names the one before it; where manifests can't be read it may be one of those."""
     before: set[int | None] = {None}
-    for seq, manifest in manifests.items():
-        if manifest is None:
+    links = {link.last: link.parent for link in points.gone}
+    for seq in sorted([*manifests, *links]):
+        manifest = manifests.get(seq)
+        if seq in links:
+            parent = links[seq]
+            if parent not in before and parent is not None:
+                points.whole = False
+                findings.add(layout.backup_key(parent, layout.MANIFEST), "is missing", ANOTHER_COPY)
+            before = {seq}
+        elif manifest is None:
             points.whole = False
             before.add(seq)
         elif manifest.status == "committed":
             points.committed.append(manifest)
             if manifest.parent not in before:
                 points.whole = False
-                _broken(manifest, before, manifests, findings)
+                if not points.expired_lost:
+                    _broken(manifest, before, manifests, findings)
             before = {seq}
 
 

@@ -1,0 +1,169 @@
+"""Deleting what nobody needs: what expirations took away some time ago, and what crashed runs left.
+
+Nothing is remembered of what is to be deleted: it is what is listed and not needed, so that any run can go on where
+another one was cut off. Needed is all that the archive had when the youngest expiration was committed that is older
+than the grace time, and whatever the next backup may still take over from a run that was cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kbackup.archive import layout
+from kbackup.archive.commit import read_intent
+from kbackup.archive.expire import what_stays
+from kbackup.archive.expired import committed_of, gone_with, read_expired, read_step, segments_key, steps
+from kbackup.archive.models import Expired, dump
+from kbackup.archive.reader import Archive
+from kbackup.archive.settle import step_of
+from kbackup.store.base import Failed
+
+_AT_ONCE = 1000
+"""Deletes between two looks at the lease."""
+_PARTS = (layout.SEGMENTS, layout.GROUPS, layout.METADATA)
+
+
+@dataclass(frozen=True)
+class Waste:
+    """Keys that are not needed, in the order in which they are to be deleted. `expiration` is the one that they went
+    with or before; None: there is none whose grace time is over."""
+
+    expiration: Expired | None
+    keys: tuple[str, ...]
+
+
+def due(archive: Archive, sizes: Iterable[str], grace: timedelta) -> tuple[Expired | None, bool]:
+    """The newest expiration whose grace time is over, or that somebody began to delete after; and whether what was
+    there before it may be deleted already."""
+    found = steps(sizes)
+    numbers = committed_of(found)
+    swept = max((n for n in numbers if layout.SWEPT in found[n]), default=0)
+    for number in sorted(numbers, reverse=True):
+        over = layout.REFRESHED in found[number] and _settled_at(archive, number) + grace <= datetime.now(UTC)
+        if number == swept or over:
+            return read_expired(archive.store, number, archive.info.id), True
+    return None, not numbers or min(numbers) == 1
+
+
+def _settled_at(archive: Archive, number: int) -> datetime:
+    """When the expiration was here: to a copy they come later."""
+    key = layout.expiration_key(number, layout.REFRESHED)
+    return datetime.fromisoformat(read_step(archive.store, key, archive.info.id).at)
+
+
+def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste:
+    """What is to be deleted of the objects `sizes`, which were listed under the lease."""
+    expired, known = due(archive, sizes, grace)
+    if not known:
+        return Waste(None, ())
+    before = archive if expired == archive.expired else Archive(archive.store, archive.info)
+    before.__dict__["expired"] = expired
+    segments = before.keys() | archive.keys()
+    needed = segments | {layout.index_key_of(key) for key in segments}
+    derived = _derived(before) | (_derived(archive) if before is not archive else set())
+    taken_over = _taken_over(archive)
+    topics = [
+        key
+        for key in sizes
+        if key.startswith(layout.TOPICS)
+        and key not in needed
+        and key not in derived
+        and _is_ours(key)
+        and _folder(key) not in taken_over
+    ]
+    runs, expirations = _of_runs(archive, expired, sizes), _expirations(archive, expired, sizes)
+    return Waste(expired, (*topics, *runs, *expirations))
+
+
+def _derived(archive: Archive) -> set[str]:
+    """The files that say the same as restore points, by name."""
+    found: set[str] = set()
+    for (name, incarnation), (_, state) in what_stays(archive).last.items():
+        folder = layout.topic_dir(name, incarnation)
+        for p in state.partitions:
+            found |= {
+                layout.partition_index_key(folder, p.partition),
+                layout.group_offsets_key(folder, p.partition),
+            }
+    return found
+
+
+def _is_ours(key: str) -> bool:
+    name = key.rpartition("/")[2]
+    parsers: tuple[Callable[[str], object], ...] = (
+        layout.parse_segment,
+        layout.parse_partition_index,
+        layout.parse_group_offsets,
+    )
+    return _folder(key).count("/") == 2 and any(parse(name) is not None for parse in parsers)
+
+
+def _folder(key: str) -> str:
+    return key[: key.rfind("/") + 1]
+
+
+def _taken_over(archive: Archive) -> set[str]:
+    """Folders of topics that the next backup may take segments of cut off runs from (`jobs.backup.begin`)."""
+    points = archive.restore_points
+    since = points[-1].parent or 0 if points else 0
+    committed = {point.seq for point in points}
+    found: set[str] = set()
+    for run in archive.runs:
+        if run.seq > since and run.seq not in committed and layout.INTENT in run.files:
+            intent = read_intent(archive, run.seq)
+            found |= {layout.topic_dir(t.name, t.incarnation) for t in intent.topics}
+    return found
+
+
+def _of_runs(archive: Archive, expired: Expired | None, keys: Iterable[str]) -> list[str]:
+    """Files of restore points that are gone, and what runs that never committed left beside their seals. Manifests
+    last: as long as one is there, nobody can take its number."""
+    links = expired.gone if expired is not None else ()
+    carried = {point.seq for e in (expired, archive.expired) if e is not None for point in e.carried}
+    head = archive.restore_points[-1].seq if archive.restore_points else 0
+    sealed = {point.seq for point in archive.abandoned if point.seq < head}
+    found: list[str] = []
+    for key in keys:
+        parsed = layout.parse_backup_key(key)
+        if parsed is None:
+            continue
+        seq, name = parsed
+        kept = seq in carried and name in (layout.GROUPS, layout.METADATA)
+        if (gone_with(links, seq) is not None and not kept) or (seq in sealed and name in _PARTS):
+            found.append(key)
+    return sorted(found, key=lambda key: (key.endswith("/" + layout.MANIFEST), key))
+
+
+def _expirations(archive: Archive, expired: Expired | None, keys: Iterable[str]) -> list[str]:
+    """Expirations that nobody can want any more, and tables of such as were never committed. Nothing above the newest
+    one: it may be committed at this moment."""
+    newest = archive.expired
+    if expired is None or newest is None:
+        return []
+    found = []
+    for key in keys:
+        parsed = layout.parse_expiration_key(key)
+        if parsed is None or parsed[0] > newest.number:
+            continue
+        number, name = parsed
+        whole = read_expired(archive.store, number, archive.info.id) if number >= expired.number else None
+        tables = {segments_key(number, whole.segments)} if whole is not None else set()
+        if number < expired.number or (name.startswith("segments-") and key not in tables):
+            found.append(key)
+    return sorted(found, key=lambda key: (key.endswith("/" + layout.EXPIRED), key))
+
+
+def sweep(archive: Archive, found: Waste, check: Callable[[], None]) -> list[Failed]:
+    """Delete; returns what could not be, which the next one tries again. From its first delete on, nobody goes back to
+    what was there before the expiration."""
+    if found.expiration is not None:
+        key = layout.expiration_key(found.expiration.number, layout.SWEPT)
+        check()
+        archive.store.put(key, dump(step_of(found.expiration, "swept")))
+    failed: list[Failed] = []
+    for at in range(0, len(found.keys), _AT_ONCE):
+        check()
+        failed += archive.store.delete(found.keys[at : at + _AT_ONCE])
+    return failed

@@ -1,0 +1,164 @@
+"""`kbackup expire`: lets restore points and old records go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_size, plural
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.options import archive_argument, archive_option, common_options, options, s3_options
+from kbackup.cli.output import Cell, Reporter
+from kbackup.cli.session import archive_store
+from kbackup.config.quantities import parse_duration
+from kbackup.errors import StoreError
+from kbackup.jobs.expire_policy import Policy
+
+if TYPE_CHECKING:
+    from kbackup.jobs.expire import ExpireReport, PointFate
+
+_FAILED = 10
+"""So many objects that can't be deleted are named."""
+
+
+class _Span(click.ParamType[timedelta]):
+    name = "duration"
+
+    def convert(
+        self, value: str | timedelta, parameter: click.Parameter | None, context: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        try:
+            return timedelta(seconds=parse_duration(value))
+        except (ValueError, OverflowError):
+            self.fail(f"{value} is no duration: give one such as 30d or 12h", parameter, context)
+
+
+_COUNT = click.IntRange(min=1)
+_SPAN = _Span()
+_policy_options = options(
+    click.option("--keep-last", type=_COUNT, metavar="N", help="Keep the last N restore points."),
+    *(
+        click.option(
+            f"--keep-{name}",
+            type=_COUNT,
+            metavar="N",
+            help=f"Keep the newest of each of the last N {unit} that have any.",
+        )
+        for name, unit in (("daily", "days"), ("weekly", "weeks"), ("monthly", "months"), ("yearly", "years"))
+    ),
+    click.option(
+        "--keep-within",
+        type=_SPAN,
+        metavar="DURATION",
+        help="Keep all so much older than the newest, or younger.",
+    ),
+)
+
+
+@click.command("expire")
+@archive_argument
+@common_options
+@archive_option
+@_policy_options
+@click.option(
+    "--older-than",
+    type=_SPAN,
+    metavar="DURATION",
+    help="Let records go that are so much older than the newest restore point, by whole segments.",
+)
+@click.option(
+    "--grace",
+    type=_SPAN,
+    metavar="DURATION",
+    default="1d",
+    show_default=True,
+    help="Delete what went so long ago: readers have that much time to end.",
+)
+@click.option("--confirm", is_flag=True, help="Do it. Without, it only says what it would do.")
+@s3_options
+@pass_frame
+def command(
+    frame: Frame,
+    keep_last: int | None,
+    keep_daily: int | None,
+    keep_weekly: int | None,
+    keep_monthly: int | None,
+    keep_yearly: int | None,
+    keep_within: timedelta | None,
+    older_than: timedelta | None,
+    grace: timedelta,
+    confirm: bool,
+) -> None:
+    """Let restore points go by policy, and records by age. Without --confirm it changes nothing and shows what would.
+
+    A restore point stays if any --keep option asks for it (as restic does it, times in UTC), if it is pinned ('kbackup
+    keep'), or if it is the newest. Without any --keep option all stay. --older-than takes records from the start of
+    each partition, also from restore points that stay; never what a pinned one has, and never of compacted topics.
+
+    What went is gone for readers at once, and deleted by the first run after --grace. Each run also deletes what
+    crashed backups left and no later one takes over.
+    """
+    from kbackup.jobs.expire import Expiry, expire
+
+    last, daily, weekly, monthly, yearly = (
+        count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)
+    )
+    policy = Policy(last, daily, weekly, monthly, yearly, keep_within)
+    store = archive_store(frame)
+    with ShownProgress(frame.reporter) as shown:
+        report = expire(
+            store,
+            Expiry(policy, older_than, grace),
+            frame.config.backup.lease_seconds,
+            shown,
+            confirm=confirm,
+        )
+    _show(report, frame.reporter)
+    frame.reporter.document(report)
+    if report.failed:
+        raise StoreError(
+            f"{plural(len(report.failed), 'object')} could not be deleted; all else is done",
+            "the next 'kbackup expire --confirm' tries again: is the bucket locked, or may this user not delete?",
+        )
+
+
+def _show(report: ExpireReport, reporter: Reporter) -> None:
+    reporter.table(
+        ("number", "committed at", "", "why", "records left", "records that go"),
+        [(p.number, p.committed_at, *_fate(p)) for p in report.restore_points],
+    )
+    for topic in report.spared:
+        reporter.note(
+            f"note: topic {topic} keeps all records: it is compacted, or its settings are not known"
+        )
+    going = [p for p in report.restore_points if not p.stays]
+    done = report.confirmed
+    if report.expiration is not None:
+        old = f", records before {report.before}" if report.before else ""
+        reporter.line(
+            f"{plural(len(going), 'restore point')} {'went' if done else 'would go'}{old}: "
+            f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}; "
+            f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
+        )
+    else:
+        reporter.line(f"nothing {'was' if done else 'is'} to expire")
+    if report.deleted or report.failed:
+        reporter.line(
+            f"{plural(report.deleted, 'object')} that nobody needs any more {'were' if done else 'would be'} deleted: "
+            f"{human_size(report.deleted_bytes)}"
+        )
+    for key, why in list(report.failed.items())[:_FAILED]:
+        reporter.warning(f"{key} can't be deleted: {why}")
+    if not done and (report.expiration is not None or report.deleted):
+        reporter.note("nothing was changed: add --confirm to do it")
+
+
+def _fate(point: PointFate) -> tuple[Cell, ...]:
+    if not point.stays:
+        return "goes", None, None, None
+    return "stays", ", ".join(point.reasons), point.records, point.records_gone
