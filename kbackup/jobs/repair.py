@@ -197,6 +197,8 @@ def _new_point(job: _Repair, left: Left) -> RepairReport:
     if job.confirm:
         with job.phases.step("set aside"):
             set_aside(job.store, manifests[-1].seq, chosen.left_out, left.sizes, job.check)
+        sizes = {entry.key: entry.size for entry in job.store.list()}
+        mended += _mend(job, look(job.store, sizes)).mended  # of the restore points that stay
     kept = chosen.kept[-1].seq if chosen.kept else None
     newest = manifests[-1]
     return RepairReport(

@@ -41,9 +41,10 @@ def damaged_files(store: Store, left: Left) -> dict[str, bytes]:
         intent = layout.backup_key(manifest.seq, layout.INTENT)
         if intent in bad or intent not in left.sizes:
             found[intent] = dump(intent_of(manifest))
-    for manifest in left.points.committed[-1:]:
+    for manifest in left.points.committed:
         mark = layout.backup_key(manifest.seq, layout.REFRESHED)
-        if mark in bad or mark not in left.sizes:
+        newest = manifest is left.points.committed[-1]
+        if mark in bad or (newest and mark not in left.sizes):
             found[mark] = dump(Refreshed(seq=manifest.seq, at=now()))
     return found
 

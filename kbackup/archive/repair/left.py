@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
-from kbackup.archive.checkpoints import folded, read_head, read_points
+from kbackup.archive.checkpoints import folded, given_up, read_head, read_points
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import ArchiveInfo, Groups, Intent, Manifest, Metadata, Point, load
 from kbackup.archive.segments import SCHEMA, Segment, decode_segments, from_batches
@@ -15,17 +16,23 @@ from kbackup.archive.verify.findings import Finding, Findings
 from kbackup.archive.verify.points import Points, Sizes, numbers
 from kbackup.archive.verify.points import read_points as read_restore_points
 from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
+
+_THREADS = 16
 
 
 @dataclass
 class Left:
     """`kept` are the restore points from the first on that need nothing that is lost; `manifests` every one that can be
-    read, `captures` what runs saw of the cluster, both in order. `rows` are descriptors of segments by key, from tables
-    that a manifest or a checkpoint vouches for; `loose` those from other tables. `lost` are the numbers of restore
-    points, known to have been, that are not kept; `past` what checkpoints have of any of them. `root` is where the
-    folders of topics are."""
+    read, in order; `past` what checkpoints have of any of them. `lost` are the numbers of restore points, known to have
+    been, that are not kept.
+
+    `rows` are descriptors of segments by key, from tables that a manifest or a checkpoint vouches for; `loose` those
+    from other tables, and `tabled` their keys by number. `unaccounted` are records objects that a partition index
+    names, so that they were committed, and no table of the first kind does. `root` is where the folders of topics
+    are."""
 
     sizes: Sizes
     points: Points
@@ -38,8 +45,10 @@ class Left:
     manifests: list[Manifest] = field(default_factory=list)
     past: dict[int, Point] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
+    unaccounted: set[str] = field(default_factory=set)
     rows: dict[str, list[Segment]] = field(default_factory=dict)
     loose: dict[str, list[Segment]] = field(default_factory=dict)
+    tabled: dict[int, set[str]] = field(default_factory=dict)
     groups: dict[int, Groups] = field(default_factory=dict)
     metadata: dict[int, Metadata] = field(default_factory=dict)
     intents: dict[int, Intent] = field(default_factory=dict)
@@ -47,7 +56,8 @@ class Left:
     @property
     def is_broken(self) -> bool:
         """Whether restore points are lost: those that are left are not all there were."""
-        return bool(self.lost) or (not self.last and any(key.startswith(layout.TOPICS) for key in self.sizes))
+        nothing = not self.last and any(key.startswith(layout.TOPICS) for key in self.sizes)
+        return bool(self.lost or self.unaccounted) or nothing
 
     def lost_after(self, seq: int) -> list[int]:
         """The numbers of restore points after `seq`, as far as they are known to have been."""
@@ -59,7 +69,7 @@ def look(store: Store, sizes: Sizes) -> Left:
     _check_key(store)
     findings = Findings()
     points = read_restore_points(store, sizes, findings)
-    left = Left(sizes, points, findings.found, points.archive_id)
+    left = Left(sizes, points, findings.found, archive_id=points.archive_id)
     bad = {finding.file for finding in findings.found}
     left.has_info = layout.ARCHIVE in sizes and layout.ARCHIVE not in bad
     runs = numbers(sizes)
@@ -72,8 +82,27 @@ def look(store: Store, sizes: Sizes) -> Left:
     left.last = max([0, *runs, *left.past])
     left.kept = _kept(points, bad)
     since = left.kept[-1].seq if left.kept else 0
+    left.unaccounted = _unaccounted(store, left)
     left.lost = sorted(seq for seq in _committed(left, runs) if seq > since)
     return left
+
+
+def _unaccounted(store: Store, left: Left) -> set[str]:
+    """Partition indexes are written after the commit: what one names was in a restore point."""
+
+    def named(key: str) -> list[str]:
+        folder, _, name = key.rpartition("/")
+        if layout.parse_partition_index(name) is None:
+            return []
+        try:
+            entries = decode_partition_index(store.get(key), key)
+        except (CorruptError, NotFoundError):
+            return []
+        return [f"{folder}/{entry.name}_records{suffix}" for entry in entries for suffix in ("", ".zst")]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = pool.map(named, [key for key in left.sizes if key.startswith(layout.TOPICS)])
+        return {key for keys in found for key in keys if key in left.sizes and key not in left.rows}
 
 
 def _check_key(store: Store) -> None:
@@ -99,14 +128,18 @@ def _kept(points: Points, bad: set[str]) -> list[Manifest]:
 
 
 def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
-    """Numbers that anything says were committed, without those that a repair gave up."""
-    found = {m.seq for m in left.points.committed} | {m.parent for m in left.points.committed if m.parent}
+    """Numbers that anything says were closed, without those that a repair gave up."""
+    found = {m.seq for m in left.points.committed}
+    named: list[Point | Intent] = [*left.points.closed.values(), *left.intents.values()]
+    found |= {each.parent for each in named if each.parent is not None}
     found |= {point.seq for point in left.past.values() if point.status == "committed"}
     for seq, files in runs.items():
-        unread = layout.MANIFEST in files and seq not in left.points.closed
-        if unread or (layout.REFRESHED in files and seq not in left.points.closed):
+        # only the last one without a manifest may be at work: it began with an intent, and sealed the others
+        began = layout.INTENT in files and not {layout.MANIFEST, layout.REFRESHED} & files
+        if seq not in left.points.closed and not (began and seq == max(runs)):
             found.add(seq)
-    gone = [range((m.parent or 0) + 1, m.seq) for m in left.points.committed if m.repaired is not None]
+    found |= {seq for seq, keys in left.tabled.items() if keys & left.unaccounted}
+    gone = given_up(left.points.committed)
     return {seq for seq in found if not any(seq in numbers for numbers in gone)}
 
 
@@ -127,6 +160,7 @@ def _read_checkpoints(store: Store, left: Left) -> None:
 def _read_beside(store: Store, left: Left, runs: Mapping[int, set[str]]) -> None:
     """Files of every number: vouched for by its manifest, or loose, where only their own checksums speak for them."""
     committed = {m.seq: m for m in left.points.committed}
+    gone = given_up(left.points.committed)
     left.manifests = list(committed.values())
     for table in left.points.added.values():
         _add(left.rows, table)
@@ -138,7 +172,9 @@ def _read_beside(store: Store, left: Left, runs: Mapping[int, set[str]]) -> None
         with suppress(CorruptError, NotFoundError):
             if layout.SEGMENTS in files and seq not in left.points.added:
                 table = decode_segments(store.get(key[layout.SEGMENTS]), key[layout.SEGMENTS])
-                _add(left.rows if layout.REFRESHED in files else left.loose, table)
+                left.tabled[seq] = {segment.key for segment in table}
+                vouched = layout.REFRESHED in files and not any(seq in numbers for numbers in gone)
+                _add(left.rows if vouched else left.loose, table)
         with suppress(CorruptError, NotFoundError):
             if layout.GROUPS in files and seq not in left.groups:
                 left.groups[seq] = load(Groups, store.get(key[layout.GROUPS]), key[layout.GROUPS])

@@ -71,8 +71,11 @@ def _id(left: Left, topic: Topic, state: TopicState | None, newest: Mapping[str,
 
 def layers(chosen: Chosen, known: Iterable[Topic]) -> list[list[Topic]]:
     """The topics of each restore point that is needed, oldest first: one has no topic in two incarnations. Older ones
-    that a restore point which stays has are left to that."""
-    there = {(t.name, t.incarnation) for m in chosen.kept for t in m.topics}
+    that a restore point which stays has all of are left to that."""
+    new = {
+        place[:2] for place, some in chosen.segments.items() if any(s.key not in chosen.tabled for s in some)
+    }
+    there = {(t.name, t.incarnation) for m in chosen.kept for t in m.topics} - new
     incarnations: dict[str, list[int]] = {}
     for name, incarnation in sorted(known):
         incarnations.setdefault(name, []).append(incarnation)

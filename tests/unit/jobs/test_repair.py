@@ -1,0 +1,394 @@
+"""Whatever an archive has lost: all that is whole is in it again, what is not is told, and nothing whole is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from awscrt.checksums import crc64nvme
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import kbackup.jobs.repair as repair_job
+import kbackup.jobs.verify as verify_job
+from kbackup.archive import layout
+from kbackup.archive.fold import fold
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import TopicState
+from kbackup.archive.overview import list_points, overview
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import Target
+from kbackup.errors import CorruptError, LockedError, NoArchiveError, WrongKeyError
+from kbackup.jobs.copy import copy_archive
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.repair import RepairReport, repair
+from kbackup.jobs.verify import VerifyReport, verify
+from kbackup.store.base import Buffer, Store, Upload, view_of
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from scripts.bench.memory_store import MemoryStore
+from tests.archives import LOSS, commit_point, group_at, make_archive, topic_state, write
+
+ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
+LAST = 6
+
+Place = tuple[str, int, int]
+
+
+class _Upload:
+    def __init__(self, store: Memory, key: str) -> None:
+        self._store, self._key, self._data = store, key, bytearray()
+
+    def __enter__(self) -> _Upload:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def write(self, data: Buffer) -> None:
+        self._data += view_of(data)
+
+    def commit(self) -> tuple[int, int]:
+        self._store.put_new(self._key, bytes(self._data))
+        return len(self._data), crc64nvme(bytes(self._data))
+
+    def abort(self) -> None: ...
+
+
+class Memory(MemoryStore):
+    """One that takes segments."""
+
+    def upload(self, key: str) -> Upload:
+        return _Upload(self, key)
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark was asked for")
+
+
+@pytest.fixture(autouse=True)
+def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
+
+    monkeypatch.setattr(verify_job, "run_tasks", run_here)
+    monkeypatch.setattr(repair_job, "run_tasks", run_here)
+
+
+def make(store: Store) -> None:
+    """Six restore points with a checkpoint at the fourth. At the fifth, topic orders comes back as another one."""
+    make_archive(store)
+    more: list[Segment] = []
+    for seq in range(3, LAST + 1):
+        archive = open_archive(store)
+        head = archive.head
+        assert head is not None
+        new = write(
+            store, Target("more", 1, 0, 1000, "zstd" if seq % 2 else "none"), range(seq * 10, seq * 10 + 9)
+        )
+        more += new
+        states = {t.name: t for t in head.topics} | {
+            "more": topic_state("more", seq, "present", [(0, seq * 10 + 9, more)])
+        }
+        if seq == 5:
+            again = write(store, Target("orders", 2, 0, 1000, "none"), range(4))
+            new = [*new, *again]
+            state = topic_state("orders", 5, "present", [(0, 4, again)])
+            fields = {name: getattr(state, name) for name in state.__struct_fields__}
+            states["orders"] = TopicState(**fields | {"incarnation": 2, "id": "another id"})
+        groups = [group_at("billing", ("more", 0, seq * 10))]
+        commit_point(archive, seq, [states[name] for name in sorted(states)], new, groups)
+        if seq == 4:
+            archive = open_archive(store)
+            assert archive.head is not None
+            fold(archive, archive.head, lambda: None, every=2)
+
+
+@pytest.fixture(scope="module")
+def made() -> Memory:
+    store = Memory()
+    make(store)
+    return store
+
+
+def copy_of(store: Store) -> Memory:
+    other = Memory()
+    for entry in store.list():
+        other.put(entry.key, store.get(entry.key))
+    return other
+
+
+@pytest.fixture
+def store(made: Memory) -> Memory:
+    return copy_of(made)
+
+
+def run(store: Store, confirm: bool = True, rebuild: bool = False) -> RepairReport:
+    return repair(store, confirm, rebuild, 60, no_spark, Silent())
+
+
+def verified(store: Store) -> VerifyReport:
+    return verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+
+
+def records(store: Store) -> dict[str, bytes]:
+    return {e.key: store.get(e.key) for e in store.list(layout.TOPICS) if "_records" in e.key}
+
+
+def held(store: Store) -> dict[int, dict[Place, list[str]]]:
+    """By restore point and partition the segments that it stands on."""
+    archive = open_archive(store)
+    found: dict[int, dict[Place, list[str]]] = {}
+    for point in archive.restore_points:
+        places = found.setdefault(point.seq, {})
+        for s in archive.segments(archive.manifest(point)):
+            places.setdefault((s.topic, s.incarnation, s.partition), []).append(s.key)
+    return found
+
+
+def harm(store: Store, key: str, how: str) -> None:
+    data = store.get(key)
+    if how == "gone":
+        store.delete([key])
+    else:
+        at = len(data) // 2
+        store.put(
+            key, data[:at] + (bytes([data[at] ^ 1]) + data[at + 1 :] if how == "flip" and data else b"")
+        )
+
+
+def all_but_records(store: Store) -> list[str]:
+    return [entry.key for entry in store.list() if "_records" not in entry.key]
+
+
+def check_healed(store: Store, truth: Mapping[str, bytes]) -> None:
+    """The archive is whole, knows everything that it holds, and there is nothing left to repair."""
+    assert verified(store).findings == ()
+    assert records(store) == truth
+    points = held(store)
+    assert {key for places in points.values() for keys in places.values() for key in keys} == set(truth)
+    again = run(store, confirm=False)
+    assert (again.mended, again.left, again.restore_point) == ((), (), None)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_loss_of_what_is_not_a_record_loses_a_record(made: Memory, data: st.DataObject) -> None:
+    """Any files but records are gone, cut or changed, few or nearly all of them."""
+    keys = all_but_records(made)
+    hows = st.sampled_from(["gone", "gone", "cut", "flip"])
+    few = st.dictionaries(st.sampled_from(keys), hows, max_size=6)
+    spared = st.sets(st.sampled_from(keys), max_size=6)
+    hurt = data.draw(st.one_of(few, spared.map(lambda left: {k: "gone" for k in keys if k not in left})))
+    store = copy_of(made)
+    before = held(store)
+    for key, how in hurt.items():
+        harm(store, key, how)
+    shown, done = run(store, confirm=False), run(store)
+    assert (shown.restore_point, shown.lost, shown.left_out) == (done.restore_point, done.lost, ())
+    assert done.losses == ()
+    after = held(store)
+    if done.restore_point is not None:
+        assert {seq: after[seq] for seq in after if seq <= (done.kept or 0)} == {
+            seq: before[seq] for seq in before if seq <= (done.kept or 0)
+        }
+        newest, last = after[max(after)], before[LAST]
+        assert {place: keys for place, keys in newest.items() if keys} == last
+        check_healed(store, records(made))
+    else:
+        assert verified(store).findings == ()
+        assert all(after[seq] == before[seq] for seq in after)
+        if max(after, default=0) < LAST:
+            # nothing tells it from an archive whose last run is at work, or was cut off
+            numbers = {layout.parse_backup_key(entry.key) for entry in store.list(layout.BACKUPS)}
+            last = max(number[0] for number in numbers if number)
+            assert (last, layout.INTENT) in numbers
+            assert not {(last, layout.MANIFEST), (last, layout.REFRESHED)} & numbers
+            run(store, rebuild=True)
+            check_healed(store, records(made))
+
+
+@pytest.mark.parametrize("seq", range(1, LAST + 1))
+@pytest.mark.parametrize("name", [layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA])
+def test_a_lost_restore_point_gives_way_to_one_of_what_was_found(store: Memory, seq: int, name: str) -> None:
+    truth, before = records(store), held(store)
+    harm(store, layout.backup_key(seq, name), "gone")
+    assert verified(store).findings
+    report = run(store)
+    assert (report.kept, report.lost) == (seq - 1 or None, tuple(range(seq, LAST + 1)))
+    assert report.is_loss
+    check_healed(store, truth)
+    after = held(store)
+    assert after[max(after)] == before[LAST]
+    whole = overview(store, "latest")
+    assert any("lost" in line for line in whole.repairs)
+    assert [p.number for p in list_points(open_archive(store)) if p.status == "lost"] == list(report.lost)
+    assert {t.name: t.configs for t in whole.topics}["more"] == {"retention.ms": "-1"}
+    assert (whole.groups == ("billing",)) or seq < 3 or "late" in whole.groups
+    known = [loss for loss in whole.losses if loss == LOSS]
+    assert known or seq == 2 or name == layout.MANIFEST
+
+
+def test_a_dry_run_writes_nothing(store: Memory) -> None:
+    harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
+    before = {entry.key: store.get(entry.key) for entry in store.list()}
+    assert run(store, confirm=False).restore_point == LAST + 1
+    assert {entry.key: store.get(entry.key) for entry in store.list()} == before
+
+
+def test_records_that_are_damaged_are_left_out_and_named(store: Memory) -> None:
+    """One in the midst of a partition is a loss; the last one is for the next backup to read again."""
+    harm(store, layout.backup_key(2, layout.MANIFEST), "gone")
+    bad = {f"{ORDERS}15_records": "cut", f"{ORDERS}32_records": "flip", f"{ORDERS}08_records": "gone"}
+    bytes_of = {key: store.get(key) for key in bad}
+    for key, how in bad.items():
+        harm(store, key, how)
+    cut = {key: store.get(key) for key, how in bad.items() if how != "gone"}
+    report = run(store)
+    assert {out.key for out in report.left_out} == {*cut, f"{ORDERS}08_index"}
+    assert [line for line in report.losses if "offsets 15 to 23 of orders-0" in line]
+    assert [line for line in report.losses if "offsets 8 to 9 of orders-0" in line]
+    assert [line for line in report.warnings if "from offset 32 on" in line]
+    assert verified(store).findings == ()
+    for key, data in cut.items():
+        assert store.get(layout.damaged_key(report.restore_point or 0, key)) == data != bytes_of[key]
+    old = next(p for p in held(store).values() if ("orders", 1, 0) in p)
+    assert old["orders", 1, 0] == [f"{ORDERS}00_records", f"{ORDERS}24_records"]
+
+
+def test_damaged_records_alone_are_for_another_copy_to_mend(store: Memory) -> None:
+    """No restore point is given up for them unless that is asked for."""
+    harm(store, f"{ORDERS}00_records", "cut")
+    report = run(store)
+    assert report.restore_point is None
+    assert [finding.file for finding in report.left] == [f"{ORDERS}00_records"]
+    assert "--rebuild" in report.left[0].hint
+    rebuilt = run(store, rebuild=True)
+    assert (rebuilt.kept, rebuilt.lost) == (None, tuple(range(1, LAST + 1)))
+    assert [line for line in rebuilt.losses if "offsets 0 to 7 of orders-0" in line]
+    assert verified(store).findings == ()
+
+
+def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
+    harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
+    run(store)
+    target = Memory()
+    target.url = "memory://copy"
+    copy_archive(store, target, 60, Silent())
+    assert held(target) == held(store)
+    assert verified(target).findings == ()
+
+
+def test_what_comes_back_later_under_a_number_that_was_given_up_changes_nothing(store: Memory) -> None:
+    """A manifest out of a bucket's versions, a checkpoint that was being written, a run that only slept."""
+    lost = layout.backup_key(3, layout.MANIFEST)
+    old = {entry.key: store.get(entry.key) for entry in store.list(layout.CHECKPOINTS)} | {
+        lost: store.get(lost)
+    }
+    harm(store, lost, "gone")
+    run(store)
+    healed = held(store)
+    for key, data in old.items():
+        store.put(key, data)
+    assert held(store) == healed
+
+
+class _Crash(BaseException):
+    pass
+
+
+class _Crashing(Memory):
+    """Goes down at write `left`."""
+
+    left = 1 << 30
+
+    def _count(self, key: str) -> None:
+        if key != layout.LOCK:
+            self.left -= 1
+            if self.left < 0:
+                raise _Crash
+
+    def put(self, key: str, data: Any) -> str:
+        self._count(key)
+        return super().put(key, data)
+
+    def put_new(self, key: str, data: Any) -> str:
+        self._count(key)
+        return super().put_new(key, data)
+
+    def delete(self, keys: Any) -> Any:
+        self._count("")
+        return super().delete(keys)
+
+
+def test_it_may_be_cut_off_anywhere(made: Memory) -> None:
+    truth = records(made)
+    for at in range(60):
+        store = _Crashing()
+        for entry in made.list():
+            store.put(entry.key, made.get(entry.key))
+        for key in (
+            layout.ARCHIVE,
+            layout.backup_key(3, layout.MANIFEST),
+            layout.backup_key(1, layout.SEGMENTS),
+        ):
+            harm(store, key, "gone")
+        store.left = at
+        try:
+            run(store)
+        except _Crash:
+            store.left = 1 << 30
+            store.delete([layout.LOCK])
+            run(store)
+            check_healed(store, truth)
+        else:
+            return
+    raise AssertionError("it never came to an end")
+
+
+def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
+    inner = Memory()
+    (tmp_path / "key").write_text(generate_key())
+    store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
+    make_archive(store)
+    truth = records(store)
+    for key in (layout.ARCHIVE, *(e.key for e in store.list(layout.BACKUPS)), f"{ORDERS}15_index"):
+        harm(store, key, "gone")
+    bad = f"{ORDERS}32_records"
+    sealed = inner.get(bad)
+    inner.put(bad, sealed[:-1])
+    with pytest.raises(WrongKeyError, match="is encrypted"):
+        run(inner)
+    report = run(store)
+    assert [out.key for out in report.left_out] == [bad]
+    assert inner.get(layout.damaged_key(1, bad)) == sealed[:-1]
+    assert verified(store).findings == ()
+    assert records(store) == {key: data for key, data in truth.items() if key != bad}
+
+
+def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: Memory, tmp_path: Path) -> None:
+    harm(store, layout.ARCHIVE, "gone")
+    (tmp_path / "key").write_text(generate_key())
+    with pytest.raises(WrongKeyError):
+        run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}")))
+
+
+def test_it_waits_for_no_writer(store: Memory) -> None:
+    with HeldLease(store, "kbackup backup", 60), pytest.raises(LockedError):
+        run(store)
+
+
+def test_there_must_be_something_of_an_archive() -> None:
+    with pytest.raises(NoArchiveError):
+        run(Memory())
+
+
+def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: Memory) -> None:
+    harm(store, layout.backup_key(LAST, layout.MANIFEST), "gone")
+    with pytest.raises(CorruptError) as raised:
+        _ = open_archive(store).restore_points
+    assert "kbackup repair" in raised.value.hint
