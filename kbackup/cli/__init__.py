@@ -44,6 +44,7 @@ COMMANDS = {
     "check": ("check", "Check configuration, access and rights before a run."),
     "expire": ("expire", "Let restore points go by policy, and records by age."),
     "keep": ("keep", "Pin a restore point, so that it never expires."),
+    "export": ("export", "Write records into Delta tables or Parquet files."),
     "copy": ("copy", "Copy an archive to another store, or what is new in it."),
     "adopt": ("adopt", "Make an archive of a folder of the Java tool."),
     "repair": ("repair", "Make an archive whole again that has lost files."),

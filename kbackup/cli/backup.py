@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.export import show_export
 from kbackup.cli.follow import follow_until_stopped
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size, plural
@@ -20,11 +21,16 @@ from kbackup.cli.options import (
     spark_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.cli.session import archive_store, delta_config, spark_session
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
     from kbackup.jobs.backup_run import BackupReport
+    from kbackup.store import Store
 
 
 @click.command("backup")
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
 @key_options("backup.adopt_topics")
+@key_options("export.delta", "export.one_table")
 @click.option(
     "--follow", is_flag=True, help="Don't end: restore point after restore point, until SIGTERM or Ctrl-C."
 )
@@ -54,20 +61,58 @@ def command(frame: Frame, follow: bool) -> int:
     Takes what is new since the last restore point; everything the first time. The restore point exists when this
     command says so, and not before. Ends with exit code 3 when records were lost before they could be archived.
 
+    With --delta, Delta tables get the restore point as well, once it is there; where they can't, the exit code tells.
+
     With --follow there is a restore point every --interval, or as soon as a partition has --segment-bytes of new
     records, until SIGTERM or Ctrl-C; then a last one, and exit code 0. An outage of cluster or store is waited out.
     """
     if follow:
+        _refuse_what_does_not_follow(frame)
         return follow_until_stopped(frame)
     _refuse_what_only_follows(frame)
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
-    with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
+    of_spark = delta_config(config, config.export.delta)
+    with spark_session(of_spark, at_once=True) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.backup import backup  # while the JVM starts
 
         report = backup(config.backup, config.source, store, session, shown)
-    show(report, reporter)
+        show(report, reporter)
+        if config.export.delta:
+            _export(frame, report, store, session, shown)
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+
+
+def _export(
+    frame: Frame,
+    report: BackupReport,
+    store: Store,
+    session: Callable[[], SparkSession],
+    shown: ShownProgress,
+) -> None:
+    """The restore point stands, whatever becomes of the tables; that they are behind is told by the exit code."""
+    from kbackup.jobs.delta_export import export_delta
+
+    config = frame.config
+    url = config.export.delta or ""
+    try:
+        done = export_delta(config.export, url, store, config.s3, session, shown, config.backup.lease_seconds)
+    except KbackupError as error:
+        raise type(error)(
+            f"restore point {report.restore_point} is committed, but not all Delta tables at {url} have it: "
+            f"{error.message}",
+            f"the next backup or 'kbackup export --delta {url}' goes on there; {error.hint}",
+        ) from error
+    show_export(done, frame.reporter)
+
+
+def _refuse_what_does_not_follow(frame: Frame) -> None:
+    origin = frame.loaded.origins.get("export.delta")
+    if origin is None:
+        return
+    if origin.kind == "flag" and origin.name != "--set":
+        raise UsageError("--delta is not for --follow", "run 'kbackup export --delta URL' beside it")
+    frame.reporter.note("Delta tables are not written by --follow: run 'kbackup export' beside it")
 
 
 def _refuse_what_only_follows(frame: Frame) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from kbackup import metrics
 from kbackup.cli.choice import show_choice
@@ -23,12 +25,13 @@ from kbackup.cli.options import (
     target_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.session import archive_store, delta_config, spark_session
 from kbackup.cli.settings import show_settings
-from kbackup.errors import EXIT_LOSS, EXIT_OK
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
+    from kbackup.jobs.delta_import import DeltaImport
     from kbackup.jobs.restore_plan import RestorePlan
     from kbackup.jobs.restore_report import RestoreReport
     from kbackup.jobs.settings_plan import SettingsReport
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
 @key_options("restore.no_groups", "restore.map_group", "restore.transactions", "restore.restore_id")
 @key_option("restore.settings", "--with")
 @key_option("restore.state", "--state")
+@key_option("restore.from_delta", "--from-delta")
 @click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing.")
 @s3_options
 @spark_options
@@ -62,13 +66,15 @@ def command(frame: Frame, dry_run: bool) -> int:
     A range is topic:partition:from-to, from included, to not; either may be left out.
 
     ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
-    was with the same --restore-id. Ends with exit code 3 when a group or a setting of --with could not
-    be set.
+    was with the same --restore-id. With --from-delta records come from tables that 'kbackup export --delta' wrote:
+    all that they hold, but no groups and no settings. Ends with exit code 3 when a group or a setting of --with
+    could not be set.
     """
     config, reporter = frame.config, frame.reporter
-    store = archive_store(frame)
-    key = config.encryption.key or ""
-    state = open_store(config.restore.state, config.s3, key) if config.restore.state else store
+    options = config.restore
+    made = _delta_import(frame) if options.from_delta else None
+    store = archive_store(frame) if made is None else made.staging
+    state = open_store(options.state, config.s3, config.encryption.key or "") if options.state else store
 
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
         _show_plan(plan, warnings, dry_run, reporter)
@@ -76,16 +82,43 @@ def command(frame: Frame, dry_run: bool) -> int:
     def show_with(settings: SettingsReport) -> None:
         show_settings(settings, reporter)
 
-    with spark_session(config, at_once=not dry_run) as session, ShownProgress(reporter) as shown:
+    of_spark = delta_config(config, options.from_delta)
+    at_once = made is not None or not dry_run
+    with spark_session(of_spark, at_once=at_once) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.restore import restore  # while the JVM starts
 
-        job = config.restore, config.target, store, state, session, shown
-        report = restore(*job, dry_run, show_plan, show_with)
+        if made is not None:
+            reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.place.url}")
+            made.run(state, session, shown)
+            options = msgspec.structs.replace(options, restore_id=made.restore_id, backup="latest")
+        with made.leaving(state) if made is not None else nullcontext():
+            job = options, config.target, store, state, session, shown
+            report = restore(*job, dry_run, show_plan, show_with)
     if not dry_run:
         metrics.restored(report)
         _show_report(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
+
+
+def _delta_import(frame: Frame) -> DeltaImport:
+    """What is to be read from Delta tables."""
+    from kbackup.jobs.delta_import import DeltaImport
+    from kbackup.jobs.export_place import Place
+    from kbackup.jobs.restore_choose import new_restore_id
+
+    config = frame.config
+    options = config.restore
+    named = frame.loaded.origins.get("archive")
+    if named is not None and named.kind == "flag":
+        raise UsageError("--from-delta restores from Delta tables", "leave the archive out")
+    if options.settings:
+        raise UsageError("Delta tables hold records alone, no settings", "leave --with out")
+    if options.groups or options.map_group:
+        raise UsageError("Delta tables hold records alone, no groups", "leave --group and --map-group out")
+    place = Place.at(options.from_delta or "", config.s3)
+    restore_id = options.restore_id or new_restore_id()
+    return DeltaImport(place, options, config.backup, config.encryption.key or "", restore_id)
 
 
 def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kbackup.cli.frame import Frame
 from kbackup.config import Config
 from kbackup.metrics import counted
@@ -25,6 +27,17 @@ def archive_store(frame: Frame) -> Store:
     store = open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "")
     counted.archive(store.url)
     return store
+
+
+def delta_config(config: Config, *urls: str | None) -> Config:
+    """The same with what Spark takes for Delta tables at `urls`; as it is where there are none."""
+    wanted = tuple(filter(None, urls))
+    if not wanted:
+        return config
+    from kbackup.jobs.delta_session import session_conf
+
+    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, wanted))
+    return msgspec.structs.replace(config, spark=spark)
 
 
 @contextmanager

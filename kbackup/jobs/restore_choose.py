@@ -154,7 +154,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)
     return RestorePlan(
-        restore_id=options.restore_id or f"{now()[:10]}-{uuid.uuid4().hex[:8]}",
+        restore_id=options.restore_id or new_restore_id(),
         archive_id=content.archive_id,
         restore_point=content.restore_point,
         choice=content.choice,
@@ -176,6 +176,10 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
             if selection is not None and selection.matches(group)
         },
     )
+
+
+def new_restore_id() -> str:
+    return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
 
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:

@@ -63,12 +63,12 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
     # each task gets all of them: one by one, so that it unpickles its own alone (of 50,000: 35 ms, not 900)
     every = [pickle.dumps(task) for task in tasks]
     data: bytes = CloudPickleSerializer().dumps((work, every))  # type: ignore[no-untyped-call]
-    with _shared(spark, data) as shared:
-        return _results(spark, len(tasks), shared, address)
+    with shared(spark, data) as given:
+        return _results(spark, len(tasks), given, address)
 
 
 @contextmanager
-def _shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
+def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
     """What gives tasks `data`. Spark itself leaves the file of a big closure, secrets and all, where it is until the
     session ends, which a follower's does not: what is big goes into a file of ours, which goes with its tasks."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -85,13 +85,13 @@ def _shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 
 
 def _results(
-    spark: SparkSession, count: int, shared: Callable[[], bytes], address: Address | None
+    spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None
 ) -> list[Any]:
     from pyspark.errors import PySparkException
 
     def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
-        work, every = pickle.loads(shared())  # noqa: S301 (our own driver wrote it)
+        work, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
         for batch in batches:
             numbers: list[int] = batch.column(0).to_numpy().tolist()
             for number in numbers:
@@ -102,7 +102,7 @@ def _results(
     try:
         rows = frame.toArrow()
     except PySparkException as error:
-        raise _from_spark(error) from None
+        raise from_spark(error) from None
     numbers: list[int] = rows.column("task").to_numpy().tolist()
     attempts: list[int] = rows.column("attempt").to_numpy().tolist()
     counted.add("kbackup_task_retries_total", sum(dict(zip(numbers, attempts, strict=True)).values()))
@@ -143,7 +143,8 @@ def _run_task(
         progress.close()
 
 
-def _from_spark(error: Any) -> KbackupError:
+def from_spark(error: Any) -> KbackupError:
+    """The error that a task raised, or what there is to say of another one."""
     text = str(error)
     known = from_text(text)
     if known is not None:

@@ -85,6 +85,7 @@ class Kbackup:
         with (
             mock.patch("kbackup.cli.backup.spark_session", given),
             mock.patch("kbackup.cli.restore.spark_session", given),
+            mock.patch("kbackup.cli.export.spark_session", given),
             redirect_stdout(out),
             redirect_stderr(err),
         ):

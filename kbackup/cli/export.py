@@ -1,0 +1,78 @@
+"""`kbackup export`: an archive's records as Delta tables or Parquet files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_duration, plural
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.options import (
+    archive_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store, delta_config, spark_session
+from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.jobs.delta_export import ExportReport
+
+
+@click.command("export")
+@common_options
+@archive_option
+@key_options("export.delta", "export.parquet", "export.one_table")
+@key_option("export.topics", "-t", "--topic", "--topics")
+@key_option("export.exclude_topics", "--exclude-topic", "--exclude-topics")
+@s3_options
+@spark_options
+@pass_frame
+def command(frame: Frame) -> None:
+    """Write what an archive holds into Delta tables, or Parquet files: what came since the last export.
+
+    Each restore point comes as one commit of a table, exactly once, whatever was killed when. Backups may run
+    meanwhile. Delta tables take jars that Spark fetches when it starts; Parquet files don't.
+    """
+    config, reporter = frame.config, frame.reporter
+    export = config.export
+    if not export.delta and not export.parquet:
+        raise UsageError("nowhere to export to", "give --delta URL or --parquet URL")
+    store = archive_store(frame)
+    session_of = delta_config(config, export.delta)
+    done: list[ExportReport] = []
+    with spark_session(session_of) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.delta_export import export_delta
+        from kbackup.jobs.parquet_export import export_parquet
+
+        lease = config.backup.lease_seconds
+        if export.delta:
+            done.append(export_delta(export, export.delta, store, config.s3, session, shown, lease))
+        if export.parquet:
+            done.append(export_parquet(export, export.parquet, store, config.s3, session, shown, lease))
+    for report in done:
+        show_export(report, reporter)
+    reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
+
+
+def show_export(report: ExportReport, reporter: Reporter) -> None:
+    if report.tables:
+        reporter.table(
+            ("table", "restore points", "new records"),
+            [(t.url, _points(t.restore_points), t.records) for t in report.tables],
+        )
+    reporter.line(
+        f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
+        f"{report.archive}; {human_duration(sum(report.seconds.values()))}"
+    )
+
+
+def _points(numbers: tuple[int, ...]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"

@@ -1,0 +1,168 @@
+"""Delta tables kept in step with an archive: one commit for each restore point that added something.
+
+A commit carries the restore point's number as a transaction of Delta's (`txnAppId`, `txnVersion`): what is there
+already is not written again, whoever was killed when. The archive is only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbackup.archive.export_rows import SCHEMA
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.parts import plan_parts
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.config.models import Export
+from kbackup.jobs.batch_frame import batch_frame
+from kbackup.jobs.delta_session import delta_session, hadoop_options
+from kbackup.jobs.delta_table import DeltaTable, app_id
+from kbackup.jobs.export_place import ExportInfo, Place, Reached
+from kbackup.jobs.export_plan import Addition, Additions
+from kbackup.jobs.export_read import ReadRows
+from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.select import Selection
+from kbackup.store import S3Options
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spark = Callable[[], "SparkSession"]
+
+PART_BYTES = 128 << 20
+"""Of records that one task writes: a file for each date of them."""
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What was appended to a table: restore points, in order, and records."""
+
+    url: str
+    restore_points: tuple[int, ...]
+    records: int
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """`restore_point` is the newest one, which all tables are at now; `tables` are those that got something."""
+
+    kind: str
+    url: str
+    archive: str
+    restore_point: int
+    tables: tuple[TableReport, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        return sum(t.records for t in self.tables)
+
+
+@dataclass
+class _Export:
+    """An export under way."""
+
+    archive: Archive
+    place: Place
+    s3: S3Options
+    additions: Additions
+    lease: HeldLease
+    spark: Spark
+    listener: Listener
+    records: int = 0
+    bytes: int = 0
+    expected: int = 0
+
+    def table(self, url: str, topic: str | None) -> TableReport | None:
+        """Brings one table up to date; None where there is nothing for it."""
+        app = app_id(self.archive.info.id)
+        table = DeltaTable(self.session, url, hadoop_options(self.s3, url))
+        due = list(self.additions.after(table.reached(app), topic))
+        self.expected += sum(addition.records for addition in due)
+        for addition in due:
+            self._append(table, app, addition)
+        if not due:
+            return None
+        return TableReport(url, tuple(a.point.seq for a in due), sum(a.records for a in due))
+
+    def _append(self, table: DeltaTable, app: str, addition: Addition) -> None:
+        point = addition.point
+        note = {
+            "archive": self.archive.info.id,
+            "restorePoint": point.seq,
+            "committedAt": point.committed_at,
+            "records": addition.records,
+        }
+        parts = plan_parts(addition.segments, part_bytes=PART_BYTES)
+        work = ReadRows(self.archive.store, point.seq, addition.partitions)
+
+        def show(records: int, size: int) -> None:
+            self.listener.progress(self.records + records, self.bytes + size, self.expected)
+
+        with batch_frame(self.session, parts, work, SCHEMA, show) as rows:
+            self.lease.check()
+            table.append(rows, app, point.seq, note)
+        self.records += addition.records
+        self.bytes += addition.bytes
+
+    @property
+    def session(self) -> SparkSession:
+        if self._session is None:
+            self._session = delta_session(self.spark())
+        return self._session
+
+    _session: SparkSession | None = None
+
+
+def export_delta(
+    options: Export,
+    url: str,
+    store: Store,
+    s3: S3Options,
+    spark: Spark,
+    listener: Listener,
+    lease_seconds: float,
+) -> ExportReport:
+    """Every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is killed,
+    the tables are at a restore point each, and the next export goes on from there."""
+    phases = Phases(listener)
+    place = Place.at(url, s3)
+    selection = Selection.of(options.topics, options.exclude_topics)
+    with phases.step("connect"):
+        archive = open_archive(store)
+        additions = Additions(archive, selection)
+        newest = additions.newest
+        additions.check_names()
+    with place.held(lease_seconds) as lease:
+        with phases.step("plan"):
+            place.claim(_info(archive, options))
+            due = Reached(
+                archive_id=archive.info.id,
+                restore_point=newest,
+                topics=options.topics,
+                exclude_topics=options.exclude_topics,
+            )
+            topics = additions.topics_after(place.reached(due))
+        with phases.step("run"):
+            run = _Export(archive, place, s3, additions, lease, spark, listener)
+            if options.one_table:
+                tables = [run.table(place.url, None)] if topics else []
+            else:
+                tables = [run.table(f"{place.url}/{topic}", topic) for topic in topics]
+        with phases.step("commit"):
+            place.note_reached(due)
+    done = tuple(table for table in tables if table is not None)
+    return ExportReport("delta", place.url, store.url, newest, done, phases.seconds)
+
+
+def _info(archive: Archive, options: Export) -> ExportInfo:
+    if not options.one_table:
+        return ExportInfo(archive_id=archive.info.id, kind="delta tables")
+    return ExportInfo(
+        archive_id=archive.info.id,
+        kind="delta table",
+        topics=options.topics,
+        exclude_topics=options.exclude_topics,
+    )

@@ -1,0 +1,219 @@
+"""Records of Delta tables as an archive: the first half of a restore from them.
+
+The archive is made beside the tables, in `_kbackup/restores/<restore id>/`, with one restore point. All that a restore
+does (plan, windows, checks, transactions, going on after a crash) works on it, and the tables may change meanwhile.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kbackup import __version__
+from kbackup.archive import layout
+from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import (
+    Groups,
+    Intent,
+    IntentTopic,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicState,
+    Totals,
+    dump,
+    now,
+)
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import Segment, encode_segments
+from kbackup.config.models import Backup, Restore
+from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
+from kbackup.jobs.delta_rows import Held, TableRows
+from kbackup.jobs.delta_session import delta_session, hadoop_options
+from kbackup.jobs.delta_table import DeltaTable
+from kbackup.jobs.export_place import FOLDER, Place
+from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.select import Selection
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Spark = Callable[[], "SparkSession"]
+
+
+@dataclass(frozen=True)
+class DeltaImport:
+    """What is to be imported from `place`, and how segments are written; `key` encrypts them as an archive."""
+
+    place: Place
+    options: Restore
+    segments: Backup
+    key: str
+    restore_id: str
+
+    @property
+    def staging(self) -> Store:
+        """Where the archive is made."""
+        layout.restore_key(self.restore_id, layout.PLAN)  # refuses what is no name
+        return self.place.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
+
+    def run(self, state: Store, spark: Spark, listener: Listener) -> None:
+        """Makes the archive, unless an attempt before this has, or the restore has ended. What can't be finished is
+        removed."""
+        phases = Phases(listener)
+        staging = self.staging
+        if self._has(state, layout.REPORT):
+            return
+        with (
+            phases.step("import"),
+            HeldLease(staging, "kbackup restore", self.segments.lease_seconds) as lease,
+        ):
+            archive = open_or_create(staging)
+            if archive.restore_points:
+                return
+            clear(staging)
+            try:
+                self._fill(archive, delta_session(spark()), lease)
+            except BaseException:
+                clear(staging)
+                raise
+
+    @contextmanager
+    def leaving(self, state: Store) -> Iterator[None]:
+        """Around the restore, whose plan and report are in `state`: what was read goes when it has served, but stays
+        for a restore that was begun and has not ended."""
+        try:
+            yield
+        except RefusedError:
+            self._leave(state)
+            raise
+        self._leave(state)
+
+    def _leave(self, state: Store) -> None:
+        if self._has(state, layout.REPORT) or not self._has(state, layout.PLAN):
+            clear(self.staging)
+
+    def _has(self, state: Store, name: str) -> bool:
+        try:
+            state.stat(layout.restore_key(self.restore_id, name))
+        except NotFoundError:
+            return False
+        return True
+
+    def _fill(self, archive: Archive, session: SparkSession, lease: HeldLease) -> None:
+        rows = self._rows(session)
+        held = rows.held()
+        if not held:
+            raise UsageError(
+                f"the Delta tables at {self.place.url} have no record that matches",
+                "see --topic, --exclude-topic and --backup",
+            )
+        segments = rows.write(archive.store, self.segments, held)
+        lease.check()
+        _commit(archive, held, segments)
+
+    def _rows(self, session: SparkSession) -> TableRows:
+        url, selection = self.place.url, Selection.of(self.options.topics, self.options.exclude_topics)
+        info = self.place.info()
+        if info is None or info.kind == "parquet":
+            raise NoArchiveError(
+                f"there are no Delta tables of kbackup at {url}",
+                "give the URL that 'kbackup export --delta' had",
+            )
+        urls = [url]
+        if info.kind == "delta tables":
+            names = [name for name in self.place.store.list_dirs() if self._is_table(name)]
+            urls = [f"{url}/{name}" for name in selection.topics(names)]
+        options = hadoop_options(self.place.s3, url)
+        tables = [DeltaTable(session, each, options).rows() for each in urls]
+        last = None if self.options.backup == "latest" else self.options.backup
+        return TableRows(session, tables, selection, last)
+
+    def _is_table(self, name: str) -> bool:
+        return next(self.place.store.list(f"{name}/_delta_log/"), None) is not None
+
+
+def clear(staging: Store) -> None:
+    """Removes the records; what a restore keeps of itself stays."""
+    for folder in (layout.BACKUPS, layout.CHECKPOINTS, layout.TOPICS):  # the restore point first
+        for failed in staging.delete([entry.key for entry in staging.list(folder)]):
+            raise failed.error
+
+
+def _commit(archive: Archive, held: Sequence[Held], segments: Sequence[Segment]) -> None:
+    """One restore point with what the tables held, under the number of the newest that they have it from."""
+    at, seq = now(), max(h.restore_point for h in held)
+    topics = tuple(_state(name, held, segments, seq) for name in sorted({h.topic for h in held}))
+    intent = Intent(
+        archive_id=archive.info.id,
+        seq=seq,
+        parent=None,
+        run_id=archive.info.id,
+        host=socket.gethostname(),
+        started_at=at,
+        isolation_level="read_committed",
+        topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=1) for t in topics),
+    )
+    archive.store.put(layout.backup_key(seq, layout.INTENT), dump(intent))
+    metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
+    parts = {
+        layout.SEGMENTS: encode_segments(segments),
+        layout.GROUPS: dump(Groups(captured_at=at, groups=())),
+        layout.METADATA: dump(metadata),
+    }
+    manifest = Manifest(
+        status="committed",
+        archive_id=archive.info.id,
+        seq=seq,
+        parent=None,
+        run_id=archive.info.id,
+        tool=f"kbackup {__version__}",
+        started_at=at,
+        committed_at=at,
+        topics=topics,
+        totals=Totals(
+            topics=len(topics),
+            partitions=sum(len(t.partitions) for t in topics),
+            segments=len(segments),
+            records=sum(s.count for s in segments),
+            bytes=sum(s.bytes for s in segments),
+            stored_bytes=sum(s.stored for s in segments),
+            groups=0,
+        ),
+        files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
+    )
+    publish(archive, manifest)
+    refresh_derived(archive, manifest)
+
+
+def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], seq: int) -> TopicState:
+    ours = [h for h in held if h.topic == topic]
+    count = max(max(h.partitions, h.partition + 1) for h in ours)
+    by_number = {h.partition: h for h in ours}
+    return TopicState(
+        name=topic,
+        id="",
+        incarnation=1,
+        captured=seq,
+        state="present",
+        partitions=tuple(_partition(n, by_number.get(n), topic, segments) for n in range(count)),
+    )
+
+
+def _partition(number: int, held: Held | None, topic: str, segments: Sequence[Segment]) -> PartitionState:
+    start, end = (held.first, held.last + 1) if held is not None else (0, 0)
+    ours = [s for s in segments if (s.topic, s.partition) == (topic, number)]
+    return PartitionState(
+        partition=number,
+        start=start,
+        end=end,
+        log_start=start,
+        log_end=end,
+        records=sum(s.count for s in ours),
+        bytes=sum(s.bytes for s in ours),
+    )

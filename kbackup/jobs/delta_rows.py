@@ -1,0 +1,168 @@
+"""The rows of Delta tables as segments: Spark brings each partition's to one task, in order of offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.export_rows import from_export_batch
+from kbackup.archive.segments import SCHEMA, Segment, from_batches, to_batch
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.config.models import Backup
+from kbackup.errors import CorruptError, KbackupError, UsageError
+from kbackup.jobs.select import Selection
+from kbackup.jobs.tasks import from_spark
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock, TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TASK_ROWS = 1_000_000
+"""Rows of small partitions that share a task, about; those of one partition always do."""
+_CHANGED = "was the table changed? each offset of a partition is there once"
+
+
+class Held(NamedTuple):
+    """What tables hold of a partition of the newest incarnation of a topic: offsets `first` to `last`. `partitions`
+    is how many the topic had, `restore_point` the newest that rows are from."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    rows: int
+    first: int
+    last: int
+    partitions: int
+    restore_point: int
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of `tables` that `selection` selects and that were there by restore point `last` (None: all)."""
+
+    session: SparkSession
+    tables: Sequence[DataFrame]
+    selection: Selection
+    last: int | None
+
+    def held(self) -> list[Held]:
+        """By partition, of each topic's newest incarnation."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as f
+
+        offset = f.col("offset")
+        found: list[Held] = []
+        for table in self.tables:
+            rows = self._upto(table).groupBy("topic", "incarnation", "partition")
+            try:
+                summed = rows.agg(
+                    f.count("*"), f.min(offset), f.max(offset), f.max("partitions"), f.max("restorePoint")
+                ).toArrow()
+            except PySparkException as error:
+                raise from_spark(error) from None
+            columns: list[list[Any]] = [column.to_pylist() for column in summed.columns]
+            found += [Held(*row) for row in zip(*columns, strict=True)]
+        wanted = set(self.selection.topics({h.topic for h in found}))
+        newest: dict[str, int] = {}
+        for h in found:
+            newest[h.topic] = max(newest.get(h.topic, 0), h.incarnation)
+        return sorted(h for h in found if h.topic in wanted and h.incarnation == newest[h.topic])
+
+    def write(self, store: Store, options: Backup, held: Sequence[Held]) -> list[Segment]:
+        """Their segments in `store`, all as of a first incarnation. `CorruptError` for rows that are no records of
+        Kafka."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        keys = sorted({(h.topic, h.incarnation) for h in held})
+        chosen = f.broadcast(self.session.createDataFrame(keys, "topic string, incarnation int"))
+        every = self._upto(self.tables[0])
+        for table in self.tables[1:]:
+            every = every.unionByName(self._upto(table))
+        count = max(1, min(len(held), sum(h.rows for h in held) // _TASK_ROWS + 1))
+        in_order = (
+            every.join(chosen, ["topic", "incarnation"])
+            .repartition(count, "topic", "partition")
+            .sortWithinPartitions("topic", "partition", "offset")
+        )
+        work = WriteSegments(store, options.segment_bytes, options.compression)
+        try:
+            done = in_order.mapInArrow(work, from_arrow_schema(SCHEMA)).toArrow()
+        except PySparkException as error:
+            raise from_spark(error) from None
+        return from_batches(done.to_batches())
+
+    def _upto(self, table: DataFrame) -> DataFrame:
+        return table if self.last is None else table.where(table["restorePoint"] <= self.last)
+
+
+@dataclass(frozen=True)
+class WriteSegments:
+    """The work of a task: its rows come in order of topic, partition and offset."""
+
+    store: Store
+    segment_bytes: int
+    compression: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        at: TopicPartition | None = None
+        last = -1
+        writer: PartitionWriter | None = None
+        try:
+            for batch in batches:
+                for tp, rows in by_partition(batch):
+                    if tp != at or writer is None:
+                        if writer is not None:
+                            yield to_batch(writer.finish())
+                        at, last, writer = tp, -1, self._begin(tp)
+                    block = block_of(tp, rows, last)
+                    last = int(block.offsets[-1])
+                    yield to_batch(writer.append(block))
+            if writer is not None:
+                yield to_batch(writer.finish())
+        except KbackupError as error:
+            raise RuntimeError(error.marker()) from None
+        finally:
+            if writer is not None:
+                writer.__exit__(None, None, None)
+
+    def _begin(self, tp: TopicPartition) -> PartitionWriter:
+        """What an attempt before this one has left of the partition goes."""
+        target = Target(tp.topic, 1, tp.partition, self.segment_bytes, self.compression)
+        stem = layout.segment_stem(tp.partition, 0).removesuffix("0000000000")
+        left = [entry.key for entry in self.store.list(target.directory + stem)]
+        for failed in self.store.delete(left):
+            raise failed.error
+        return PartitionWriter(self.store, target)
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """The rows of each partition; those of one lie together."""
+    topics: Any = batch.column("topic").dictionary_encode()
+    codes, numbers = topics.indices.to_numpy(), batch.column("partition").to_numpy()
+    moved = (np.diff(codes) != 0) | (np.diff(numbers) != 0)
+    edges = [0, *(np.flatnonzero(moved) + 1).tolist(), len(codes)]
+    for start, stop in pairwise(edges):
+        if start < stop:
+            name: str = topics.dictionary[int(codes[start])].as_py()
+            yield TopicPartition(name, int(numbers[start])), batch.slice(start, stop - start)
+
+
+def block_of(tp: TopicPartition, rows: pa.RecordBatch, last: int) -> RecordBlock:
+    """The records of rows that come after offset `last`."""
+    try:
+        block = from_export_batch(rows)
+    except (UsageError, pa.ArrowException) as error:
+        raise CorruptError(f"Delta table: rows of {tp} are no records: {error}", _CHANGED) from error
+    first = int(block.offsets[0])
+    if first <= last:
+        raise CorruptError(f"Delta table: offset {first} of {tp} is there twice", _CHANGED)
+    return block

@@ -1,0 +1,224 @@
+"""Delta tables and Parquet files hold every record of an archive once, at each restore point, and go back to Kafka."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.reader import open_archive
+from kbackup.jobs.delta_session import delta_session, hadoop_options
+from kbackup.jobs.delta_table import DeltaTable
+from kbackup.jobs.export_place import Place
+from kbackup.store import S3Options, open_store
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+from tests.exported import Exported, exported, parquet_table
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.truth import archive_records, assert_restored, read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+    from scripts.dev.minio import Minio
+    from tests.integration.zoo import Zoo
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> SparkSession:
+    return delta_session(spark)
+
+
+@pytest.fixture(scope="module")
+def options(minio_server: Minio) -> S3Options:
+    return S3Options(
+        endpoint_url=minio_server.endpoint_url,
+        region=minio_server.region,
+        access_key_id=minio_server.access_key,
+        secret_access_key=minio_server.secret_key,
+    )
+
+
+@pytest.fixture(scope="module")
+def zoo_table(zoo: Zoo, kbackup: Kbackup, archive_bucket: str) -> str:
+    """One table of the whole zoo, on the S3 server."""
+    url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
+    done = kbackup("export", "--archive", zoo.archive.url, "--delta", url, "--one-table")
+    assert done.code == 0, done.err
+    (report,) = done.document["exports"]
+    assert [table["restore_points"] for table in report["tables"]] == [[1, 2]]
+    assert report["restore_point"] == 3
+    return url
+
+
+def held(store: Store, seq: int) -> Exported:
+    """What restore points up to `seq` hold, all incarnations."""
+    archive = open_archive(store)
+    found: Exported = {}
+    for number in range(1, seq + 1):
+        point = archive.restore_point(number)
+        for t in point.topics:
+            found[t.name, t.incarnation] = archive_records(store, t.name, point, t.incarnation)
+    return without_empty(found)
+
+
+def without_empty(found: Exported) -> Exported:
+    """A table has no place for partitions that hold nothing."""
+    full = {key: {p: some for p, some in records.items() if some} for key, records in found.items()}
+    return {key: records for key, records in full.items() if records}
+
+
+def test_every_record_of_every_restore_point_by_time_travel(
+    zoo: Zoo, zoo_table: str, session: SparkSession, options: S3Options
+) -> None:
+    hadoop = hadoop_options(options, zoo_table)
+    table = DeltaTable(session, zoo_table, hadoop)
+    jvm: Any = session._jvm
+    history = (
+        jvm.io.delta.tables.DeltaTable.forPath(session._jsparkSession, table.path, hadoop)
+        .history()
+        .collectAsList()
+    )
+    notes = {row.getAs("version"): json.loads(row.getAs("userMetadata")) for row in history}
+    assert {version: note["restorePoint"] for version, note in notes.items()} == {0: 1, 1: 2}
+    for version, note in notes.items():
+        reader = session.read.format("delta").options(**hadoop).option("versionAsOf", version)
+        rows = reader.load(table.path).toArrow()
+        assert exported(rows) == held(zoo.archive.store, note["restorePoint"])
+        assert rows.num_rows >= note["records"]
+    assert exported(table.rows().toArrow()) == held(zoo.archive.store, 3)
+
+
+def test_an_export_again_adds_nothing(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
+    place = Place.at(zoo_table, options)
+    before = {entry.key for entry in place.store.list() if "_kbackup/" not in entry.key}
+    arguments = ("export", "--archive", zoo.archive.url, "--delta", zoo_table, "--one-table")
+    for hinted in (True, False):
+        if not hinted:  # nobody knows how far it is but the table itself
+            place.own.delete(["reached.json"])
+        done = kbackup(*arguments)
+        assert (done.code, done.document["exports"][0]["tables"]) == (0, []), done.err
+    assert {entry.key for entry in place.store.list() if "_kbackup/" not in entry.key} == before
+
+
+def test_two_at_once_and_others_are_refused(
+    zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options, archive: Archive
+) -> None:
+    arguments = ("export", "--delta", zoo_table, "--archive")
+    with HeldLease(Place.at(zoo_table, options).own, "kbackup export", 60):
+        assert kbackup(*arguments, zoo.archive.url, "--one-table").code == 11
+    assert kbackup(*arguments, zoo.archive.url).code == 1
+    assert kbackup(*arguments, zoo.archive.url, "--one-table", "-t", zoo.topic("odd")).code == 1
+    make_archive(archive.store)
+    refused = kbackup(*arguments, archive.url, "--one-table")
+    assert refused.code == 1
+    assert "holds records of archive" in refused.err
+
+
+def test_back_into_topics(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
+    names = ["odd", "stamped", "compacted", "growing", "reborn"]
+    chosen = [argument for name in names for argument in ("-t", zoo.topic(name))]
+    prefix = f"from-delta-{secrets.token_hex(3)}."
+    restore = ("restore", "--from-delta", zoo_table, *chosen, "--map-regex", rf"^(.*)$={prefix}\1")
+    planned = kbackup(*restore, "--dry-run")
+    assert planned.code == 0, planned.err
+    done = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
+    assert done.code == 0, done.err
+    assert done.document["groups"] == []
+    for name in names:
+        found = read_topic(zoo.broker.bootstrap, prefix + zoo.topic(name))
+        assert_restored(zoo.held(name, 3), found)
+    left = [entry.key for entry in Place.at(zoo_table, options).own.list("restores/")]
+    assert not [key for key in left if "/topics/" in key or "/backups/" in key]
+    again = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
+    assert again.code == 0, again.err
+    assert any("was finished before" in warning for warning in again.document["warnings"])
+
+
+def test_back_as_of_an_earlier_restore_point(zoo: Zoo, zoo_table: str, kbackup: Kbackup) -> None:
+    new = f"from-delta-{secrets.token_hex(3)}"
+    done = kbackup(
+        *("restore", "--from-delta", zoo_table, "--backup", "1"),
+        *("-t", zoo.topic("reborn"), "--map", f"{zoo.topic('reborn')}={new}"),
+    )
+    assert done.code == 0, done.err
+    assert_restored(zoo.held("reborn", 1), read_topic(zoo.broker.bootstrap, new))
+
+
+def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, options: S3Options) -> None:
+    url = f"s3://{archive_bucket}/{secrets.token_hex(6)}"
+    arguments = ("export", "--archive", zoo.archive.url, "--parquet", url)
+    done = kbackup(*arguments)
+    assert done.code == 0, done.err
+    store = open_store(url, options)
+    assert exported(parquet_table(store)) == held(zoo.archive.store, 3)
+    files = {entry.key: entry.etag for entry in store.list("topic=")}
+    points = [json.loads(store.get(f"_kbackup/points/{n:010d}.json")) for n in (1, 2)]
+    assert {file["path"] for point in points for file in point["files"]} == files.keys()
+    store.delete(["_kbackup/points/0000000002.json"])  # as if it had been killed before
+    assert kbackup(*arguments).document["exports"][0]["tables"][0]["restore_points"] == [2]
+    assert {entry.key: entry.etag for entry in store.list("topic=")} == files
+    assert kbackup(*arguments).document["exports"][0]["tables"] == []
+
+
+def test_a_table_for_each_topic_in_a_directory(
+    kbackup: Kbackup, session: SparkSession, broker: Broker, topic_name: str, tmp_path: Path
+) -> None:
+    """Kept in step by the backup itself; one that fails leaves the restore point, and the next one makes it good."""
+    hidden = f"_{topic_name}"
+    for topic in (topic_name, hidden):
+        broker.create_topic(topic, 2)
+        topics.produce(broker, topic, 0, [b"first"])
+    place, url = FileStore(tmp_path / "archive"), str(tmp_path / "tables of mine")
+    backup = (
+        "backup",
+        "--archive",
+        str(tmp_path / "archive"),
+        "-t",
+        topic_name,
+        "-t",
+        hidden,
+        "--delta",
+        url,
+    )
+    assert kbackup(*backup).code == 0
+    topics.produce(broker, topic_name, 1, [b"second", None])
+    with HeldLease(Place.at(url, S3Options()).own, "kbackup export", 60):
+        behind = kbackup(*backup)
+    assert behind.code == 11
+    assert behind.document["restore_point"] == 2
+    assert "restore point 2 is committed, but not all Delta tables" in behind.err
+    topics.produce(broker, hidden, 0, [b"third"])
+    assert kbackup(*backup).code == 0
+    tables = {
+        topic: DeltaTable(session, f"{url}/{topic}", {}).rows().toArrow() for topic in (topic_name, hidden)
+    }
+    assert exported(pa.concat_tables(tables.values())) == held(place, 3)
+    assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
+    assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
+    new = f"back-{topic_name}"
+    done = kbackup("restore", "--from-delta", url, "-t", topic_name, "--map", f"{topic_name}={new}")
+    assert done.code == 0, done.err
+    assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, new))
+
+
+def test_what_can_not_be_done(kbackup: Kbackup, zoo_table: str, tmp_path: Path) -> None:
+    for arguments, code in (
+        (("export", "--archive", str(tmp_path)), 2),
+        (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),
+        (("restore", "--from-delta", str(tmp_path / "nothing")), 10),
+        (("restore", "--from-delta", zoo_table, "-t", "no-such-topic"), 2),
+        (("restore", "--from-delta", zoo_table, "--with", "acls"), 2),
+        (("restore", "--from-delta", zoo_table, "-g", "somebody"), 2),
+        (("restore", str(tmp_path), "--from-delta", zoo_table), 2),
+        (("backup", "--archive", str(tmp_path), "--follow", "--delta", str(tmp_path / "d")), 2),
+    ):
+        assert kbackup(*arguments).code == code, arguments
