@@ -34,7 +34,7 @@ _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class Starting:
@@ -183,6 +183,26 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def register(session: SparkSession) -> None:
+    """Makes `session.read.format("kbackup")` and `session.readStream.format("kbackup")` known, for where Spark does not
+    find them by itself. Takes seconds: Spark starts a Python for it."""
+    from kbackup.jobs.source import KbackupDataSource
+
+    session.dataSource.register(KbackupDataSource)
+
+
+def read(session: SparkSession, archive: str, **options: str) -> DataFrame:
+    """`session.read.format("kbackup").load(archive)`, where filters on topic, partition, offset, timestamp and segment
+    leave unread what they exclude. One thread at a time may make queries of it."""
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    reader = session.read.format("kbackup").options(**options)
+    frame = reader.option("pushFilters", "true").load(archive)
+    never_null = {"offset", "partition", "topic", "segment", "timestampType"} & set(frame.columns)
+    if not never_null:
+        return reader.option("pushFilters", "false").load(archive)
+    return frame.where(f"{min(never_null)} is not null")  # each query has a filter then
 
 
 def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, str]:

@@ -45,9 +45,9 @@ _SERVICE_LINK = re.compile(
 
 
 class Origin(NamedTuple):
-    """Where a value came from; `name` is the file, the variable or the flag."""
+    """Where a value came from; `name` is the file, the variable, the flag, or the option of a Spark read."""
 
-    kind: Literal["default", "file", "environment", "flag"]
+    kind: Literal["default", "file", "environment", "flag", "option"]
     name: str = ""
 
     def __str__(self) -> str:

@@ -1,0 +1,124 @@
+"""Following an archive: each micro-batch has the records that new restore points added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from kbackup.archive.expired import Place, log_starts
+from kbackup.archive.java import is_java_archive
+from kbackup.archive.reader import Archive, in_place, open_archive
+from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
+from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.source.batch import read, tasks
+from kbackup.jobs.source.filters import Pushed
+from kbackup.jobs.source.options import Request
+
+Offset = dict[str, Any]
+"""`backup`: the number of the last restore point whose records have come; 0 for none. `archive`: its id."""
+
+
+class StreamReader(DataSourceStreamReader):
+    def __init__(self, request: Request, columns: Sequence[str]) -> None:
+        if request.backup != "latest":
+            raise UsageError("option backup is not for streams", "give startingBackup")
+        self._request = request
+        self._columns = list(columns)
+        self._store = request.store()
+
+    def initialOffset(self) -> Offset:  # noqa: N802 (Spark's)
+        starting, archive = self._request.starting.lower(), self._open()
+        if starting == "latest":
+            return _offset(archive, _last(archive))
+        if starting != "earliest" and not (starting.isascii() and starting.isdigit()):
+            raise UsageError(
+                f"option startingBackup: {starting} can't be used", "give a number, earliest or latest"
+            )
+        return _offset(archive, 0 if starting == "earliest" else max(int(starting) - 1, 0))
+
+    def latestOffset(self) -> Offset:  # noqa: N802 (Spark's)
+        archive = self._open()
+        return _offset(archive, _last(archive))
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        archive = self._open()
+        for offset in (start, end):
+            if offset["archive"] != archive.info.id:
+                raise RefusedError(
+                    f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}",
+                    "give the stream another checkpointLocation",
+                )
+        after, last = int(start["backup"]), int(end["backup"])
+        if after and self._request.fail_on_data_loss:
+            require_whole(archive, after, self._wants)
+        added = (s for s in added_between(archive, after, last) if self._wants(s.topic))
+        return tasks(added, self._request, [Pushed()])
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read(self._store, partition, self._columns)
+
+    def _wants(self, topic: str) -> bool:
+        ranges = self._request.ranges
+        return self._request.topics.matches(topic) and (
+            ranges is None or any(tp.topic == topic for tp in ranges)
+        )
+
+    def _open(self) -> Archive:
+        try:
+            return open_archive(self._store)
+        except NoArchiveError:
+            if not is_java_archive(self._store):
+                raise
+            raise UsageError(
+                f"{self._store.url} is a folder of the Java tool, which has no restore points to follow",
+                "read it with spark.read",
+            ) from None
+
+
+def added_between(archive: Archive, after: int, last: int) -> list[Segment]:
+    """The segments that restore points from number `after` (exclusive) to `last` added, as far as they are left: those
+    of expired restore points too, where others stand on them."""
+    found: list[Segment] = []
+    for table in archive.tables(last, SCHEMA.names, after):
+        found += map(in_place, from_batches(table.to_batches()))
+    return sorted(found, key=in_order)
+
+
+def require_whole(archive: Archive, after: int, wants: Callable[[str], bool]) -> None:
+    """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire'."""
+    starts = {place: gone for place, gone in log_starts(archive.expired).items() if wants(place[0])}
+    if not starts:
+        return
+    ends = _ends(archive, after)
+    for place, gone in starts.items():
+        if gone.start > ends.get(place, 0):
+            name, _, partition = place
+            raise RefusedError(
+                f"records of {name}-{partition} below offset {gone.start} have expired, "
+                f"and the stream may not have had them all: it came to restore point {after}",
+                "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation",
+            )
+
+
+def _ends(archive: Archive, number: int) -> dict[Place, int]:
+    """Where partitions ended at a restore point, as far as that is known."""
+    point = next((point for point in archive.restore_points if point.seq == number), None)
+    if point is not None:
+        topics = archive.manifest(point).topics
+        return {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    ends: dict[Place, int] = {}
+    for s in added_between(archive, 0, number):
+        place = (s.topic, s.incarnation, s.partition)
+        ends[place] = max(ends.get(place, 0), s.last + 1)
+    return ends
+
+
+def _last(archive: Archive) -> int:
+    return archive.restore_points[-1].seq if archive.restore_points else 0
+
+
+def _offset(archive: Archive, number: int) -> Offset:
+    return {"archive": archive.info.id, "backup": number}

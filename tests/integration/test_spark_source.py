@@ -1,0 +1,386 @@
+"""`spark.read.format("kbackup")` on the session's Spark: every record, by bucket and folder, and nothing that need not
+be read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.models import TopicState
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.spark import read, register
+from kbackup.store import Store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.file import FileStore
+from tests.archives import T0, commit_point, make_archive, topic_state, write
+from tests.golden.java_archive import PARTITIONS
+from tests.golden.java_archive import ROOT as JAVA
+from tests.integration.zoo import FIRST, SECOND, Zoo
+from tests.plain_records import Plain, block_of
+from tests.secrets import know, watch
+from tests.unit.formats.reference import Record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from scripts.dev.minio import Minio
+
+Rows = dict[tuple[str, int], list[Record]]
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def reading(spark: SparkSession) -> SparkSession:
+    register(spark)
+    return spark
+
+
+def load(spark: SparkSession, where: object, **options: str) -> DataFrame:
+    return spark.read.format("kbackup").options(**options).load(str(where))
+
+
+def collected(frame: DataFrame) -> list[dict[str, Any]]:
+    """With timestamps in ms."""
+    table = frame.toArrow()
+    if "timestamp" in table.column_names:
+        micros = table.column("timestamp").cast(pa.int64())
+        table = table.set_column(table.column_names.index("timestamp"), "timestamp", micros)
+    rows = table.to_pylist()
+    return [
+        row | ({"timestamp": row["timestamp"] // 1000} if row.get("timestamp") is not None else {})
+        for row in rows
+    ]
+
+
+def by_partition(frame: DataFrame) -> Rows:
+    found: Rows = {}
+    for row in collected(frame):
+        headers = [(h["key"], h["value"]) for h in row["headers"] or []]
+        assert row["segment"].startswith((f"topics/{row['topic']}", f"{row['topic']}/"))
+        record = Record(
+            row["offset"], row["timestampType"], row["timestamp"], row["key"], row["value"], headers
+        )
+        found.setdefault((row["topic"], row["partition"]), []).append(record)
+    return {tp: sorted(records, key=lambda r: r.offset) for tp, records in found.items()}
+
+
+def seen(record: Record) -> Record:
+    """Spark's Kafka source knows no type -2."""
+    return record._replace(kind=0) if record.kind == -2 else record
+
+
+def expected(held: dict[str, dict[int, list[Record]]]) -> Rows:
+    return {
+        (topic, p): list(map(seen, records))
+        for topic, partitions in held.items()
+        for p, records in partitions.items()
+        if records
+    }
+
+
+def offsets(frame: DataFrame) -> list[tuple[str, int, int]]:
+    rows = frame.select("topic", "partition", "offset").toArrow().to_pylist()
+    return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+
+def s3_of(server: Minio) -> dict[str, str]:
+    return {
+        "s3.endpoint_url": server.endpoint_url,
+        "s3.region": server.region,
+        "s3.access_key_id": server.access_key,
+        "s3.secret_access_key": server.secret_key,
+    }
+
+
+def test_every_record_of_a_bucket(reading: SparkSession, zoo: Zoo, minio_server: Minio) -> None:
+    frame = load(reading, zoo.archive.url, **s3_of(minio_server))
+    held = {zoo.topic(name): zoo.held(name, 2) for name in SECOND}
+    gone = {zoo.topic("gone"): zoo.held("gone", 1)}
+    assert by_partition(frame) == expected(held | gone)
+    described = reading._jvm.PythonSQLUtils.explainString  # type: ignore[union-attr]
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        watch.look_at(f"a plan ({mode})", described(frame._jdf.queryExecution(), mode))
+
+
+def test_an_earlier_restore_point(reading: SparkSession, zoo: Zoo, minio_server: Minio) -> None:
+    options = {"backup": "1", "topicPattern": f"{zoo.prefix}-(long|reborn|overtaken|odd)"}
+    frame = load(reading, zoo.archive.url, **options, **s3_of(minio_server))
+    names = [name for name in FIRST if name in ("long", "reborn", "overtaken", "odd")]
+    assert by_partition(frame) == expected({zoo.topic(name): zoo.held(name, 1) for name in names})
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    make_archive(FileStore(tmp_path / "archive"))
+    return tmp_path / "archive"
+
+
+CLICKS = [("clicks", 0, o) for o in range(20)]
+FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
+ORDERS = [*FIRST_ORDERS, *(("orders", 1, o) for o in range(12))]
+TWENTIES = [("orders", 0, o) for o in (20, 21, 22)]
+
+
+def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
+    """What is asked for by options, in columns that are asked for."""
+    frame = load(reading, archive, topics="orders", fromTime=str(T0 + 5000), toTime=str(T0 + 20_000))
+    assert offsets(frame) == [row for row in ORDERS if 5 <= row[2] <= 20]
+    frame = load(reading, archive, ranges="orders:0:8-18,clicks:0:-2", columns="offset,topic,partition")
+    assert frame.columns == ["offset", "topic", "partition"]
+    assert offsets(frame) == [
+        ("clicks", 0, 0),
+        ("clicks", 0, 1),
+        *(r for r in FIRST_ORDERS if 8 <= r[2] < 18),
+    ]
+    assert load(reading, archive, includeHeaders="false").columns == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "segment",
+    ]
+    narrow = reading.read.format("kbackup").schema("topic string, key binary").load(str(archive))
+    assert narrow.where("topic = 'clicks'").count() == 20
+
+
+def test_filters_leave_segments_unread(reading: SparkSession, archive: Path) -> None:
+    """Whatever can't be wanted is not there any more: whoever reads it fails."""
+    opened = open_archive(FileStore(archive))
+    segments = opened.segments(opened.restore_point("latest"))
+    frame = read(reading, str(archive))
+    wanted = "topic = 'orders' and partition = 0 and offset >= 20 and offset < 23"
+    needed = [
+        s for s in segments if (s.topic, s.partition) == ("orders", 0) and s.first < 23 and s.last >= 20
+    ]
+    for s in segments:
+        if s not in needed:
+            (archive / s.key).unlink()
+    assert offsets(frame.where(wanted)) == TWENTIES
+    first, last = (f"timestamp_millis({T0 + seconds * 1000}L)" for seconds in (20, 22))
+    assert offsets(frame.where(f"topic = 'orders' and timestamp between {first} and {last}")) == TWENTIES
+    assert offsets(frame.where(f"segment = '{needed[0].key}' and offset = 22")) == TWENTIES[2:]
+    assert frame.where("topic like 'x%'").count() == 0
+    # filters that can't be pushed are Spark's alone
+    left = frame.where(f"{wanted} and (offset = 21 or key = cast('key 1' as binary))")
+    assert offsets(left) == TWENTIES[1:]
+    with pytest.raises(Exception, match="is missing"):
+        frame.where("topic = 'clicks'").count()
+
+
+@pytest.mark.parametrize("pushing", [False, True])
+def test_queries_of_one_table_don_t_change_one_another(
+    reading: SparkSession, archive: Path, pushing: bool
+) -> None:
+    """Spark keeps what one of them had pushed for all of them."""
+    frame = read(reading, str(archive)) if pushing else load(reading, archive)
+    everything = CLICKS + ORDERS
+    three = frame.where("offset = 3")
+    assert offsets(three) == [row for row in everything if row[2] == 3]
+    assert frame.count() == len(everything)
+    both = three.union(frame).union(frame.where("offset = 4 and topic = 'orders'"))
+    assert both.count() == 3 + len(everything) + 2
+    later = frame.where("offset >= 30").select("topic", "partition").distinct()
+    assert frame.join(later, ["topic", "partition"]).count() == len([r for r in ORDERS if r[1] == 0])
+    frame.createOrReplaceTempView("archived")
+    counted = reading.sql("select count_if(offset = 5), count(*) from archived where topic = 'clicks'")
+    assert counted.collect() == [(1, 20)]
+    assert reading.sql("select count(*) from archived").collect() == [(len(everything),)]
+
+
+def test_only_columns_without_a_place(reading: SparkSession, archive: Path) -> None:
+    frame = read(reading, str(archive), columns="key,timestamp", topics="clicks")
+    assert frame.where(f"timestamp < timestamp_millis({T0 + 3000}L)").count() == 3
+    assert frame.count() == 20
+
+
+def test_one_record_is_a_small_read(reading: SparkSession, tmp_path: Path) -> None:
+    """Of a segment with a changed byte, records far from it come; all of it does not."""
+    store = FileStore(tmp_path)
+    archive = open_or_create(store)
+    segments = write(store, Target("orders", 1, 0, 1 << 20, "none"), range(2000))
+    commit_point(archive, 1, [topic_state("orders", 1, "present", [(0, 2000, segments)])], segments, [])
+    (segment,) = segments
+    path = tmp_path / segment.key
+    data = bytearray(path.read_bytes())
+    data[data.index(b"value 0 ")] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    (row,) = collected(read(reading, str(tmp_path)).where("offset = 1234"))
+    assert row["value"] == b"value 1234 of 0 " * 6
+    (row,) = collected(load(reading, tmp_path, ranges="orders:0:1234-1235"))
+    assert row["offset"] == 1234
+    with pytest.raises(Exception, match=r"CorruptError: file .* is not what its manifest says \(checksum\)"):
+        load(reading, tmp_path).count()
+
+
+def test_an_encrypted_archive(reading: SparkSession, tmp_path: Path) -> None:
+    key = tmp_path / "key.secret"
+    key.write_text(know("an archive's key", generate_key()))
+    inner = FileStore(tmp_path / "archive")
+    make_archive(CryptStore(inner, Keyring(inner, f"file:{key}")))
+    frame = read(reading, str(tmp_path / "archive"), **{"encryption.key": f"file:{key}"})
+    assert offsets(frame) == CLICKS + ORDERS
+    assert offsets(frame.where("offset = 17")) == [("clicks", 0, 17), ("orders", 0, 17)]
+    with pytest.raises(Exception, match=r"is encrypted .*and no key is given"):
+        load(reading, tmp_path / "archive").count()
+
+
+ESCAPED = r"x\'; drop table \u001b[31m$(id) ördérs"
+HOSTILE = "x'; drop table \x1b[31m$(id) ördérs"
+
+
+def test_a_folder_of_the_java_tool(reading: SparkSession, tmp_path: Path) -> None:
+    """Whose folders can have any name."""
+    shutil.copytree(JAVA / "archive", tmp_path / "java")
+    names = sorted(path.name for path in (tmp_path / "java").iterdir() if path.is_dir())
+    (tmp_path / "java" / names[0]).rename(tmp_path / "java" / HOSTILE)
+    held = {
+        (HOSTILE if p.topic == names[0] else p.topic, p.number): list(map(seen, p.truth()))
+        for p in PARTITIONS
+        if p.truth()
+    }
+    frame = load(reading, tmp_path / "java")
+    assert by_partition(frame) == held
+    few = read(reading, str(tmp_path / "java")).where(f"topic = '{ESCAPED}'").where("offset < 2")
+    assert {tp[0] for tp in by_partition(few)} == {HOSTILE}
+    with pytest.raises(Exception, match=r"there is no topic \S+ in "):
+        load(reading, tmp_path / "java", topics="nothing").count()
+
+
+def test_records_of_every_kind(reading: SparkSession, tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    records = [
+        Plain(None, None),
+        Plain(b"", b"", 1, 0),
+        Plain(b"\0", b"\xff" * 300, -1),
+        Plain(b"k", b"v", -2),
+        Plain(b"k", b"v", 0, 2**63 - 1),
+        Plain(b"k", b"v", headers=((b"\xffn", None), (b"", b""), ("ö".encode(), b"\0"), (b"\xffn", b"2"))),
+        Plain(b"k", b"v" * 3_000_000, headers=((b"h", b"x"),) * 300),
+    ]
+    archive = open_or_create(store)
+    with PartitionWriter(store, Target("odd", 1, 0, 1 << 20, "zstd")) as writer:
+        segments: list[Segment] = [*writer.append(block_of(records)), *writer.finish()]
+    commit_point(archive, 1, [topic_state("odd", 1, "present", [(0, 7, segments)])], segments, [])
+    rows = collected(load(reading, tmp_path))
+    assert [row["offset"] for row in rows] == list(range(7))
+    for row, record in zip(rows, records, strict=True):
+        assert (row["key"], row["value"]) == (record.key, record.value)
+        headers = [{"key": k.decode(errors="replace"), "value": v} for k, v in record.headers]
+        assert row["headers"] == (headers or None)
+        assert row["timestampType"] == (0 if record.kind == -2 else record.kind)
+        due = min(record.timestamp, (2**63 - 1) // 1000) if record.kind >= 0 else None
+        assert row["timestamp"] == due
+
+
+def test_without_the_setting_spark_says_what_to_set(reading: SparkSession, archive: Path) -> None:
+    before = reading.conf.get(PUSHDOWN) or "false"
+    reading.conf.set(PUSHDOWN, "false")
+    try:
+        assert load(reading, archive).where("offset = 3").count() == 3
+        with pytest.raises(Exception, match=f"'{PUSHDOWN}' is false. Set it to true"):
+            load(reading, archive, pushFilters="true").count()
+    finally:
+        reading.conf.set(PUSHDOWN, before)
+
+
+class Follower:
+    """A stream that reads what is there and ends; `batches` are what each micro-batch had."""
+
+    def __init__(self, spark: SparkSession, archive: Path, checkpoint: Path) -> None:
+        self._spark, self._archive, self._checkpoint = spark, archive, checkpoint
+        self.batches: list[list[tuple[str, int, int]]] = []
+        self.fail = False
+
+    def __call__(self, **options: str) -> list[list[tuple[str, int, int]]]:
+        """The batches that came now."""
+        before = len(self.batches)
+        stream = self._spark.readStream.format("kbackup").options(**options).load(str(self._archive))
+
+        def take(frame: DataFrame, number: int) -> None:
+            self.batches.append(offsets(frame))
+            if self.fail:
+                raise RuntimeError("the power went out")
+
+        query = (
+            stream.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination(60)
+        return self.batches[before:]
+
+
+def grow(path: Path, seq: int, first: int, stop: int) -> None:
+    """One more restore point, with offsets `first` to `stop` of orders-1."""
+    store: Store = FileStore(path)
+    archive = open_archive(store)
+    head = archive.head
+    assert head is not None
+    segments = write(store, Target("orders", 1, 1, 1000, "none"), range(first, stop))
+    states: list[TopicState] = [
+        *(t for t in head.topics if t.name != "orders"),
+        topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
+    ]
+    commit_point(archive, seq, states, segments, [])
+
+
+@pytest.fixture
+def follow(reading: SparkSession, archive: Path, tmp_path: Path) -> Iterator[Follower]:
+    yield Follower(reading, archive, tmp_path / "checkpoint")
+    assert not reading.streams.active
+
+
+def test_a_stream_follows_new_restore_points(follow: Follower, archive: Path) -> None:
+    assert follow() == [sorted(CLICKS + ORDERS)]
+    assert follow() == [], "nothing is new"
+    grow(archive, 3, 12, 20)
+    grow(archive, 4, 20, 33)
+    assert follow() == [[("orders", 1, o) for o in range(12, 33)]], "both at once"
+    grow(archive, 5, 33, 35)
+    follow.fail = True
+    with pytest.raises(Exception, match="the power went out"):
+        follow()
+    follow.fail = False
+    grow(archive, 6, 35, 36)
+    after = [[("orders", 1, o) for o in some] for some in (range(33, 35), range(35, 36))]
+    assert [follow(), follow()] == [[some] for some in after], "what failed, as it was, and what came since"
+
+
+def test_where_a_stream_begins(
+    follow: Follower, archive: Path, reading: SparkSession, tmp_path: Path
+) -> None:
+    assert follow(startingBackup="latest") == [[]]
+    grow(archive, 3, 12, 20)
+    assert follow(startingBackup="latest") == [[("orders", 1, o) for o in range(12, 20)]]
+    second = Follower(reading, archive, tmp_path / "second")
+    since = [row for row in FIRST_ORDERS if row[2] > 9] + [("orders", 1, o) for o in range(12, 20)]
+    assert second(startingBackup="2", topics="orders") == [since]
+
+
+def test_a_checkpoint_of_another_archive(follow: Follower, archive: Path) -> None:
+    follow()
+    shutil.rmtree(archive)
+    make_archive(FileStore(archive))
+    grow(archive, 3, 12, 20)
+    with pytest.raises(Exception, match="the checkpoint is of archive"):
+        follow()
+
+
+def test_a_folder_of_the_java_tool_has_nothing_to_follow(reading: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="a folder of the Java tool, which has no restore points to follow"):
+        Follower(reading, JAVA / "archive", tmp_path / "checkpoint")()
