@@ -119,3 +119,10 @@ def test_port_is_the_same_everywhere() -> None:
     assert [int(port) for port in re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)] == [
         container["ports"][0]["containerPort"]
     ]
+
+
+def test_extras_that_the_image_has_are_locked() -> None:
+    locked = (ROOT / "requirements" / "run.txt").read_text("utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {re.split(r"[<>=\[]", one)[0] for extra in ("native", "schemas", "web") for one in extras[extra]}
+    assert {name for name in names if not re.search(rf"^{name}==", locked, re.MULTILINE)} == set()

@@ -47,3 +47,11 @@ def test_schemas_refuse_what_is_misspelt() -> None:
     job = next(r for r in RESOURCES if r.kind == "CronJob")
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate({**job.body, "spek": {}}, VERSIONS[0], strict=True)
+
+
+def test_the_page_names_these_versions() -> None:
+    page = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
+    assert (
+        f"schemas of Kubernetes {' and '.join(v.rpartition('.')[0] if v.count('.') > 1 else v for v in VERSIONS)},"
+        in page
+    )
