@@ -1,0 +1,230 @@
+"""Archives with a past: runs that captured, left out, or found topics made anew, made by the archive's own writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal, Self
+
+import pyarrow as pa
+from awscrt.checksums import crc64nvme
+
+from kbackup.archive import layout
+from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
+from kbackup.archive.models import (
+    Groups,
+    Intent,
+    IntentTopic,
+    Loss,
+    Manifest,
+    Metadata,
+    PartitionState,
+    TopicMetadata,
+    TopicState,
+    Totals,
+    dump,
+)
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.formats.record import encode
+from kbackup.store.base import Buffer, Store, Upload, view_of
+from kbackup.types import RECORDS
+from scripts.bench.memory_store import MemoryStore
+from tests.archives import group_at
+
+Did = int | Literal["out", "anew"]
+"""How many records a run found in each partition of a topic; that it left it out; or that it was made anew."""
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTITIONS = 2
+
+
+def day(number: int) -> datetime:
+    return START + timedelta(days=number)
+
+
+def written(store: Store, target: Target, first: int, count: int, at: datetime) -> list[Segment]:
+    """Segments of two records or so, all written `at`."""
+    rows = [
+        {
+            "offset": offset,
+            "timestamp_type": 0,
+            "timestamp": int(at.timestamp() * 1000),
+            "key": b"k",
+            "value": b"%d of %s" % (offset, target.topic.encode()),
+            "headers": [],
+        }
+        for offset in range(first, first + count)
+    ]
+    with PartitionWriter(store, target) as writer:
+        return [*writer.append(encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))), *writer.finish()]
+
+
+@dataclass
+class History:
+    """Run n is of day n. `configs` are those of topics."""
+
+    store: Store
+    configs: Mapping[str, dict[str, str]] = field(default_factory=dict)
+    topics: dict[str, TopicState] = field(default_factory=dict)
+
+    @property
+    def archive(self) -> Archive:
+        return open_archive(self.store)
+
+    def run(self, seq: int, did: Mapping[str, Did], losses: Iterable[Loss] = ()) -> None:
+        archive = open_or_create(self.store)
+        segments: list[Segment] = []
+        for name, what in did.items():
+            before = self.topics.get(name)
+            if what == "out" and before is not None:
+                self.topics[name] = _left_out(before)
+            elif what != "out":
+                anew = what == "anew" or before is None
+                made, added = self._captured(
+                    name, seq, None if anew else before, 2 if what == "anew" else what
+                )
+                self.topics[name] = made
+                segments += added
+        self._commit(archive, seq, segments, tuple(losses))
+
+    def _captured(
+        self, name: str, seq: int, before: TopicState | None, count: int
+    ) -> tuple[TopicState, list[Segment]]:
+        known = self.topics.get(name)
+        incarnation = known.incarnation if known is not None and before is not None else 1
+        if known is not None and before is None:
+            incarnation = known.incarnation + 1
+        partitions, segments = [], list[Segment]()
+        for number in range(PARTITIONS):
+            old = before.partitions[number] if before is not None else None
+            end = old.end if old is not None else 0
+            target = Target(name, incarnation, number, 60, "none")
+            added = written(self.store, target, end, count, day(seq)) if count else []
+            segments += added
+            partitions.append(
+                PartitionState(
+                    partition=number,
+                    start=0,
+                    end=end + count + 1,  # a transaction's marker
+                    log_start=0,
+                    log_end=end + count + 1,
+                    records=sum(s.count for s in added) + (old.records if old is not None else 0),
+                    bytes=sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
+                )
+            )
+        state = TopicState(
+            name=name,
+            id=f"{name} {incarnation}",
+            incarnation=incarnation,
+            captured=seq,
+            state="present",
+            partitions=tuple(partitions),
+        )
+        return state, segments
+
+    def _commit(
+        self, archive: Archive, seq: int, segments: Sequence[Segment], losses: tuple[Loss, ...]
+    ) -> None:
+        at = day(seq).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        parent = archive.restore_points[-1].seq if archive.restore_points else None
+        topics = tuple(self.topics[name] for name in sorted(self.topics))
+        captured = [t for t in topics if t.captured == seq]
+        intent = Intent(
+            archive_id=archive.info.id,
+            seq=seq,
+            parent=parent,
+            run_id="run",
+            host="here",
+            started_at=at,
+            isolation_level="read_committed",
+            topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=t.incarnation) for t in captured),
+        )
+        archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
+        group = group_at("g", *((t.name, p.partition, p.end // 2) for t in captured for p in t.partitions))
+        metadata = Metadata(
+            captured_at=at, cluster_id="c", brokers=1, topics=tuple(map(self._metadata, captured))
+        )
+        parts = {
+            layout.SEGMENTS: encode_segments(segments),
+            layout.GROUPS: dump(Groups(captured_at=at, groups=(group,))),
+            layout.METADATA: dump(metadata),
+        }
+        manifest = Manifest(
+            status="committed",
+            archive_id=archive.info.id,
+            seq=seq,
+            parent=parent,
+            run_id="run",
+            tool="kbackup test",
+            started_at=at,
+            committed_at=at,
+            topics=topics,
+            losses=losses,
+            totals=Totals(
+                topics=len(captured),
+                partitions=PARTITIONS * len(captured),
+                segments=len(segments),
+                records=sum(s.count for s in segments),
+                bytes=sum(s.bytes for s in segments),
+                stored_bytes=sum(s.stored for s in segments),
+                groups=1,
+            ),
+            files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
+        )
+        publish(archive, manifest)
+        refresh_derived(archive, manifest)
+
+    def _metadata(self, topic: TopicState) -> TopicMetadata:
+        return TopicMetadata(
+            name=topic.name,
+            id=topic.id,
+            partitions=PARTITIONS,
+            replication_factor=1,
+            internal=False,
+            configs=dict(self.configs.get(topic.name, {})),
+        )
+
+
+def _left_out(state: TopicState) -> TopicState:
+    fields = {name: getattr(state, name) for name in state.__struct_fields__}
+    return TopicState(**fields | {"state": "unselected"})
+
+
+class Memory(MemoryStore):
+    """One that segments can be written to."""
+
+    def upload(self, key: str) -> Upload:
+        return _Upload(self, key)
+
+    def checksum(self, key: str) -> int | None:
+        return None
+
+
+def copy_of(store: Store) -> Memory:
+    made = Memory()
+    for entry in store.list():
+        made.put(entry.key, store.get(entry.key))
+    return made
+
+
+class _Upload:
+    def __init__(self, store: Memory, key: str) -> None:
+        self._store, self._key, self._data = store, key, bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.abort()
+
+    def write(self, data: Buffer) -> None:
+        self._data += view_of(data)
+
+    def commit(self) -> tuple[int, int]:
+        self._store.put_new(self._key, bytes(self._data))
+        return len(self._data), crc64nvme(bytes(self._data))
+
+    def abort(self) -> None: ...

@@ -1,0 +1,81 @@
+"""What a policy keeps, against restic's rules told by brute force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kbackup.jobs.expire_policy import Moment, Policy, moment, reasons
+
+EPOCH = datetime(2025, 11, 20, tzinfo=UTC)
+LABELS: dict[str, Callable[[Moment], str]] = {
+    "last": lambda m: str(m.seq),
+    "daily": lambda m: m.at.strftime("%Y-%m-%d"),
+    "weekly": lambda m: m.at.strftime("%G-%V"),
+    "monthly": lambda m: m.at.strftime("%Y-%m"),
+    "yearly": lambda m: m.at.strftime("%Y"),
+}
+
+
+def brute(policy: Policy, moments: list[Moment]) -> set[int]:
+    """Of the last n periods that have any, the newest; the oldest of all where fewer than n were found."""
+    kept = {moments[-1].seq}
+    for name, label in LABELS.items():
+        newest: dict[str, int] = {}
+        for m in moments:
+            newest[label(m)] = m.seq
+        some = sorted(newest.values(), reverse=True)
+        count = getattr(policy, name)
+        kept |= set(some[:count])
+        if count > len(some):
+            kept.add(moments[0].seq)
+    if policy.within is not None:
+        kept |= {m.seq for m in moments if moments[-1].at - m.at <= policy.within}
+    return kept
+
+
+counts = st.integers(0, 4)
+
+
+@given(
+    st.lists(st.integers(0, 24 * 800), min_size=1, max_size=30).map(sorted),
+    st.builds(
+        Policy,
+        counts,
+        counts,
+        counts,
+        counts,
+        counts,
+        st.none() | st.integers(0, 100).map(lambda d: timedelta(d)),
+    ),
+)
+def test_as_by_brute_force(hours: list[int], policy: Policy) -> None:
+    moments = [Moment(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
+    kept = reasons(policy, moments)
+    expected = {m.seq for m in moments} if policy.keeps_all else brute(policy, moments)
+    assert set(kept) == expected
+    assert all(kept.values())
+    assert moments[-1].seq in kept, "the newest stays in any case"
+
+
+def test_each_says_why() -> None:
+    days = [moment(n, f"2026-01-{n:02}T23:30:00.000+01:00") for n in range(1, 15)]
+    kept = reasons(Policy(last=1, daily=2, weekly=2, within=timedelta(days=2)), days)
+    assert kept == {
+        14: ["within", "last", "daily", "weekly"],
+        13: ["within", "daily"],
+        12: ["within"],
+        11: ["weekly"],
+    }
+    assert reasons(Policy(yearly=3), days) == {14: ["yearly"], 1: ["oldest yearly"]}
+    assert reasons(Policy(), days[:2]) == {1: ["no policy"], 2: ["no policy"]}
+    assert reasons(Policy(last=1), []) == {}
+
+
+def test_clocks_that_went_back_keep_more_not_less() -> None:
+    days = [3, 1, 2]
+    kept = reasons(Policy(daily=3), [Moment(n, EPOCH + timedelta(days=d)) for n, d in enumerate(days, 1)])
+    assert set(kept) == {1, 2, 3}
