@@ -12,12 +12,10 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.commit import open_or_create
-from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.spark import read, register
-from kbackup.store import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
@@ -29,6 +27,7 @@ from tests.integration.zoo import FIRST, SECOND, Zoo
 from tests.plain_records import Plain, block_of
 from tests.secrets import know, watch
 from tests.unit.formats.reference import Record
+from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, grow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,9 +124,6 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
-CLICKS = [("clicks", 0, o) for o in range(20)]
-FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
-ORDERS = [*FIRST_ORDERS, *(("orders", 1, o) for o in range(12))]
 TWENTIES = [("orders", 0, o) for o in (20, 21, 22)]
 
 
@@ -325,20 +321,6 @@ class Follower:
         return self.batches[before:]
 
 
-def grow(path: Path, seq: int, first: int, stop: int) -> None:
-    """One more restore point, with offsets `first` to `stop` of orders-1."""
-    store: Store = FileStore(path)
-    archive = open_archive(store)
-    head = archive.head
-    assert head is not None
-    segments = write(store, Target("orders", 1, 1, 1000, "none"), range(first, stop))
-    states: list[TopicState] = [
-        *(t for t in head.topics if t.name != "orders"),
-        topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
-    ]
-    commit_point(archive, seq, states, segments, [])
-
-
 @pytest.fixture
 def follow(reading: SparkSession, archive: Path, tmp_path: Path) -> Iterator[Follower]:
     yield Follower(reading, archive, tmp_path / "checkpoint")
@@ -348,15 +330,15 @@ def follow(reading: SparkSession, archive: Path, tmp_path: Path) -> Iterator[Fol
 def test_a_stream_follows_new_restore_points(follow: Follower, archive: Path) -> None:
     assert follow() == [sorted(CLICKS + ORDERS)]
     assert follow() == [], "nothing is new"
-    grow(archive, 3, 12, 20)
-    grow(archive, 4, 20, 33)
+    grow(FileStore(archive), 3, 12, 20)
+    grow(FileStore(archive), 4, 20, 33)
     assert follow() == [[("orders", 1, o) for o in range(12, 33)]], "both at once"
-    grow(archive, 5, 33, 35)
+    grow(FileStore(archive), 5, 33, 35)
     follow.fail = True
     with pytest.raises(Exception, match="the power went out"):
         follow()
     follow.fail = False
-    grow(archive, 6, 35, 36)
+    grow(FileStore(archive), 6, 35, 36)
     after = [[("orders", 1, o) for o in some] for some in (range(33, 35), range(35, 36))]
     assert [follow(), follow()] == [[some] for some in after], "what failed, as it was, and what came since"
 
@@ -365,7 +347,7 @@ def test_where_a_stream_begins(
     follow: Follower, archive: Path, reading: SparkSession, tmp_path: Path
 ) -> None:
     assert follow(startingBackup="latest") == [[]]
-    grow(archive, 3, 12, 20)
+    grow(FileStore(archive), 3, 12, 20)
     assert follow(startingBackup="latest") == [[("orders", 1, o) for o in range(12, 20)]]
     second = Follower(reading, archive, tmp_path / "second")
     since = [row for row in FIRST_ORDERS if row[2] > 9] + [("orders", 1, o) for o in range(12, 20)]
@@ -376,7 +358,7 @@ def test_a_checkpoint_of_another_archive(follow: Follower, archive: Path) -> Non
     follow()
     shutil.rmtree(archive)
     make_archive(FileStore(archive))
-    grow(archive, 3, 12, 20)
+    grow(FileStore(archive), 3, 12, 20)
     with pytest.raises(Exception, match="the checkpoint is of archive"):
         follow()
 

@@ -16,6 +16,7 @@ from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.source.batch import read, tasks
 from kbackup.jobs.source.filters import Pushed
 from kbackup.jobs.source.options import Request
+from kbackup.types import TopicPartition
 
 Offset = dict[str, Any]
 """`backup`: the number of the last restore point whose records have come; 0 for none. `archive`: its id."""
@@ -54,17 +55,19 @@ class StreamReader(DataSourceStreamReader):
         after, last = int(start["backup"]), int(end["backup"])
         if after and self._request.fail_on_data_loss:
             require_whole(archive, after, self._wants)
-        added = (s for s in added_between(archive, after, last) if self._wants(s.topic))
+        added = (
+            s
+            for s in added_between(archive, after, last)
+            if self._wants(TopicPartition(s.topic, s.partition))
+        )
         return tasks(added, self._request, [Pushed()])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
 
-    def _wants(self, topic: str) -> bool:
+    def _wants(self, tp: TopicPartition) -> bool:
         ranges = self._request.ranges
-        return self._request.topics.matches(topic) and (
-            ranges is None or any(tp.topic == topic for tp in ranges)
-        )
+        return self._request.topics.matches(tp.topic) and (ranges is None or tp in ranges)
 
     def _open(self) -> Archive:
         try:
@@ -87,32 +90,36 @@ def added_between(archive: Archive, after: int, last: int) -> list[Segment]:
     return sorted(found, key=in_order)
 
 
-def require_whole(archive: Archive, after: int, wants: Callable[[str], bool]) -> None:
+def require_whole(archive: Archive, after: int, wants: Callable[[TopicPartition], bool]) -> None:
     """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire'."""
-    starts = {place: gone for place, gone in log_starts(archive.expired).items() if wants(place[0])}
-    if not starts:
+    starts = [
+        (place, TopicPartition(place[0], place[2]), gone.start)
+        for place, gone in log_starts(archive.expired).items()
+    ]
+    asked = [start for start in starts if wants(start[1])]
+    if not asked or (archive.expired is not None and archive.expired.upto <= after):
         return
     ends = _ends(archive, after)
-    for place, gone in starts.items():
-        if gone.start > ends.get(place, 0):
-            name, _, partition = place
+    for place, tp, start in asked:
+        if start > ends.get(place, 0):
             raise RefusedError(
-                f"records of {name}-{partition} below offset {gone.start} have expired, "
+                f"records of {tp} below offset {start} have expired, "
                 f"and the stream may not have had them all: it came to restore point {after}",
                 "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation",
             )
 
 
 def _ends(archive: Archive, number: int) -> dict[Place, int]:
-    """Where partitions ended at a restore point, as far as that is known."""
-    point = next((point for point in archive.restore_points if point.seq == number), None)
-    if point is not None:
-        topics = archive.manifest(point).topics
-        return {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    """Where partitions ended at a restore point; where it has expired, as far as others and records tell."""
     ends: dict[Place, int] = {}
-    for s in added_between(archive, 0, number):
-        place = (s.topic, s.incarnation, s.partition)
-        ends[place] = max(ends.get(place, 0), s.last + 1)
+    points = [point for point in archive.restore_points if point.seq <= number]
+    if points:
+        topics = archive.manifest(points[-1]).topics
+        ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    if not points or points[-1].seq < number:
+        for s in added_between(archive, 0, number):
+            place = (s.topic, s.incarnation, s.partition)
+            ends[place] = max(ends.get(place, 0), s.last + 1)
     return ends
 
 

@@ -1,0 +1,162 @@
+"""What a stream gets of an archive that grows, expires and is replaced. Spark itself: `tests/integration`."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.reader import open_archive
+from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.source.options import request_of
+from kbackup.jobs.source.stream import Offset, StreamReader
+from kbackup.store.file import FileStore
+from tests.archives import T0, make_archive
+from tests.golden.java_archive import ROOT as JAVA
+from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, grow
+
+Rows = list[tuple[str, int, int]]
+COLUMNS = ["topic", "partition", "offset"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    made = FileStore(tmp_path / "archive")
+    make_archive(made)
+    return made
+
+
+def reader(store: FileStore, **options: str) -> StreamReader:
+    return StreamReader(request_of({"archive": store.url, **options}), COLUMNS)
+
+
+def batch(stream: StreamReader, start: Offset, end: Offset) -> Rows:
+    """As Spark does it: offsets by JSON, pieces of work by pickle."""
+    found: Rows = []
+    for task in stream.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end))):
+        for part in pickle.loads(pickle.dumps(stream)).read(pickle.loads(pickle.dumps(task))):
+            found += [tuple(row.values()) for row in part.to_pylist()]
+    return sorted(found)
+
+
+def of_orders(first: int, stop: int) -> Rows:
+    return [("orders", 1, o) for o in range(first, stop)]
+
+
+def at(stream: StreamReader, number: int) -> Offset:
+    return stream.latestOffset() | {"backup": number}
+
+
+def test_where_it_begins(store: FileStore) -> None:
+    grow(store, 3, 12, 15)
+    began = {
+        starting: reader(store, startingBackup=starting).initialOffset()["backup"]
+        for starting in ("earliest", "Latest", "1", "3", "7")
+    }
+    assert began == {"earliest": 0, "Latest": 3, "1": 0, "3": 2, "7": 6}
+    for wrong in ("newest", "-1", "²"):
+        with pytest.raises(UsageError, match="startingBackup"):
+            reader(store, startingBackup=wrong).initialOffset()
+    with pytest.raises(UsageError, match="give startingBackup"):
+        reader(store, backup="2")
+
+
+def test_what_restore_points_added(store: FileStore) -> None:
+    stream = reader(store)
+    start = stream.initialOffset()
+    first = stream.latestOffset()
+    assert batch(stream, start, first) == CLICKS + ORDERS
+    assert batch(stream, first, stream.latestOffset()) == []
+    for seq in range(3, 6):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    assert batch(stream, first, stream.latestOffset()) == of_orders(30, 60)
+    assert batch(stream, at(stream, 3), at(stream, 4)) == of_orders(40, 50), "again, whatever came since"
+    assert batch(reader(store, topics="clicks"), start, stream.latestOffset()) == CLICKS
+    narrow = reader(store, ranges="orders:1:5-7,orders:1:31-35", toTime=str(T0 + 32_000))
+    assert batch(narrow, start, stream.latestOffset()) == [*of_orders(5, 7), *of_orders(31, 33)]
+
+
+def test_no_restore_point_yet(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    with pytest.raises(NoArchiveError):
+        reader(store).initialOffset()
+    open_or_create(store)
+    stream = reader(store, startingBackup="latest")
+    assert stream.initialOffset() == stream.latestOffset()
+    assert batch(stream, stream.initialOffset(), stream.latestOffset()) == []
+
+
+def test_another_archive_under_the_same_address(store: FileStore, tmp_path: Path) -> None:
+    stream = reader(store)
+    start = stream.latestOffset()
+    (tmp_path / "archive").rename(tmp_path / "before")
+    make_archive(store)
+    with pytest.raises(RefusedError, match="the checkpoint is of archive"):
+        stream.partitions(start, stream.latestOffset())
+
+
+def test_a_folder_of_the_java_tool() -> None:
+    with pytest.raises(UsageError, match="no restore points to follow"):
+        reader(FileStore(JAVA / "archive")).latestOffset()
+
+
+def expired(store: FileStore, before: int | None = None, **policy: Any) -> None:
+    """By policy, and records up to `before` seconds after `T0`, deleted at once."""
+    newest = open_archive(store).restore_points[-1].committed_at
+    age = None
+    if before is not None:
+        moment = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(seconds=before)
+        age = datetime.fromisoformat(newest) - moment
+    report = expire(store, Expiry(Policy(**policy), age, timedelta(0)), 60, Silent(), confirm=True)
+    assert report.expiration is not None
+
+
+def test_expired_restore_points_are_no_gap(store: FileStore) -> None:
+    for seq in range(3, 7):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    stream = reader(store)
+    start, middle, end = stream.initialOffset(), at(stream, 4), stream.latestOffset()
+    expired(store, last=1)
+    assert [p.seq for p in open_archive(store).restore_points] == [6]
+    assert batch(stream, middle, end) == of_orders(50, 70), "restore point 5 went, its records did not"
+    assert batch(stream, at(stream, 3), middle) == of_orders(40, 50)
+    assert batch(stream, start, end) == sorted(CLICKS + ORDERS + of_orders(30, 70))
+
+
+def test_records_that_expired_before_the_stream_had_them(store: FileStore) -> None:
+    for seq in range(3, 7):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    stream = reader(store)
+    end = stream.latestOffset()
+    expired(store, before=45)
+    segments = open_archive(store).segments(open_archive(store).restore_point("latest"))
+    left = min(s.first for s in segments if s.partition == 1)
+    assert 30 < left <= 45, "some of what restore points 3 and 4 added went"
+    with pytest.raises(
+        RefusedError, match=r"have expired, and the stream may not .* restore point 2"
+    ) as caught:
+        stream.partitions(at(stream, 2), end)
+    assert "failOnDataLoss=false" in str(caught.value)
+    assert batch(stream, at(stream, 5), end) == of_orders(60, 70), "it had all of them"
+    assert batch(reader(store, failOnDataLoss="false"), at(stream, 2), end) == of_orders(left, 70)
+    assert batch(reader(store, topics="clicks"), at(stream, 2), end) == []
+    assert batch(stream, stream.initialOffset(), end) == sorted(
+        [row for row in CLICKS if row[2] >= 45]
+        + [r for r in FIRST_ORDERS if r[2] >= 45]
+        + of_orders(left, 70)
+    )
+    grow(store, 7, 70, 80)
+    assert batch(stream, at(stream, 6), stream.latestOffset()) == of_orders(70, 80)
+    expired(store, last=1)
+    orders = reader(store, ranges="orders:1:0-")
+    assert batch(orders, at(stream, 5), end) == of_orders(60, 70), "by what is left of those before it"
+    with pytest.raises(RefusedError, match="records of clicks-0 below offset 20"):
+        stream.partitions(at(stream, 5), end)  # it had them, but nothing tells any more
