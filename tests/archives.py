@@ -129,8 +129,10 @@ def commit_point(
     groups: Sequence[Group],
     losses: Sequence[Loss] = (),
     not_carried: Mapping[str, str] = MappingProxyType({}),
+    at: str = "",
+    warnings: Sequence[str] = (),
 ) -> None:
-    at = f"2026-01-0{seq}T00:00:00.000Z"
+    at = at or f"2026-01-0{seq}T00:00:00.000Z"
     captured = [t for t in topics if t.captured == seq]
     intent = Intent(
         archive_id=archive.info.id,
@@ -176,6 +178,7 @@ def commit_point(
         cluster_id="source",
         topics=tuple(topics),
         losses=tuple(losses),
+        warnings=tuple(warnings),
         totals=Totals(
             topics=len(captured),
             partitions=sum(len(t.partitions) for t in captured),

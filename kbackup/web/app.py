@@ -35,6 +35,7 @@ from kbackup.web.render import page
 
 log = logging.getLogger(__name__)
 
+ROUTERS = (points.router, topics.router, records.router, groups.router, changes.router)
 THREADS = 8
 """Pages that are made at the same time: each may hold a few pages of records."""
 
@@ -68,8 +69,8 @@ def make_app(held: Held, access: Access) -> Guard:
 def make_pages(held: Held) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.held = held
-    for module in (points, topics, records, groups, changes):
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))
     app.mount("/static", _Static(directory=files), name="static")
     app.add_exception_handler(KbackupError, _known)

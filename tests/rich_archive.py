@@ -1,0 +1,140 @@
+"""An archive with something to look at: many restore points, values of all kinds, and names that try to be code."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.models import Loss
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.store.base import Store
+from tests.archives import commit_point, group_at, topic_state
+from tests.plain_records import Plain, block_of
+
+START = datetime(2026, 10, 1, 2, 30, tzinfo=UTC)
+MISSED = (6, 7)
+"""Nights without a backup."""
+ATTACK = "<img src=x onerror=alert(1)>"
+SCRIPT = "</pre></td><script>alert('record')</script>"
+TURNED = "gro\u202eup"
+LONG = b"long " * 20_000
+GROUPS = ("billing", "shipping", "a/b?c=d&e#f", ATTACK, TURNED, "", '"><script>alert(2)</script>')
+
+Row = tuple[int, Plain]
+
+
+def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60) -> Archive:
+    """Topics orders (three partitions of JSON), compacted (gaps), odd (everything strange), clicks (zstd), and some of
+    services; `each` records a partition and night."""
+    archive = open_or_create(store)
+    names = {"orders": 3, "compacted": 1, "odd": 1, "clicks": 2} | {
+        f"service-{n:02}.events": 1 for n in range(services)
+    }
+    held: dict[tuple[str, int], list[Segment]] = {
+        (t, p): [] for t, count in names.items() for p in range(count)
+    }
+    seq = 0
+    for night in range(nights):
+        if night in MISSED:
+            continue
+        seq += 1
+        at = START + timedelta(days=night)
+        added = [_write(store, topic, p, night, each, at, held[topic, p]) for topic, p in held]
+        ends = {place: (segments[-1].last + 1 if segments else 0) for place, segments in held.items()}
+        commit_point(
+            archive,
+            seq,
+            [
+                topic_state(t, seq, "present", [(0, ends[t, p], held[t, p]) for p in range(count)])
+                for t, count in names.items()
+            ],
+            [segment for some in added for segment in some],
+            [
+                group_at(
+                    name,
+                    *(("orders", p, max(0, ends["orders", p] - 17 * n)) for p in range(3)),
+                    ("odd", 0, 2),
+                )
+                for n, name in enumerate(GROUPS)
+            ],
+            [_loss(seq)] if seq % 5 == 4 else (),
+            {ATTACK + " not carried": SCRIPT} if seq == 1 else {},
+            at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            [f"group {ATTACK} could not be described"] if seq % 6 == 2 else (),
+        )
+    return archive
+
+
+def _loss(seq: int) -> Loss:
+    return Loss(
+        kind="retention",
+        topic="orders",
+        partition=1,
+        start=seq,
+        end=seq + 3,
+        message=f"offsets {seq} to {seq + 2} of orders-1 were deleted at the source before they were archived {ATTACK}",
+    )
+
+
+def _write(
+    store: Store, topic: str, partition: int, night: int, each: int, at: datetime, held: list[Segment]
+) -> list[Segment]:
+    rows = list(_rows(topic, partition, night, each, int(at.timestamp() * 1000)))
+    if not rows:
+        return []
+    to = Target(topic, 1, partition, 1 << 20, "zstd" if topic == "clicks" else "none")
+    with PartitionWriter(store, to) as writer:
+        block = block_of([plain for _, plain in rows], [offset for offset, _ in rows])
+        segments = [*writer.append(block), *writer.finish()]
+    held += segments
+    return segments
+
+
+def _rows(topic: str, partition: int, night: int, each: int, at: int) -> Iterator[Row]:
+    chance = random.Random(f"{topic} {partition} {night}")
+    if topic == "odd":
+        yield from enumerate(ODD) if night == 0 else ()
+        return
+    for n in range(each if topic != "compacted" else each * 5):
+        offset = night * each * (1 if topic != "compacted" else 5) + n
+        if topic == "compacted" and chance.random() < 0.8:
+            continue
+        customer = f"customer-{chance.randrange(900)}"
+        value = {
+            "order": 100_000 + offset,
+            "customer": customer,
+            "total": round(chance.random() * 200, 2),
+            "currency": chance.choice(["EUR", "CHF", "SEK"]),
+            "lines": [{"sku": f"K-{chance.randrange(9999):04}", "count": chance.randrange(1, 5)}],
+            "paid": chance.random() < 0.9,
+            "note": None,
+        }
+        body = json.dumps(value).encode() if chance.random() < 0.95 else None
+        headers = ((b"traceparent", f"00-{chance.getrandbits(128):032x}-01".encode()), (b"retry", None))
+        stamp = at - 86_400_000 + 86_400_000 * n // each
+        yield offset, Plain(customer.encode(), body, 0, stamp, headers)
+
+
+ODD = [
+    Plain(
+        ATTACK.encode(),
+        SCRIPT.encode(),
+        headers=((SCRIPT.encode(), ATTACK.encode()), (b"\xff\xfe", b"\0\x01")),
+    ),
+    Plain(None, None),
+    Plain(b"", b""),
+    Plain("grüße 日本 🎉".encode(), b"zwei\nZeilen\tund\rmehr\x1b[31m"),
+    Plain(b"\x00\x01\xff", bytes(range(256))),
+    Plain(b"long", LONG),
+    Plain(b"json", b'{"big": 12345678901234567890123, "price": 1.10, "deep": [[[[{"<b>": "\\u003c"}]]]]}'),
+    Plain(b"half json", b'{"a": '),
+    Plain(b"no time", b"x", kind=-1),
+    Plain(b"append time", b"x", kind=1),
+    Plain(b"wild time", b"x", timestamp=2**62),
+    Plain("\u202eturned".encode(), "left\u202eright\u2066".encode()),
+]

@@ -1,0 +1,312 @@
+"""Pages, and what they answer to those who ask for something else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import pytest
+from fastapi.routing import APIRoute
+
+from kbackup.archive import layout
+from kbackup.errors import UnreachableError
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.file import FileStore
+from kbackup.web.app import ROUTERS, make_pages
+from kbackup.web.held import FRESH, Held
+from tests.archives import commit_point, group_at, make_archive, topic_state
+from tests.golden.java_archive import ROOT as JAVA
+from tests.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
+from tests.unit.archive.faulty import FaultyStore
+from tests.unit.archive.test_browse import encrypting
+from tests.unit.web.visits import crawl, links, tags, text, visit
+
+WRITES = {"put", "put_new", "replace", "upload", "delete"}
+
+
+def test_there_are_only_reads(rich: Store) -> None:
+    """Of all routes; what is sent otherwise is refused before any of them."""
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    assert len(make_pages(Held(rich)).routes) == len(ROUTERS) + 1, "and the static files"
+    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 13
+    assert all(route.methods == {"GET", "HEAD"} for route in routes)
+    client = visit(rich)
+    for route in routes:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+            refused = client.request(method, re.sub(r"\{\w+\}", "0", route.path))
+            assert refused.status_code == 405
+            assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_every_page_is_there_and_safe(rich: Store) -> None:
+    """Each link leads somewhere; nothing is code that should be text, nothing is from elsewhere, nothing is written."""
+    store = FaultyStore(rich)
+    seen: dict[str, str] = {}
+    for address, status, html in crawl(visit(store), of_a_kind=1):
+        assert status in (200, 303), f"{address}: {text(html)}"
+        seen[re.sub(r"\?.*|\d+", "", address)] = html
+        for link in links(html):
+            assert link.startswith("/") or link == "#main", link
+        for tag, attributes in tags(html):
+            assert tag not in ("img", "iframe", "object", "style"), address
+            assert (tag == "script") == ("src" in attributes), address
+            assert not [name for name in attributes if name.startswith("on") or name == "style"], address
+    assert {
+        "/",
+        "/points/",
+        "/topics",
+        "/topics/orders",
+        "/topics/orders/",
+        "/topics/orders//records",
+        "/groups",
+    } <= {*seen}
+    assert {"/group", "/growth", "/diff", "/topics/odd//records/", "/topics/odd//records//value"} <= {*seen}
+    assert not WRITES & {operation for operation, _ in store.calls}
+
+
+def test_hostile_names_are_text(rich: Store) -> None:
+    client = visit(rich)
+    groups = client.get("/groups").text
+    for name in GROUPS:
+        shown = name.replace("\u202e", "\\u202e") or "(no name)"
+        assert shown in text(groups)
+        own = client.get("/group", params={"name": name})
+        assert own.status_code == 200
+        assert shown in text(own.text)
+    assert SCRIPT in text(client.get("/points/1").text + client.get("/groups?point=1").text)
+    assert ATTACK in text(client.get("/").text)
+    assert client.get("/topics", params={"q": SCRIPT}).text.count("<script") == 2, "the page's own"
+    wild = client.get(f"/topics/{ATTACK}")
+    assert wild.status_code == 404
+    assert f"there is no topic {ATTACK}" in text(wild.text)
+
+
+def test_records_page_by_page(rich: Store) -> None:
+    client = visit(rich)
+    pattern = re.compile(r'records/(\d+)">')
+    first = client.get("/topics/orders/1/records?n=30").text
+    assert pattern.findall(first) == [str(n) for n in range(30)]
+    (later,) = {link for link in links(first) if "offset=30" in link}
+    assert pattern.findall(client.get(later).text)[0] == "30"
+    last = client.get("/topics/orders/1/records?last=1&n=30").text
+    assert pattern.findall(last) == [str(n) for n in [*range(110, 120), *range(160, 180)]], (
+        "across nights without a backup"
+    )
+    (earlier,) = {link for link in links(last) if "before=110" in link}
+    back = pattern.findall(client.get(earlier).text)
+    assert back == [str(n) for n in range(80, 110)]
+
+
+def test_jumps(rich: Store) -> None:
+    client = visit(rich)
+    where = "/topics/orders/1/records"
+    assert 'id="found"' in client.get(f"{where}?offset=1,05").text
+    by_time = client.get(f"{where}?time=2026-10-02T03:00:00Z&n=5")
+    assert by_time.status_code == 303
+    assert by_time.headers["location"].startswith(f"{where}?offset=41&n=5")
+    late = client.get(f"{where}?time=2100-01-01T00:00:00Z")
+    assert "No record has a time of" in text(late.text)
+    over = client.get(f"{where}?offset=99999999999999999999")
+    assert over.status_code == 400
+    assert "There are no records here" in text(client.get(f"{where}?offset=9223372036854775807").text)
+    steps = [client.get(f"{where}/119?go={way}").headers["location"] for way in ("next", "previous")]
+    assert steps == [f"{where}/160?view=auto", f"{where}/118?view=auto"]
+
+
+def test_a_record_in_every_form(rich: Store) -> None:
+    client = visit(rich)
+    for offset, record in enumerate(ODD):
+        for view in ("auto", "text", "json", "hex"):
+            assert client.get(f"/topics/odd/0/records/{offset}?view={view}").status_code == 200
+        for field, data in (("key", record.key), ("value", record.value)):
+            got = client.get(f"/topics/odd/0/records/{offset}/{field}")
+            if data is None:
+                assert got.status_code == 404
+                continue
+            assert got.content == data
+            assert got.headers["content-type"] == "application/octet-stream"
+            assert got.headers["content-disposition"] == f'attachment; filename="odd-0-{offset}-{field}.bin"'
+            assert got.headers["x-content-type-options"] == "nosniff"
+    assert client.get("/topics/odd/0/records/0/headers/1").content == b"\0\x01"
+    assert client.get("/topics/odd/0/records/0/headers/2").status_code == 404
+    long = client.get("/topics/odd/0/records/5").text
+    assert "the first 64.0 KiB of 97.7 KiB" in text(long)
+    assert len(long) < len(LONG)
+    json = unescape(re.sub("<[^>]+>", "", client.get("/topics/odd/0/records/6").text))
+    assert '"big": 12345678901234567890123' in json
+    assert '"price": 1.10' in json
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "said"),
+    [
+        ("/nothing", 404, "there is no such page"),
+        ("/points/77", 404, "there is no restore point 77"),
+        ("/points/x", 404, "there is no restore point x"),
+        ("/topics?point=77", 404, "there is no restore point 77"),
+        ("/topics/nope", 404, "there is no topic nope in restore point 7"),
+        ("/topics/orders/7", 404, "topic orders has no partition 7"),
+        ("/topics/orders/x", 404, "number can't be x"),
+        ("/topics/orders/0/records/100000", 404, "there is no record at offset 100000 of orders-0"),
+        ("/topics/orders/0/records?offset=abc", 400, "abc is no offset"),
+        ("/topics/orders/0/records?time=soon", 400, "soon is no time"),
+        ("/topics/orders/0/records?n=100000", 400, "n can't be 100000"),
+        ("/topics/orders/0/records?view=xml", 400, "view can't be xml"),
+        ("/topics?page=-1", 400, "page can't be -1"),
+        ("/group?name=nobody", 404, "there is no group nobody"),
+        ("/diff?a=1&b=99", 404, "there is no restore point 99"),
+        ("/static/../app.py", 404, ""),
+        ("/static/%2e%2e/app.py", 404, ""),
+    ],
+)
+def test_what_is_not_there(rich: Store, address: str, status: int, said: str) -> None:
+    answer = visit(rich).get(address)
+    assert answer.status_code == status
+    assert said in text(answer.text)
+    assert "Traceback" not in answer.text
+
+
+def test_an_earlier_restore_point_stays_with_its_links(rich: Store) -> None:
+    client = visit(rich)
+    page = client.get("/topics/orders/1?point=2").text
+    assert "as of restore point 2 · go to the newest" in text(page)
+    inside = [link for link in links(page) if link.startswith("/topics/orders")]
+    assert inside
+    assert all("point=2" in link for link in inside if link != "/topics/orders/1")
+    records = client.get("/topics/orders/1/records?point=2&last=1&n=1").text
+    assert "offsets 39 to 39" in text(records)
+
+
+def test_damage_is_named_on_its_page(store: Store) -> None:
+    client = visit(store)
+    assert client.get("/topics/orders/0/records").status_code == 200
+    key = next(e.key for e in store.list("topics/orders/segment_partition_000") if e.key.endswith("_records"))
+    store.put(key, b"\x01" + b"\x7f" * (len(store.get(key)) - 1))
+    for address in ("/topics/orders/0/records", "/topics/orders/0/records/1"):
+        answer = client.get(address)
+        assert answer.status_code == 500
+        assert key.rpartition("/")[2] in text(answer.text)
+        assert "Traceback" not in answer.text
+    assert client.get("/topics/orders/1/records").status_code == 200
+    manifest = layout.backup_key(1, layout.GROUPS)
+    store.put(manifest, b"{}")
+    assert manifest in text(client.get("/groups?point=1").text)
+
+
+def test_a_store_that_does_not_answer(store: Store) -> None:
+    class Gone(FaultyStore):
+        away = False
+
+        def get(self, key: str) -> bytes:
+            if self.away:
+                raise UnreachableError("store s3://away can't be reached", "is it up?")
+            return super().get(key)
+
+    gone = Gone(store)
+    client = visit(gone)
+    gone.away = True
+    answer = client.get("/groups")
+    assert answer.status_code == 502
+    assert "store s3://away can't be reached" in text(answer.text)
+    gone.away = False
+    assert client.get("/groups").status_code == 200
+
+
+def test_what_nobody_thought_of_is_an_error_page(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    held = Held(store)
+    client = visit(store, held=held)
+    held.points = None  # type: ignore[assignment, method-assign]
+    answer = client.get("/")
+    assert answer.status_code == 500
+    assert "internal error: TypeError" in text(answer.text)
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert "Traceback" not in caplog.text
+
+
+def test_new_restore_points_show_up(store: Store) -> None:
+    now = [0.0]
+    client = visit(store, clock=lambda: now[0])
+    assert "/points/3" not in client.get("/").text
+    archive = Held(store)._archive
+    assert archive is not None
+    state = topic_state("later", 3, "present", [(0, 0, [])])
+    commit_point(archive, 3, [state], [], [group_at("new", ("later", 0, 0))])
+    assert "/points/3" not in client.get("/").text, "nobody looked yet"
+    now[0] += FRESH + 1
+    assert "/points/3" in client.get("/").text
+    assert "later" in text(client.get("/topics").text)
+    store.delete([layout.backup_key(3, name) for name in (layout.MANIFEST, layout.REFRESHED)])
+    now[0] += FRESH + 1
+    assert "/points/3" not in client.get("/").text, "what goes is noticed as well"
+
+
+def test_looking_again_costs_two_listings(store: Store) -> None:
+    class Listing(FaultyStore):
+        def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+            self.calls.append(("list", prefix))
+            return super().list(prefix, start_after)
+
+    counted = Listing(store)
+    now = [0.0]
+    client = visit(counted, clock=lambda: now[0])
+    client.get("/topics")
+    counted.calls.clear()
+    client.get("/topics")
+    assert counted.calls == []
+    now[0] += FRESH + 1
+    client.get("/topics")
+    assert counted.calls == [("list", "backups/"), ("list", "checkpoints/")]
+
+
+def test_encrypted_archives(tmp_path: Path) -> None:
+    store = encrypting(FileStore(tmp_path / "archive"), tmp_path)
+    make_archive(store)
+    client = visit(store)
+    for topic in ("orders", "clicks"):
+        assert client.get(f"/topics/{topic}/0/records/5/value").content == b"value 5 of 0 " * 6
+
+
+def test_a_folder_of_the_java_tool() -> None:
+    store = FaultyStore(FileStore(JAVA / "archive"))
+    seen = {}
+    for address, status, html in crawl(visit(store), of_a_kind=1):
+        assert status in (200, 303), f"{address}: {text(html)}"
+        seen[address] = html
+    assert "A folder of the Java tool" in text(seen["/"])
+    assert any("/records/" in address for address in seen)
+    assert not WRITES & {operation for operation, _ in store.calls}
+    assert visit(store).get("/diff").status_code == 404
+    assert visit(store).get("/points/1").status_code == 404
+
+
+def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    source = FileStore(JAVA / "archive")
+    name = f"{ATTACK} ?#&"  # Starlette's client takes %2F for a slash, browsers don't
+    topic = next(iter(source.list_dirs()))
+    for entry in source.list(f"{topic}/"):
+        store.put(f"{name}/{entry.key.partition('/')[2]}", source.get(entry.key))
+    client = visit(store)
+    pages = {address: html for address, status, html in crawl(client) if status == 200}
+    assert any(address.endswith("/records") for address in pages)
+    assert all("<img" not in html for html in pages.values())
+
+
+def test_an_archive_without_a_restore_point(tmp_path: Path) -> None:
+    from kbackup.archive.commit import open_or_create
+
+    store = FileStore(tmp_path / "archive")
+    open_or_create(store)
+    client = visit(store)
+    assert "no restore point yet" in text(client.get("/").text)
+    assert client.get("/topics").status_code == 404
+    assert client.get("/growth").status_code == 404
+
+
+def test_head_is_get_without_the_body(rich: Store) -> None:
+    client = visit(rich)
+    for address in ("/", "/topics", "/topics/odd/0/records/0/value"):
+        head = client.head(address)
+        assert (head.status_code, head.content) == (200, b"")
