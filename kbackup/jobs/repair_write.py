@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from kbackup import __version__
 from kbackup.archive import layout
@@ -35,7 +36,8 @@ from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt.raw import stored
 
 
-class Mended(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class Mended:
     """A file that was made anew, and how."""
 
     file: str

@@ -20,7 +20,8 @@ Place = tuple[str, int, int]
 """Topic, incarnation, partition."""
 
 
-class LeftOut(NamedTuple):
+@dataclass(frozen=True, slots=True, order=True)
+class LeftOut:
     """A records object under topics/ that the restore point does not stand on."""
 
     key: str
