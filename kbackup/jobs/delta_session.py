@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from kbackup.errors import UsageError
 from kbackup.store.options import S3Options
@@ -44,7 +46,7 @@ _RUNTIME = {
 }
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_PROFILES = "software.amazon.awssdk.auth.credentials.ProfileCredentialsProvider"
+_TEMPORARY = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
 
 
 def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, str]:
@@ -88,8 +90,10 @@ def delta_session(spark: SparkSession) -> SparkSession:
 
 
 def table_path(url: str) -> str:
-    """As Hadoop writes it."""
-    return "s3a://" + url.removeprefix("s3://") if _is_s3(url) else url
+    """As Hadoop writes it: a path without a scheme would be one of the cluster's own file system."""
+    if url.startswith("file://"):
+        return "file:" + unquote("/" + url.removeprefix("file://").partition("/")[2])
+    return "s3a://" + url.partition("://")[2] if _is_s3(url) else f"file:{Path(url).absolute()}"
 
 
 def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -97,6 +101,10 @@ def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ)
     no setting of the session: nobody sees them on a command line or a page."""
     if not _is_s3(url):
         return {}
+    if s3.profile and not s3.access_key_id:
+        from kbackup.store.s3.client import with_credentials
+
+        s3 = with_credentials(s3)
     endpoint = s3.endpoint_url or next(filter(None, map(env.get, _ENDPOINTS)), "")
     region = s3.region or next(filter(None, map(env.get, _REGIONS)), "")
     path_style = bool(endpoint) if s3.path_style is None else s3.path_style
@@ -108,7 +116,7 @@ def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ)
         "access.key": s3.access_key_id,
         "secret.key": s3.secret_access_key,
         "session.token": s3.session_token,
-        "aws.credentials.provider": _provider(s3),
+        "aws.credentials.provider": _TEMPORARY if s3.session_token else "",
         "encryption.algorithm": {"AES256": "AES256", "aws:kms": "SSE-KMS"}.get(s3.sse, ""),
         "encryption.key": s3.sse_kms_key_id,
         "attempts.maximum": str(s3.max_attempts),
@@ -117,13 +125,6 @@ def hadoop_options(s3: S3Options, url: str, env: Mapping[str, str] = os.environ)
         "requester.pays.enabled": str(s3.requester_pays).lower(),
     }
     return {f"fs.s3a.{name}": value for name, value in given.items() if value}
-
-
-def _provider(s3: S3Options) -> str:
-    """Where credentials are from; '' for s3a's own order: those given, the environment's, the instance's."""
-    if s3.session_token:
-        return "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-    return _PROFILES if s3.profile and not s3.access_key_id else ""
 
 
 def _is_s3(url: str) -> bool:

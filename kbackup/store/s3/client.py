@@ -7,6 +7,7 @@ import base64
 import hashlib
 import os
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -14,6 +15,7 @@ from botocore.config import Config
 from botocore.utils import determine_content_length
 
 from kbackup import __version__
+from kbackup.errors import UnreachableError
 from kbackup.store.options import S3Options
 from kbackup.store.s3.errors import never_sent
 
@@ -74,13 +76,7 @@ def _note_attempt(response: Any, caught_exception: Exception | None, **_: Any) -
 
 def _make_client(options: S3Options) -> S3Client:
     path_style = bool(options.endpoint_url) if options.path_style is None else options.path_style
-    session = boto3.Session(
-        aws_access_key_id=options.access_key_id or None,
-        aws_secret_access_key=options.secret_access_key or None,
-        aws_session_token=options.session_token or None,
-        region_name=options.region or None,
-        profile_name=options.profile or None,
-    )
+    session = _session(options)
     config = Config(
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
@@ -108,6 +104,34 @@ def _make_client(options: S3Options) -> S3Client:
     if options.checksum == "none":
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     return client
+
+
+def with_credentials(options: S3Options) -> S3Options:
+    """The same with the credentials of its profile, as they are now: for other clients than ours, which know no
+    profiles. `UnreachableError` where there are none."""
+    found = _session(options).get_credentials()
+    if found is None:
+        raise UnreachableError(
+            f"profile {options.profile} has no credentials", "see aws configure list --profile"
+        )
+    now = found.get_frozen_credentials()
+    return replace(
+        options,
+        profile="",
+        access_key_id=now.access_key or "",
+        secret_access_key=now.secret_key or "",
+        session_token=now.token or "",
+    )
+
+
+def _session(options: S3Options) -> boto3.Session:
+    return boto3.Session(
+        aws_access_key_id=options.access_key_id or None,
+        aws_secret_access_key=options.secret_access_key or None,
+        aws_session_token=options.session_token or None,
+        region_name=options.region or None,
+        profile_name=options.profile or None,
+    )
 
 
 def _send_at_once(params: dict[str, Any], **_: Any) -> None:
