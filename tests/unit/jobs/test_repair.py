@@ -204,10 +204,10 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: Memory, data: st.D
         assert all(after[seq] == before[seq] for seq in after)
         if max(after, default=0) < LAST:
             # nothing tells it from an archive whose last run is at work, or was cut off
-            numbers = {layout.parse_backup_key(entry.key) for entry in store.list(layout.BACKUPS)}
-            last = max(number[0] for number in numbers if number)
-            assert (last, layout.INTENT) in numbers
-            assert not {(last, layout.MANIFEST), (last, layout.REFRESHED)} & numbers
+            there = {p for e in store.list(layout.BACKUPS) if (p := layout.parse_backup_key(e.key))}
+            newest = max(number for number, _ in there)
+            assert (newest, layout.INTENT) in there
+            assert not {(newest, layout.MANIFEST), (newest, layout.REFRESHED)} & there
             run(store, rebuild=True)
             check_healed(store, records(made))
 

@@ -1,0 +1,157 @@
+"""What the Java tool wrote becomes an archive: the same records, groups and partitions, and the folder untouched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive import layout
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.overview import overview
+from kbackup.archive.reader import open_archive
+from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.adopt import adopt
+from kbackup.jobs.identity import check_identity
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.plan import LiveTopic
+from kbackup.jobs.repair import RepairReport
+from kbackup.jobs.verify import verify
+from kbackup.store.base import Store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+from tests.golden.java_archive import PARTITIONS, ROOT
+from tests.truth import archive_records
+from tests.unit.jobs.test_repair import no_spark
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FileStore:
+    shutil.copytree(ROOT / "archive", tmp_path / "java")
+    return FileStore(tmp_path / "java")
+
+
+def run(store: Store, confirm: bool = True) -> RepairReport:
+    return adopt(store, confirm, 60, no_spark, Silent())
+
+
+def objects(store: Store) -> dict[str, bytes]:
+    return {entry.key: store.get(entry.key) for entry in store.list()}
+
+
+def check_truth(store: Store) -> None:
+    for partition in PARTITIONS:
+        held = archive_records(store, partition.topic)
+        assert held[partition.number] == partition.truth(), str(partition)
+
+
+def test_every_record_and_group_is_in_the_archive(folder: FileStore) -> None:
+    java, before = objects(folder), overview(folder, "latest")
+    report = run(folder)
+    assert (report.records, report.losses, report.left_out) == (385, (), ())
+    check_truth(folder)
+    after = overview(folder, "latest")
+    assert after.groups == before.groups
+    for old, new in zip(before.topics, after.topics, strict=True):
+        assert (old.name, old.groups) == (new.name, new.groups)
+        assert [(p.partition, p.sums.records) for p in old.partitions] == [
+            (p.partition, p.sums.records) for p in new.partitions
+        ]
+    assert any("adopted" in line for line in after.repairs)
+    assert {key: data for key, data in objects(folder).items() if key in java} == java
+    assert verify(folder, "all", True, no_spark, Silent()).findings == ()
+    with pytest.raises(RefusedError, match="is an archive already"):
+        run(folder)
+
+
+def test_the_topics_folders_are_such_folders_again(folder: FileStore) -> None:
+    """The Java tool may go on with them: the same names and bytes, but for partitions without a record."""
+    run(folder)
+    for key, data in objects(folder).items():
+        if key.startswith(layout.TOPICS) and ("_records" in key or key.endswith("_index")):
+            assert folder.get(key.removeprefix(layout.TOPICS)) == data
+
+
+def test_a_dry_run_writes_nothing(folder: FileStore) -> None:
+    before = objects(folder)
+    report = run(folder, confirm=False)
+    assert (report.restore_point, report.records) == (1, 385)
+    assert objects(folder) == before
+
+
+def test_what_is_damaged_is_left_out_and_told(folder: FileStore) -> None:
+    name = "payments/segment_partition_000_from_offset_00000000{}_records"
+    data = folder.get(name.format("66"))
+    folder.put(name.format("66"), data[:-1])
+    folder.delete([name.format("00")])
+    report = run(folder)
+    assert [out.key for out in report.left_out] == [name.format("00"), name.format("66")]
+    assert [loss.partition(" of ")[0] for loss in report.losses] == ["offsets 0 to 132", "offsets 66 to 132"]
+    assert report.is_loss
+    held = archive_records(folder, "payments")[0]
+    assert held == [r for p in PARTITIONS if p.topic == "payments" for r in p.truth() if r.offset >= 133]
+    assert verify(folder, "all", True, no_spark, Silent()).findings == ()
+
+
+def test_an_adoption_that_was_cut_off_is_done_again(folder: FileStore) -> None:
+    run(folder)
+    folder.delete([e.key for e in folder.list(layout.BACKUPS) if not e.key.endswith(layout.INTENT)])
+    folder.delete(sorted(e.key for e in folder.list(layout.TOPICS))[::3])
+    assert run(folder).restore_point == 2
+    check_truth(folder)
+    assert [p.seq for p in open_archive(folder).restore_points] == [2]
+
+
+def test_what_is_refused(folder: FileStore, tmp_path: Path) -> None:
+    with pytest.raises(NoArchiveError):
+        run(FileStore(tmp_path / "nothing"))
+    make_archive(FileStore(tmp_path / "archive"))
+    with pytest.raises(RefusedError, match="is an archive already"):
+        run(FileStore(tmp_path / "archive"))
+    (tmp_path / "key").write_text(generate_key())
+    with pytest.raises(UsageError, match="is not encrypted"):
+        run(CryptStore(folder, Keyring(folder, f"file:{tmp_path / 'key'}")))
+    with HeldLease(folder, "kbackup backup", 60), pytest.raises(LockedError):
+        run(folder)
+
+
+def test_a_backup_asks_whether_topics_are_the_same(folder: FileStore) -> None:
+    run(folder)
+    head = open_archive(folder).head
+    live = [LiveTopic("payments", "an id", {}), LiveTopic("new", "another", {})]
+    with pytest.raises(RefusedError, match="topic payments of the source") as raised:
+        check_identity(head, live, adopt=False)
+    assert "--adopt-topics" in raised.value.hint
+    check_identity(head, live, adopt=True)
+    check_identity(head, live[1:], adopt=False)
+    check_identity(head, [LiveTopic("payments", "", {})], adopt=False)
+    check_identity(None, live, adopt=False)
+
+
+def test_commands_say_what_they_did(folder: FileStore, capsys: pytest.CaptureFixture[str]) -> None:
+    root = folder.url
+    assert cli.main(["repair", root]) == 10
+    assert "kbackup adopt" in capsys.readouterr().err
+    assert cli.main(["adopt", root]) == 0
+    out, err = capsys.readouterr()
+    assert "restore point 1 would be taken of 385 records in 14 whole segments" in out
+    assert "give --confirm" in err
+    assert cli.main(["adopt", root, "--confirm"]) == 0
+    capsys.readouterr()
+    folder.delete(["backups/0000000001/refreshed.json", "topics/payments/index_partition_000"])
+    assert cli.main(["repair", root]) == 0
+    out, err = capsys.readouterr()
+    assert "topics/payments/index_partition_000: is to be written anew" in out
+    assert "2 files to be made good" in out
+    assert cli.main(["repair", root, "--confirm"]) == 0
+    capsys.readouterr()
+    assert cli.main(["repair", root]) == 0
+    assert "nothing to repair" in capsys.readouterr().out
+    folder.delete(["backups/0000000001/manifest.json", "topics/orders.v1/index_partition_000"])
+    assert cli.main(["repair", root, "--confirm"]) == 3
+    assert "restore point 2 was taken" in capsys.readouterr().out
