@@ -205,9 +205,9 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: Memory, data: st.D
         if max(after, default=0) < LAST:
             # nothing tells it from an archive whose last run is at work, or was cut off
             there = {p for e in store.list(layout.BACKUPS) if (p := layout.parse_backup_key(e.key))}
-            newest = max(number for number, _ in there)
-            assert (newest, layout.INTENT) in there
-            assert not {(newest, layout.MANIFEST), (newest, layout.REFRESHED)} & there
+            at_work = max(number for number, _ in there)
+            assert (at_work, layout.INTENT) in there
+            assert not {(at_work, layout.MANIFEST), (at_work, layout.REFRESHED)} & there
             run(store, rebuild=True)
             check_healed(store, records(made))
 
