@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ settings.load_profile("kbackup")  # on a busy machine an example takes as long a
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # tests leave nothing in the home of whoever runs them; those of the cache have one of their own
+    os.environ["KBACKUP_METADATA_CACHE"] = "false"
     for layer in LAYERS:
         config.addinivalue_line("markers", f"{layer}: the tests under tests/{layer}")
 

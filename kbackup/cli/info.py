@@ -8,13 +8,13 @@ from collections.abc import Iterable
 import click
 
 from kbackup.archive.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
+from kbackup.cli.caching import looked_into
 from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_size, human_time
 from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell, Reporter
 from kbackup.cli.places import moment_of
-from kbackup.cli.session import archive_store
 from kbackup.errors import UsageError
 
 
@@ -30,7 +30,7 @@ def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> Non
     segments are not read for it. A folder that the Java tool kafka-backup wrote is shown as it is.
     """
     moment = moment_of("--at", at) if at is not None else None
-    whole = overview(archive_store(frame), backup, moment, topic)
+    whole = overview(looked_into(frame), backup, moment, topic)
     if whole.choice is not None:
         frame.reporter.note(f"{whole.archive} as a restore would bring it back:")
         show_choice(whole.choice, frame.reporter)

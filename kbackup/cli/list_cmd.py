@@ -9,11 +9,11 @@ from kbackup.archive.lease import describe, holder
 from kbackup.archive.models import Lease
 from kbackup.archive.overview import PointOverview, list_points
 from kbackup.archive.reader import open_archive
+from kbackup.cli.caching import looked_into
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_size
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.options import archive_argument, archive_option, cache_option, common_options, s3_options
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store
 from kbackup.errors import NoArchiveError
 
 
@@ -22,11 +22,12 @@ from kbackup.errors import NoArchiveError
 @common_options
 @archive_option
 @click.option("--all", "everything", is_flag=True, help="Also numbers of runs that committed nothing.")
+@cache_option
 @s3_options
 @pass_frame
 def command(frame: Frame, everything: bool) -> None:
     """List an archive's restore points, and who is writing to it at this moment."""
-    store = archive_store(frame)
+    store = looked_into(frame)
     try:
         archive = open_archive(store)
     except NoArchiveError:

@@ -12,13 +12,13 @@ import click
 from kbackup.archive.browse import Catalogue, catalogue
 from kbackup.archive.content import ArchivedPartition
 from kbackup.archive.window import Window
+from kbackup.cli.caching import looked_into
 from kbackup.cli.choice import show_choice
 from kbackup.cli.decoding import Decoding, Wish, decoding_options
 from kbackup.cli.frame import Frame
 from kbackup.cli.options import options, s3_options, state_options
 from kbackup.cli.places import Place, moment_of, times_of
 from kbackup.cli.record_text import Show
-from kbackup.cli.session import archive_store
 from kbackup.cli.showing import Style, style_options
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
 
 def opened(frame: Frame, backup: str, at: int | None, topic: str | None) -> Opened:
     """As of a restore point, or of a moment; notes say what was chosen for that."""
-    store = archive_store(frame)
+    store = looked_into(frame)
     whole = catalogue(store, backup, topic, at)
     if whole.choice is not None:
         frame.reporter.note(f"{whole.archive} as a restore would bring it back:")

@@ -209,6 +209,9 @@ s3_options = options(
     key_option("encryption.key", "--encryption-key"),
 )
 spark_options = key_option("spark.master")
+cache_option = key_option(
+    "metadata_cache", "--cache/--no-cache", help="Whether an archive's metadata is kept for the next command."
+)
 state_options = options(
     common_options,
     archive_option,
@@ -218,5 +221,6 @@ state_options = options(
         metavar="TIME",
         help="What 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
     ),
+    cache_option,
 )
 """Which state of an archive is looked into."""

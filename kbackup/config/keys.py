@@ -87,7 +87,7 @@ def locate(path: str, where: str) -> tuple[Key, str | None]:
 SECTIONS: tuple[str, ...] = tuple(
     name
     for name, hint in get_type_hints(Config).items()
-    if isinstance(hint, type) and get_origin(hint) is None
+    if isinstance(hint, type) and get_origin(hint) is None and hint is not bool
 )
 
 

@@ -279,6 +279,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     target: Annotated[
         Properties, Meta(description="librdkafka properties of the cluster that is restored into.")
     ] = {}
+    metadata_cache: Annotated[
+        bool,
+        Meta(
+            description="Keep what `info`, `list`, `ls`, `cat` and `find` read of an archive's metadata in a bucket "
+            "for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
+        ),
+    ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)
     encryption: Encryption = msgspec.field(default_factory=Encryption)
     backup: Backup = msgspec.field(default_factory=Backup)

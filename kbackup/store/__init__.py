@@ -14,18 +14,23 @@ __all__ = ["S3Options", "Store", "open_store"]
 _HINT = "write s3://bucket/prefix, file:///path or a path"
 
 
-def open_store(url: str, options: S3Options | None = None, key: str = "") -> Store:
+def open_store(url: str, options: S3Options | None = None, key: str = "", cache: Path | None = None) -> Store:
     """The store at `s3://bucket/prefix`, `file:///path` or a path; with `key` (`encryption.key`) what is encrypted
-    by it. Nothing is asked or made before its first use."""
-    store = _plain_store(url, options)
-    return _encrypted(store, key) if key else store
-
-
-def _encrypted(store: Store, key: str) -> Store:
+    by it. What was listed in a bucket is kept in the folder `cache`. Nothing is asked or made before its first use."""
+    plain = _plain_store(url, options)
+    store = _cached(plain, cache, options) if cache is not None and url.startswith("s3://") else plain
+    if not key:
+        return store
     from kbackup.store.crypt import CryptStore
     from kbackup.store.crypt.keyring import Keyring
 
-    return CryptStore(store, Keyring(store, key))
+    return CryptStore(store, Keyring(plain, key))  # keys are asked for each time: one that is gone stays gone
+
+
+def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:
+    from kbackup.store.cached import CachedStore, Shelf
+
+    return CachedStore(store, Shelf(folder), options.endpoint_url if options is not None else "")
 
 
 def _plain_store(url: str, options: S3Options | None) -> Store:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.cached import CachedStore, Shelf
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
@@ -83,8 +84,25 @@ class EncryptedPlace(Place):
         return self.inner.unfinished()
 
 
-@pytest.fixture(params=["file", "moto", "minio", "encrypted-file", "encrypted-minio"])
+class CachedPlace(Place):
+    """Another place, of which is kept on this machine what was listed."""
+
+    def __init__(self, inner: Place, folder: Path) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.folder = folder / "cache"
+
+    def store(self) -> Store:
+        return CachedStore(self.inner.store(), Shelf(self.folder))
+
+    def unfinished(self) -> list[str]:
+        return self.inner.unfinished()
+
+
+@pytest.fixture(params=["file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "cached-file":
+        return CachedPlace(FilePlace(tmp_path / "archive"), tmp_path)
     name = request.param.removeprefix("encrypted-")
     place: Place = (
         FilePlace(tmp_path / "archive")

@@ -59,7 +59,8 @@ def line_class(folder: Path) -> Any:
     for name, text in PROTO.items():
         (folder / name).write_text(text)
     files: FileDescriptorSet = compiled(folder, "shop.proto", "shop.proto")
-    return message_factory.GetMessages(list(files.file))["shop.Cart"].Line
+    cart: Any = message_factory.GetMessages(list(files.file))["shop.Cart"]
+    return cart.Line
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from kbackup.errors import UsageError
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KBACKUP_METADATA_CACHE")  # what keeps other tests out of the home
 
 
 def loaded(*args: str, target: bool = False) -> Loaded:

@@ -1,0 +1,123 @@
+"""What one record by its offset costs on a real S3 server, for a user's command: the first time, and from then on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from kbackup import cli
+from kbackup.archive import layout
+from kbackup.store import open_store
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.s3.client import client_of
+from tests.archives import make_archive
+from tests.conftest import Bucket
+
+PREFIX = "some/where"
+
+
+@contextmanager
+def requests(bucket: Bucket) -> Iterator[list[str]]:
+    """What goes out meanwhile: 'LIST prefix', 'GET key', 'RANGE key', keys without numbers."""
+    found: list[str] = []
+
+    def note(request: Any, **_: Any) -> None:
+        parts = urlsplit(request.url)
+        if "list-type=2" in parts.query:
+            (prefix,) = re.findall(r"prefix=([^&]*)", parts.query)
+            found.append(f"LIST {unquote(prefix).removeprefix(f'{PREFIX}/')}")
+            return
+        name = unquote(parts.path).removeprefix(f"/{bucket.name}/{PREFIX}/")
+        kind = "RANGE" if "Range" in request.headers else request.method
+        found.append(f"{kind} {name}")
+
+    events = client_of(bucket.options).meta.events
+    events.register("before-send.s3", note)
+    try:
+        yield found
+    finally:
+        events.unregister("before-send.s3", note)
+
+
+@pytest.fixture
+def config(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("KBACKUP_METADATA_CACHE")
+    path = tmp_path / "kbackup.toml"
+    path.write_text(
+        f"""
+        archive = "{bucket.url}/{PREFIX}"
+        [s3]
+        endpoint_url = "{bucket.server.endpoint_url}"
+        region = "{bucket.server.region}"
+        access_key_id = "{bucket.server.access_key}"
+        secret_access_key = "{bucket.server.secret_key}"
+        """
+    )
+    return path
+
+
+def record(config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
+    """The requests of `kbackup cat` for one record, which it shows."""
+    with requests(bucket) as found:
+        assert cli.main(["cat", *args, "--config", str(config), "--json"]) == 0
+    place = json.loads(capsys.readouterr().out)
+    assert f"{place['topic']}:{place['partition']}:{place['offset']}" == args[0]
+    return found
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(
+    ("place", "of_the_segment"),
+    [("orders:0:18", ["index", "records"]), ("clicks:0:13", ["index", "records.zst", "records.zst"])],
+)
+def test_one_record(
+    place: str,
+    of_the_segment: list[str],
+    encrypted: bool,
+    config: Path,
+    bucket: Bucket,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    key = ""
+    if encrypted:
+        (tmp_path / "key.secret").write_text(generate_key())
+        key = f"file:{tmp_path / 'key.secret'}"
+        config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
+    make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key))
+    cold = record(config, bucket, capsys, place)
+    warm = record(config, bucket, capsys, place)
+    metadata, looked_at = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
+    assert len(metadata) == len(set(metadata)), "each file once"
+    # of an encrypted object its size and its first bytes as well, which hold what it takes to open it
+    ends = [request.rpartition("_")[2] for request in looked_at if request.startswith("RANGE ")]
+    beginnings = sorted(set(of_the_segment)) if encrypted else []
+    assert sorted(ends) == sorted(of_the_segment + beginnings)
+    assert len(looked_at) - len(ends) == len(beginnings)
+    # what never changes is kept; what there is, who it belongs to and under which keys is asked each time
+    kept = [request for request in metadata if request.startswith("GET backups/")]
+    assert sorted(kept) == sorted(
+        f"GET {layout.backup_key(seq, name)}" for seq in (1, 2) for name in (layout.MANIFEST, layout.SEGMENTS)
+    )
+    assert [request for request in warm if request not in looked_at] == [r for r in metadata if r not in kept]
+    assert [request for request in warm if request in looked_at] == looked_at
+    assert sorted(record(config, bucket, capsys, place, "--no-cache")) == sorted(cold)
+
+
+def test_a_restore_point_that_is_gone_stays_gone(
+    config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(f"{bucket.url}/{PREFIX}", bucket.options)
+    make_archive(store)
+    record(config, bucket, capsys, "orders:0:18")
+    store.delete([entry.key for entry in store.list(layout.backup_key(2, ""))])
+    assert cli.main(["cat", "orders:0:18", "--config", str(config)]) == 2
+    assert "no record at offset 18 of orders-0 in restore point 1" in capsys.readouterr().err
