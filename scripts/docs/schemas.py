@@ -10,6 +10,7 @@ import msgspec
 from kbackup.archive import models
 from kbackup.archive.models import Document
 from kbackup.jobs.drill_report import DrillReport
+from kbackup.jobs.export_place import ExportedPoint, ExportInfo, Reached
 from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
@@ -26,6 +27,9 @@ DOCUMENTS: dict[str, type[Document]] = {
     "restore_report": RestoreReport,
     "groups_before": GroupsBefore,
     "drill_report": DrillReport,
+    "export": ExportInfo,
+    "export_reached": Reached,
+    "export_point": ExportedPoint,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,
 }

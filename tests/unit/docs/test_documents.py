@@ -70,7 +70,7 @@ def test_keys_and_variables_that_are_named() -> None:
                 assert variable in VARIABLES or _is_key(variable), f"{path.name}: {variable}"
 
 
-_OTHER_NAMES = {"spark.authenticate"}
+_OTHER_NAMES = {"spark.authenticate", "spark.jars"}
 """Spark's own properties."""
 
 
