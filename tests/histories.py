@@ -196,6 +196,10 @@ def _left_out(state: TopicState) -> TopicState:
 class Memory(MemoryStore):
     """One that segments can be written to."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = f"memory://{id(self)}"
+
     def upload(self, key: str) -> Upload:
         return _Upload(self, key)
 

@@ -111,10 +111,11 @@ def bare(point: Point) -> Point:
 
 def chained(closed: Iterable[Point], name: str = "", gone: Sequence[Gone] = ()) -> list[Point]:
     """The committed ones of manifests in order; `CorruptError` (in `name`) unless each names the one before it, or
-    the last of those that are `gone` from there."""
+    the last of those that are `gone` from there. What is gone after the newest one is ahead of a copy that is under
+    way."""
     committed = [point for point in closed if point.status == "committed"]
     known = {point.seq for point in committed}
-    links = [(link.last, link.parent) for link in gone]
+    links = [(link.last, link.parent) for link in gone if (link.parent or 0) <= max(known, default=0)]
     before: int | None = None
     for seq, parent in sorted([*links, *((point.seq, point.parent) for point in committed)]):
         if parent != before:

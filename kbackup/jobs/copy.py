@@ -15,12 +15,13 @@ from kbackup.archive.commit import read_intent
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest, Point, load
 from kbackup.archive.reader import Archive, in_place, open_archive
-from kbackup.archive.segments import Segment, from_batches
+from kbackup.archive.segments import SCHEMA, Segment, from_batches
 from kbackup.archive.transfer import THREADS, Due, missing, objects_of, put_same, send
 from kbackup.errors import CorruptError
 from kbackup.jobs.copy_beside import copy_beside, copy_keys
 from kbackup.jobs.copy_claim import claim, to_copy
 from kbackup.jobs.copy_derived import refresh
+from kbackup.jobs.copy_expired import copy_expired
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
@@ -81,6 +82,7 @@ def copy_archive(source: Store, target: Store, lease_seconds: float, listener: L
         with phases.step("compare"):
             copy_keys(source, target)
             there = open_archive(target)
+            copy_expired(archive, there, lease.check)
             points = to_copy(closed, archive, there)
         copy = _Copy(archive, there, lease, listener, sum(p.totals.records for p in points if p.totals))
         with phases.step("copy"):
@@ -112,7 +114,8 @@ def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
 def _copy_batch(copy: _Copy, points: Sequence[Point]) -> None:
     """Segments, then the files beside the manifests, then the manifests in order, then what follows from them."""
     committed = [point for point in points if point.status == "committed"]
-    for segments in _segments(copy.source, committed):
+    reached = copy.target.restore_points
+    for segments in _segments(copy.source, committed, reached[-1].seq if reached else 0):
         _copy_segments(copy, segments)
     with ThreadPoolExecutor(THREADS) as pool:
         manifests = list(pool.map(lambda point: _copy_parts(copy, point), points))
@@ -124,10 +127,15 @@ def _copy_batch(copy: _Copy, points: Sequence[Point]) -> None:
     refresh(copy.target, copy.lease.check)
 
 
-def _segments(archive: Archive, points: Sequence[Point]) -> Iterator[list[Segment]]:
-    """Those that the runs of `points` added, some at a time."""
+def _segments(archive: Archive, points: Sequence[Point], after: int) -> Iterator[list[Segment]]:
+    """Those that the runs of `points` added, and those that are left of runs which are gone since restore point
+    `after`, some at a time."""
     some: list[Segment] = []
-    for point in points:
+    upto = archive.expired.upto if archive.expired is not None else 0
+    if points and after < upto:
+        for table in archive.tables(min(points[-1].seq, upto), SCHEMA.names, after):
+            some += from_batches(table.to_batches())
+    for point in (point for point in points if point.seq > upto):
         some += from_batches(archive.table(point).to_batches())
         if len(some) >= _SEGMENTS:
             yield some

@@ -27,9 +27,9 @@ def refresh(archive: Archive, check: Callable[[], None]) -> None:
         return
     before = archive.restore_point(since).topics if since else ()
     last = {(t.name, t.incarnation): t for m in _manifests(archive, stale) for t in m.topics}
-    touched = _touched(archive, stale) | (_places(last.values()) - _places(before))
+    touched = _touched(archive, since, stale[-1].seq) | (_places(last.values()) - _places(before))
     files = partition_indexes(last.values(), archive.starts(stale[-1]), touched)
-    files |= _group_files(archive, stale, list(last.values()))
+    files |= _group_files(archive, since, list(last.values()))
 
     def put(entry: tuple[str, bytes]) -> None:
         check()
@@ -55,11 +55,11 @@ def _manifests(archive: Archive, points: Sequence[Point]) -> Iterator[Manifest]:
             yield from pool.map(read, points[at : at + _AT_ONCE])
 
 
-def _touched(archive: Archive, points: Sequence[Point]) -> set[Place]:
-    """The partitions that got segments."""
+def _touched(archive: Archive, since: int, last: int) -> set[Place]:
+    """The partitions that got segments, by runs that are gone as well."""
     found: set[Place] = set()
-    for point in points:
-        columns = [archive.table(point, PLACE.names).column(name).to_pylist() for name in PLACE.names[:3]]
+    for table in archive.tables(last, PLACE.names, since):
+        columns = [table.column(name).to_pylist() for name in PLACE.names[:3]]
         found |= set(zip(*columns, strict=True))
     return found
 
@@ -68,10 +68,10 @@ def _places(topics: Iterable[TopicState]) -> set[Place]:
     return {(t.name, t.incarnation, p.partition) for t in topics for p in t.partitions}
 
 
-def _group_files(archive: Archive, points: Sequence[Point], topics: Sequence[TopicState]) -> dict[str, bytes]:
+def _group_files(archive: Archive, since: int, topics: Sequence[TopicState]) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    for point in points:
-        captured = [topic for topic in topics if topic.captured == point.seq]
-        if captured:
-            files |= group_files(captured, archive.groups(point))
+    for seq, point in archive.captures.items():
+        captured = [topic for topic in topics if topic.captured == seq]
+        if captured and seq > since:
+            files |= group_files(captured, archive.groups(point), archive.expired)
     return files

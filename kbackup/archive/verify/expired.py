@@ -101,7 +101,8 @@ def take_what_is_left(store: Store, archive: Archive, points: Points, findings: 
     for seq in [seq for seq in points.added if seq <= expired.upto]:
         del points.added[seq]
     named = {m.seq: list[Segment]() for m in points.committed if m.seq <= expired.upto}
-    points.added |= named | left
+    newest = points.committed[-1].seq if points.committed else 0  # a copy may still be on its way
+    points.added |= named | {seq: some for seq, some in left.items() if seq <= newest}
 
 
 def _compare(

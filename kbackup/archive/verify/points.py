@@ -148,7 +148,8 @@ def _check_owners(manifests: dict[int, Manifest | None], points: Points, finding
 def _check_chain(manifests: Mapping[int, Manifest | None], points: Points, findings: Findings) -> None:
     """Each restore point names the one before it; where manifests can't be read it may be one of those."""
     before: set[int | None] = {None}
-    links = {link.last: link.parent for link in points.gone}
+    newest = max(manifests, default=0)
+    links = {link.last: link.parent for link in points.gone if (link.parent or 0) <= newest}
     for seq in sorted([*manifests, *links]):
         manifest = manifests.get(seq)
         if seq in links:

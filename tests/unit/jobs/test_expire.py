@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -164,7 +164,7 @@ def test_what_stays_is_as_it_was(
             assert all_seen(fresh) == before, "who opened it before reads on"
 
 
-def build(store: Store) -> History:
+def build(store: Store, then: Callable[[int], object] = lambda seq: None) -> History:
     """Eight restore points of three topics: b made anew at 4, c compacted and left out since 3, a with a loss.
     Number 6 is a seal over a run that wrote a segment."""
     history = History(store, {"c": {"cleanup.policy": "compact"}})
@@ -184,9 +184,11 @@ def build(store: Store) -> History:
             store.put(layout.backup_key(6, layout.GROUPS), b"cut off")
             store.put("topics/a/segment_partition_000_from_offset_0000000777_records", b"left")
             seal_unfinished(history.archive, "x")
+            then(seq)
             continue
         did: dict[str, Did] = {"a": 3, "b": "anew" if seq == 4 else 2, "c": 2 if seq < 3 else "out"}
         history.run(seq, did, [LOSS] if seq == 2 else [])
+        then(seq)
     return history
 
 

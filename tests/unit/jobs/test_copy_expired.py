@@ -1,0 +1,103 @@
+"""Copies of archives that restore points and records went from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.reader import open_archive
+from kbackup.errors import NoArchiveError, RefusedError
+from kbackup.jobs.copy import CopyReport, copy_archive
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.keep import keep
+from kbackup.jobs.listen import Silent
+from kbackup.store.base import Store
+from tests.histories import Memory, copy_of
+from tests.unit.jobs.test_copy import Crash, Crashing
+from tests.unit.jobs.test_expire import all_seen, build, check_whole, expired
+
+SCRATCH = timedelta(0)
+
+
+def copied(source: Store, target: Store) -> CopyReport:
+    return copy_archive(source, target, 60, Silent())
+
+
+def made(reached: int = 0) -> tuple[Memory, Memory]:
+    """An archive, and a copy of it as of restore point `reached`."""
+    store, copy = Memory(), Memory()
+    build(store, lambda seq: seq == reached and copied(store, copy))
+    keep(store, "3", 60, undo=False)
+    return store, copy
+
+
+def objects(store: Store) -> set[str]:
+    own = (layout.LOCK, layout.EXPIRATIONS, layout.PINS, layout.SCRATCH)
+    return {e.key for e in store.list() if not e.key.startswith(own)}
+
+
+@pytest.mark.parametrize("reached", [0, 1, 3, 5, 8, 9])
+def test_a_copy_as_old_as_can_be_catches_up(reached: int) -> None:
+    """It had come to restore point `reached` when others expired."""
+    source, before = made(reached)
+    expired(source, last=2, days=3)
+    build_on = all_seen(open_archive(source))
+    copied(source, before)
+    assert all_seen(open_archive(before)) == build_on
+    check_whole(before)
+    assert objects(before) >= {k for k in objects(source) if not k.endswith(layout.REFRESHED)}
+    assert copied(source, before).restore_points == ()
+    expire(before, Expiry(Policy(), None, SCRATCH), 60, Silent(), confirm=True)
+    check_whole(before, clean=True)
+    assert all_seen(open_archive(before)) == build_on
+    assert copied(source, before).restore_points == ()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_every_write(after: bool) -> None:
+    source, partly = made(4)
+    expired(source, last=2, days=3)
+    due = all_seen(open_archive(source))
+    counting = Crashing(copy_of(partly))
+    copied(source, counting)
+    assert counting.writes > 30
+    for at in range(1, counting.writes + 1, 2):
+        inner = copy_of(partly)
+        with pytest.raises(Crash):
+            copied(source, Crashing(inner, at, after))
+        inner.delete([layout.LOCK])
+        try:
+            seen = all_seen(open_archive(inner))
+            check_whole(inner)
+        except NoArchiveError:
+            seen = {}
+        assert seen.items() <= due.items() or set(seen) == {1, 2, 3, 4}
+        copied(source, inner)
+        assert all_seen(open_archive(inner)) == due
+        check_whole(inner)
+
+
+def test_a_copy_that_expired_by_itself_is_refused() -> None:
+    source, target = made()
+    copied(source, target)
+    expired(target, last=1)
+    with pytest.raises(RefusedError, match=r"no copy of .* expirations/0000000001/expired\.json of its own"):
+        copied(source, target)
+    expired(source, last=2)
+    with pytest.raises(RefusedError, match="of its own"):
+        copied(source, target)
+
+
+def test_the_source_goes_on() -> None:
+    source, target = made()
+    expired(source, last=3, grace=timedelta(days=1))
+    copied(source, target)
+    assert all_seen(open_archive(target)) == all_seen(open_archive(source))
+    expired(source, last=1, days=2)
+    again = copy_of(source)
+    copied(source, target)
+    assert all_seen(open_archive(target)) == all_seen(open_archive(again))
+    check_whole(target)
