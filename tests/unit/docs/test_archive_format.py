@@ -26,6 +26,7 @@ from kbackup.archive.models import (
 )
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill_report import store_report
+from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached
 from kbackup.jobs.groups_before import Captures, GroupBefore
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
@@ -123,7 +124,30 @@ def published_checksum() -> Callable[[bytes], str]:
 
 
 def test_there_is_a_file_of_every_schema(store: Store) -> None:
-    assert {schema_of(key)["title"] for key in json_files(store)} == {d.__name__ for d in DOCUMENTS.values()}
+    known = {d.__name__ for name, d in DOCUMENTS.items() if not name.startswith("export")}
+    assert {schema_of(key)["title"] for key in json_files(store)} == known
+
+
+def test_files_beside_exports_are_valid() -> None:
+    documents = {
+        "export": ExportInfo(archive_id="id", kind="delta table", topics=("orders",)),
+        "export_reached": Reached(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
+        "export_point": ExportedPoint(
+            archive_id="id",
+            restore_point=3,
+            committed_at="2026-01-31T02:31:07.114Z",
+            files=(
+                ExportedFile(
+                    path="topic=orders/date=2026-01-31/1-000-0000000000.parquet", records=9, bytes=1
+                ),
+            ),
+        ),
+    }
+    assert documents.keys() == {name for name in DOCUMENTS if name.startswith("export")}
+    for name, document in documents.items():
+        schema = schema_of(f"{name}.json")
+        jsonschema.Draft202012Validator.check_schema(schema)
+        jsonschema.validate(json.loads(dump(document)), schema, jsonschema.Draft202012Validator)
 
 
 def test_files_are_valid(store: Store) -> None:
