@@ -2,8 +2,8 @@
 1,000 and 10,000 restore points of five segments, and how long an archive takes to open.
 
 The archives are kbackup's own to the byte, with the log of a real broker behind them, on which backups go on. Every
-command is a process of its own, as a user runs it. Of an archive larger than --whole points only the newest 50 have
-all of their objects: what reads or lists all of them (`verify --quick`, `copy`) is left out there.
+command is a process of its own, as a user runs it. What looks at every object (`verify --quick`, `copy`) is left out
+where there are more than --every restore points.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kbackup.archive.derived import group_files
@@ -28,11 +29,10 @@ from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
 from scripts.bench.counted import CountedMinio, SegmentStore, produce, topic_id, write_segment
 from scripts.dev.kafka import Broker
-from scripts.soak.restore_points import RECORDS, TOPIC, build, copy, describe, manifests_and_newest
+from scripts.soak.restore_points import RECORDS, TOPIC, build, copy
 
 SEGMENTS, PARTITIONS = 5, 10
-WHOLE = 1_000
-_NEWEST = 50
+EVERY = 1_000
 _BUCKET = "requests"
 _ENVIRONMENT = ("KBACKUP_", "AWS_")
 
@@ -40,12 +40,14 @@ _ENVIRONMENT = ("KBACKUP_", "AWS_")
 @dataclass(frozen=True)
 class Step:
     """`what` stands in the table; `arguments` are formatted with the archive's numbers; `produce` is how many records
-    each partition gets before; `every` says that it looks at all objects; `counted` that it is in the table."""
+    each partition gets before; `every` says that it looks at all objects; `cached` that it may keep metadata for the
+    next one that is; `counted` that it is in the table."""
 
     what: str
     arguments: str
     produce: int = 0
     every: bool = False
+    cached: bool = False
     counted: bool = True
 
 
@@ -57,12 +59,15 @@ STEPS = (
     Step("`ls`", "ls"),
     Step("`ls` of a partition", "ls events/3"),
     Step("`cat` of one record", "cat events:3:{last}"),
+    Step("", "cat events:3:{first}", cached=True, counted=False),
+    Step("`cat` of one record, metadata cached", "cat events:3:{last}", cached=True),
     Step("`cat --tail 10` of a partition", "cat events:3 --tail 10"),
     Step("`find` in 5 segments", "find nobody events:3:{five}-{end}"),
     Step("`diff` of the newest two", "diff {point} latest"),
     Step("`groups show`", "groups show"),
     Step("`restore --dry-run`", "restore --dry-run --map events=dry"),
     Step("`restore` of 5 segments", "restore --range events:3:{five}-{end} --map events=back-{points}"),
+    Step("`expire` without `--confirm`", "expire --keep-last 5"),
     Step("`verify --quick`", "verify --quick", every=True),
     Step("", "copy s3://requests/copy-{points}", every=True, counted=False),
     Step("`copy`, nothing new", "copy s3://requests/copy-{points}", every=True),
@@ -95,10 +100,10 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--points", type=_numbers, default=(10, 1_000, 10_000), help="restore points (10,1000,10000)")
     add("--repeat", type=int, default=5, help="times that the archive is opened; the median counts (5)")
     add(
-        "--whole",
+        "--every",
         type=int,
-        default=WHOLE,
-        help=f"write all objects of archives up to so many points ({WHOLE})",
+        default=EVERY,
+        help=f"what looks at every object runs up to so many points ({EVERY})",
     )
     add("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
@@ -109,39 +114,37 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _measure(points: int, options: argparse.Namespace) -> Measured:
-    whole = points <= options.whole
-    with Broker() as broker, CountedMinio() as minio:
+    with Broker() as broker, CountedMinio() as minio, TemporaryDirectory(prefix="kbackup-bench-") as folder:
         minio.create_bucket(_BUCKET)
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS
         produce(broker, TOPIC, PARTITIONS, each)
-        objects = _fill(minio, points, whole, topic_id(broker, TOPIC))
+        objects = _fill(minio, points, topic_id(broker, TOPIC))
         _say(f"{points:,} restore points, {objects:,} objects")
+        environment = _environment(minio, broker, points)
         measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
         for step in STEPS:
-            if step.every and not whole:
+            if step.every and points > options.every:
                 continue
             produce(broker, TOPIC, PARTITIONS, step.produce)
-            counted = _run(step, minio, broker, points, each)
+            counted = _run(step, {**environment, **_caching(step, folder)}, minio, points, each)
             if step.counted:
                 measured.steps[step.what] = counted
     return measured
 
 
-def _fill(minio: CountedMinio, points: int, whole: bool, identity: str) -> int:
+def _fill(minio: CountedMinio, points: int, identity: str) -> int:
     made = SegmentStore()
 
     def write(seq: int, wanted: OffsetRange) -> Segment:
-        return write_segment(made, wanted) if whole or seq > points - _NEWEST else describe(seq, wanted)
+        return write_segment(made, wanted)
 
     archive = build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity)
     newest = archive.restore_point("latest")
-    for key, data in group_files(
-        newest.topics, Groups(captured_at=newest.committed_at or "", groups=())
-    ).items():
+    groups = Groups(captured_at=newest.committed_at or "", groups=())
+    for key, data in group_files(newest.topics, groups).items():
         made.put(key, data)
-    wanted = (lambda key: True) if whole else manifests_and_newest(points)
-    return copy(made, open_store(_archive(points), _s3(minio)), wanted)
+    return copy(made, open_store(_archive(points), _s3(minio)))
 
 
 def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
@@ -153,13 +156,20 @@ def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
             yield round(time.perf_counter() - began, 4)
 
 
-def _run(step: Step, minio: CountedMinio, broker: Broker, points: int, each: int) -> dict[str, float]:
-    numbers = {"last": each - RECORDS // 2, "five": each - 5 * RECORDS, "end": each}
+def _run(
+    step: Step, environment: Mapping[str, str], minio: CountedMinio, points: int, each: int
+) -> dict[str, float]:
+    numbers = {
+        "first": each - RECORDS // 3,
+        "last": each - RECORDS // 2,
+        "five": each - 5 * RECORDS,
+        "end": each,
+    }
     line = step.arguments.format(points=points, point=points + 1, **numbers)
     before, began = minio.counts(), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "kbackup", *line.split(), "--quiet"],
-        env=_environment(minio, broker, points),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -186,6 +196,10 @@ def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, 
         "AWS_ACCESS_KEY_ID": minio.access_key,
         "AWS_SECRET_ACCESS_KEY": minio.secret_key,
     }
+
+
+def _caching(step: Step, folder: str) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": folder} if step.cached else {"KBACKUP_METADATA_CACHE": "false"}
 
 
 def _archive(points: int) -> str:
