@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kbackup.archive.content import (
     ArchivedPartition,
@@ -44,12 +44,15 @@ class PointOverview:
     groups: int | None = None
     losses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    pinned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
     """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
     and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known.
+
+    `expired_records` were in the archive once, before the first ones that are.
 
     Of a moment (`ArchiveOverview.choice`) it is what has to be read: `records` are at most so many, timestamps are
     bounds, and gaps are not known (None)."""
@@ -61,6 +64,17 @@ class Sums:
     gaps: int | None
     min_timestamp: int | None
     max_timestamp: int | None
+    expired_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredPoints:
+    """Restore points that are not there any more: `restore_points` ones with numbers above `after` and up to `last`."""
+
+    after: int
+    last: int
+    restore_points: int
+    expired_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,8 @@ class TopicOverview:
 @dataclass(frozen=True, slots=True)
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
-    last restore points. `choice` says what was chosen for a moment, and why; `repairs` what repairs gave up."""
+    last restore points. `choice` says what was chosen for a moment, and why; `repairs` what repairs gave up, `expired`
+    which restore points are not there any more."""
 
     archive: str
     archive_id: str
@@ -119,6 +134,15 @@ class ArchiveOverview:
     warnings: tuple[str, ...]
     choice: Choice | None = None
     repairs: tuple[str, ...] = ()
+    expired: tuple[ExpiredPoints, ...] = ()
+
+
+def expired_points(archive: Archive) -> tuple[ExpiredPoints, ...]:
+    """In order of their numbers."""
+    return tuple(
+        ExpiredPoints(link.parent or 0, link.last, link.restore_points, link.expired_at)
+        for link in archive.gone
+    )
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
@@ -174,7 +198,7 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
         content = as_restored(archive, wanted, at, named)
         manifest = archive.restore_point(content.restore_point)
     losses = archive.losses(manifest.seq)
-    return _overview(store, content, manifest, points, losses)
+    return replace(_overview(store, content, manifest, points, losses), expired=expired_points(archive))
 
 
 def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
@@ -265,4 +289,5 @@ def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
         gaps=None if cut else sum(p.end - p.start for p in some) - records,
         min_timestamp=low,
         max_timestamp=high,
+        expired_records=sum(p.expired for p in some),
     )

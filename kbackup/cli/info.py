@@ -11,7 +11,7 @@ from kbackup.archive.overview import ArchiveOverview, PartitionOverview, Sums, T
 from kbackup.cli.caching import looked_into
 from kbackup.cli.choice import show_choice
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_size, human_time
+from kbackup.cli.human import human_size, human_time, plural
 from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell, Reporter
 from kbackup.cli.places import moment_of
@@ -65,6 +65,10 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
             ("oldest", f"{whole.oldest.number} of {whole.oldest.committed_at}"),
             ("newest", f"{whole.newest.number} of {whole.newest.committed_at}"),
         ]
+    if whole.expired:
+        count = plural(sum(each.restore_points for each in whole.expired), "restore point")
+        at = max(each.expired_at for each in whole.expired)
+        fields.append(("expired", f"{count} up to {whole.expired[-1].last}, the last on {at}"))
     reporter.fields([*fields, *_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")])
     reporter.line()
     reporter.table(
@@ -139,6 +143,11 @@ def _sum_fields(sums: Sums) -> list[tuple[str, Cell]]:
         ("records", sums.records),
         ("bytes", f"{human_size(sums.bytes)}, {stored}"),
         ("timestamps", times if sums.min_timestamp is not None else "not known without reading the records"),
+        *(
+            [("expired records", f"{sums.expired_records:,}, before the first ones")]
+            if sums.expired_records
+            else []
+        ),
     ]
 
 
