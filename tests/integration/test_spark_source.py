@@ -301,10 +301,10 @@ class Follower:
         self.batches: list[list[tuple[str, int, int]]] = []
         self.fail = False
 
-    def __call__(self, **options: str) -> list[list[tuple[str, int, int]]]:
+    def __call__(self) -> list[list[tuple[str, int, int]]]:
         """The batches that came now."""
         before = len(self.batches)
-        stream = self._spark.readStream.format("kbackup").options(**options).load(str(self._archive))
+        stream = self._spark.readStream.format("kbackup").load(str(self._archive))
 
         def take(frame: DataFrame, number: int) -> None:
             self.batches.append(offsets(frame))
@@ -341,28 +341,3 @@ def test_a_stream_follows_new_restore_points(follow: Follower, archive: Path) ->
     grow(FileStore(archive), 6, 35, 36)
     after = [[("orders", 1, o) for o in some] for some in (range(33, 35), range(35, 36))]
     assert [follow(), follow()] == [[some] for some in after], "what failed, as it was, and what came since"
-
-
-def test_where_a_stream_begins(
-    follow: Follower, archive: Path, reading: SparkSession, tmp_path: Path
-) -> None:
-    assert follow(startingBackup="latest") == [[]]
-    grow(FileStore(archive), 3, 12, 20)
-    assert follow(startingBackup="latest") == [[("orders", 1, o) for o in range(12, 20)]]
-    second = Follower(reading, archive, tmp_path / "second")
-    since = [row for row in FIRST_ORDERS if row[2] > 9] + [("orders", 1, o) for o in range(12, 20)]
-    assert second(startingBackup="2", topics="orders") == [since]
-
-
-def test_a_checkpoint_of_another_archive(follow: Follower, archive: Path) -> None:
-    follow()
-    shutil.rmtree(archive)
-    make_archive(FileStore(archive))
-    grow(FileStore(archive), 3, 12, 20)
-    with pytest.raises(Exception, match="the checkpoint is of archive"):
-        follow()
-
-
-def test_a_folder_of_the_java_tool_has_nothing_to_follow(reading: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="a folder of the Java tool, which has no restore points to follow"):
-        Follower(reading, JAVA / "archive", tmp_path / "checkpoint")()

@@ -32,7 +32,7 @@ class KbackupDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         from kbackup.jobs.source.batch import PushingReader, Reader
 
-        request, columns = self._request(), _columns(schema)
+        request, columns = self._request(), columns_of(schema)
         return (
             PushingReader(request, columns, self._table) if request.push_filters else Reader(request, columns)
         )
@@ -40,7 +40,7 @@ class KbackupDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
         from kbackup.jobs.source.stream import StreamReader
 
-        return StreamReader(self._request(), _columns(schema))
+        return StreamReader(self._request(), columns_of(schema))
 
     def _request(self) -> Request:
         from kbackup.jobs.source.options import request_of
@@ -48,7 +48,7 @@ class KbackupDataSource(DataSource):
         return request_of(self.options)
 
 
-def _columns(schema: StructType) -> list[str]:
+def columns_of(schema: StructType) -> list[str]:
     """The names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
     from kbackup.errors import UsageError
     from kbackup.jobs.source.options import TYPES

@@ -5,9 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from kbackup.archive.window import Window
 from kbackup.errors import UsageError
+from kbackup.jobs.source import KbackupDataSource, columns_of
 from kbackup.jobs.source.options import OPTIONS, TYPES, request_of
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.file import FileStore
@@ -120,6 +131,18 @@ def test_keys_that_can_t_be_used_name_their_option() -> None:
         request_of({"archive": "s3://b", "s3.part_size": "much"}).store()
     with pytest.raises(UsageError, match=r"s3\.regoin"):
         request_of({"archive": "s3://b", "s3.regoin": "x"}).store()
+
+
+def test_a_schema_of_the_user_s_own() -> None:
+    source = KbackupDataSource({"archive": "/somewhere"})
+    assert source.schema() == ", ".join(f"{name} {kind}" for name, kind in TYPES.items())
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    some = {"offset": LongType(), "headers": ArrayType(header), "timestamp": TimestampType()}
+    assert columns_of(StructType([StructField(*field) for field in some.items()])) == list(some)
+    wrong = {"offset": IntegerType(), "value": StringType(), "nothing": StringType(), "headers": header}
+    for field in wrong.items():
+        with pytest.raises(UsageError, match=f"an archive has no column {field[0]} of type"):
+            columns_of(StructType([StructField(*field)]))
 
 
 def test_every_option_is_in_the_docs() -> None:
