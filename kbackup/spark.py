@@ -22,6 +22,12 @@ _GREETINGS = (
     *(b"Dynamic dump", b"dynamic dump"),
 )
 
+_RESOLVING = re.compile(
+    rb":: (loading settings|resolving|resolution report|retrieving)|Ivy Default Cache|The jars for the packages|"
+    rb"\S+#\S+ added as a dependency|\s+(confs: |found \S+#|:: modules in use|\||---|\S+#\S+ from |\d+ artifacts copied)"
+)
+"""What is said of jars that are there already (`spark.jars.packages`). Downloads and problems are passed on."""
+
 # One stage that maps rows to rows: nothing to plan again, and Janino would compile Java for a few rows.
 _PLAIN_PLANS = {
     "spark.sql.adaptive.enabled": "false",
@@ -260,7 +266,7 @@ def _start_context(settings: Mapping[str, str]) -> None:
 def _pass_on(reading: int) -> None:
     with open(reading, "rb") as lines, os.fdopen(os.dup(2), "wb", buffering=0) as out:
         for line in lines:
-            if not any(word in line for word in _GREETINGS):
+            if not any(word in line for word in _GREETINGS) and not _RESOLVING.match(line):
                 said = printable_lines(line.decode(errors="backslashreplace"))
                 out.write(said.encode())
 

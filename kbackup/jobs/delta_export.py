@@ -6,7 +6,7 @@ already is not written again, whoever was killed when. The archive is only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,11 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.parts import plan_parts
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Export
+from kbackup.errors import RefusedError
 from kbackup.jobs.batch_frame import batch_frame
 from kbackup.jobs.delta_session import delta_session, hadoop_options
 from kbackup.jobs.delta_table import DeltaTable, app_id
-from kbackup.jobs.export_place import ExportInfo, Place, Reached
+from kbackup.jobs.export_place import FOLDER, ExportInfo, Place, Reached
 from kbackup.jobs.export_plan import Addition, Additions
 from kbackup.jobs.export_read import ReadRows
 from kbackup.jobs.listen import Listener, Phases
@@ -150,11 +151,20 @@ def export_delta(
             if options.one_table:
                 tables = [run.table(place.url, None)] if topics else []
             else:
+                _check_folders(topics)
                 tables = [run.table(f"{place.url}/{topic}", topic) for topic in topics]
         with phases.step("commit"):
             place.note_reached(due)
     done = tuple(table for table in tables if table is not None)
     return ExportReport("delta", place.url, store.url, newest, done, phases.seconds)
+
+
+def _check_folders(topics: Sequence[str]) -> None:
+    if FOLDER in topics:
+        raise RefusedError(
+            f"topic {FOLDER} can't have a table of its own: that is where exports keep what they are about",
+            f"give --exclude-topic {FOLDER}, or --one-table",
+        )
 
 
 def _info(archive: Archive, options: Export) -> ExportInfo:

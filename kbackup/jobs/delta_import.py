@@ -95,7 +95,9 @@ class DeltaImport:
         self._leave(state)
 
     def _leave(self, state: Store) -> None:
-        if self._has(state, layout.REPORT) or not self._has(state, layout.PLAN):
+        if not self._has(state, layout.PLAN):
+            remove(self.staging, "")
+        elif self._has(state, layout.REPORT):
             clear(self.staging)
 
     def _has(self, state: Store, name: str) -> bool:
@@ -119,30 +121,32 @@ class DeltaImport:
 
     def _rows(self, session: SparkSession) -> TableRows:
         url, selection = self.place.url, Selection.of(self.options.topics, self.options.exclude_topics)
-        info = self.place.info()
-        if info is None or info.kind == "parquet":
-            raise NoArchiveError(
-                f"there are no Delta tables of kbackup at {url}",
-                "give the URL that 'kbackup export --delta' had",
-            )
         urls = [url]
-        if info.kind == "delta tables":
-            names = [name for name in self.place.store.list_dirs() if self._is_table(name)]
+        if not self._is_table(""):
+            names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]
             urls = [f"{url}/{name}" for name in selection.topics(names)]
+            if not names:
+                raise NoArchiveError(
+                    f"there are no Delta tables at {url}", "give the URL that 'kbackup export --delta' had"
+                )
         options = hadoop_options(self.place.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
         last = None if self.options.backup == "latest" else self.options.backup
         return TableRows(session, tables, selection, last)
 
-    def _is_table(self, name: str) -> bool:
-        return next(self.place.store.list(f"{name}/_delta_log/"), None) is not None
+    def _is_table(self, folder: str) -> bool:
+        return next(self.place.store.list(f"{folder}_delta_log/"), None) is not None
 
 
 def clear(staging: Store) -> None:
     """Removes the records; what a restore keeps of itself stays."""
     for folder in (layout.BACKUPS, layout.CHECKPOINTS, layout.TOPICS):  # the restore point first
-        for failed in staging.delete([entry.key for entry in staging.list(folder)]):
-            raise failed.error
+        remove(staging, folder)
+
+
+def remove(staging: Store, prefix: str) -> None:
+    for failed in staging.delete([entry.key for entry in staging.list(prefix)]):
+        raise failed.error
 
 
 def _commit(archive: Archive, held: Sequence[Held], segments: Sequence[Segment]) -> None:

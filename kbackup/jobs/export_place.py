@@ -72,8 +72,8 @@ class Place:
         plain = url.rstrip("/") or url
         if plain.startswith("s3a://"):
             plain = "s3://" + plain.removeprefix("s3a://")
-        # whatever is locked for years in an archive: the log of a table and its lease are replaced
-        return cls(plain, replace(s3, object_lock_mode="", object_lock_days=0))
+        # an archive may be locked for years, and its segments in a cold class: tables are worked with
+        return cls(plain, replace(s3, object_lock_mode="", object_lock_days=0, storage_class=""))
 
     @cached_property
     def store(self) -> Store:

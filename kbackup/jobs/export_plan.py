@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,6 +14,8 @@ from kbackup.jobs.select import Selection
 
 TopicKey = tuple[str, int]
 """Topic and incarnation."""
+_Added = tuple[int, Segment]
+"""A segment and the number of the run that added it."""
 
 
 class Addition(NamedTuple):
@@ -39,7 +41,8 @@ class Additions:
 
     def __init__(self, archive: Archive, selection: Selection) -> None:
         self._archive, self._selection = archive, selection
-        self._found: dict[int, list[tuple[int, Segment]]] = {}
+        self._found: dict[int, dict[str, list[_Added]]] = {}
+        self._counts: dict[int, dict[TopicKey, int]] = {}
 
     @property
     def newest(self) -> int:
@@ -54,46 +57,61 @@ class Additions:
 
     def topics_after(self, seq: int) -> list[str]:
         """Those that restore points after `seq` added something to, sorted."""
-        return sorted({s.topic for p in self._points(seq) for added, s in self._of(p) if added > seq})
+        found = (
+            topic
+            for point in self._points(seq)
+            for topic, some in self._of(point).items()
+            if any(added > seq for added, _ in some)
+        )
+        return sorted(set(found))
 
     def after(self, seq: int, topic: str | None = None) -> Iterator[Addition]:
         """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing."""
         for point in self._points(seq):
-            segments = [s for added, s in self._of(point) if added > seq and topic in (None, s.topic)]
-            if not segments:
-                continue
-            counts = {
-                (t.name, t.incarnation): len(t.partitions) for t in self._archive.manifest(point).topics
-            }
-            keys = {(s.topic, s.incarnation) for s in segments}
-            partitions = {key: counts.get(key, 0) for key in keys}
-            for s in segments:  # as those of a folder that was adopted: what is there, is
-                key = s.topic, s.incarnation
-                partitions[key] = max(partitions[key], s.partition + 1)
-            yield Addition(point, tuple(sorted(segments, key=in_order)), partitions)
+            found = self._of(point)
+            some = found.values() if topic is None else [found.get(topic, [])]
+            segments = sorted((s for of in some for added, s in of if added > seq), key=in_order)
+            if segments:
+                yield Addition(point, tuple(segments), self._partitions(point, segments))
+
+    def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
+        """How many the topics had; of a life that was over by then, those that have something."""
+        if point.seq not in self._counts:
+            topics = self._archive.manifest(point).topics
+            self._counts[point.seq] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
+        counts = self._counts[point.seq]
+        found: dict[TopicKey, int] = {}
+        for s in segments:
+            key = s.topic, s.incarnation
+            found[key] = max(found.get(key, counts.get(key, 0)), s.partition + 1)
+        return found
 
     def _points(self, seq: int) -> list[Point]:
         return [p for p in self._archive.restore_points if p.seq > seq]
 
-    def _of(self, point: Point) -> list[tuple[int, Segment]]:
-        """The selected segments that came with `point`, each with the number of the run that added it."""
+    def _of(self, point: Point) -> dict[str, list[_Added]]:
+        """The selected segments that came with `point`, by topic."""
         if point.seq not in self._found:
             expired = self._archive.expired
             upto = expired.upto if expired is not None else 0
-            found = [] if point.seq <= upto else [(point.seq, s) for s in self._archive.added(point)]
+            added = [] if point.seq <= upto else [(point.seq, s) for s in self._archive.added(point)]
             before = max((p.seq for p in self._archive.restore_points if p.seq < point.seq), default=0)
-            found += [(seq, s) for seq, s in self._left if before < seq <= point.seq]
-            topics = set(self._selection.topics({s.topic for _, s in found}))
-            self._found[point.seq] = [(seq, in_place(s)) for seq, s in found if s.topic in topics]
+            added += [(seq, s) for seq, s in self._left if before < seq <= point.seq]
+            topics = set(self._selection.topics({s.topic for _, s in added}))
+            found: dict[str, list[_Added]] = {}
+            for seq, s in added:
+                if s.topic in topics:
+                    found.setdefault(s.topic, []).append((seq, in_place(s)))
+            self._found[point.seq] = found
         return self._found[point.seq]
 
     @cached_property
-    def _left(self) -> list[tuple[int, Segment]]:
-        """What an expiration left, with the numbers of its runs."""
+    def _left(self) -> list[_Added]:
+        """What an expiration left."""
         expired = self._archive.expired
         if expired is None:
             return []
-        found: list[tuple[int, Segment]] = []
+        found: list[_Added] = []
         for table in self._archive.tables(expired.upto, [*SCHEMA.names, "seq"]):
             numbers: list[Any] = table.column("seq").to_pylist()
             rows = from_batches(table.select(SCHEMA.names).to_batches())

@@ -19,6 +19,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from kbackup.cli import main
+from kbackup.jobs.delta_table import DeltaTable
+from kbackup.jobs.export_read import ReadRows
 from kbackup.jobs.listen import Phases
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Upload
@@ -32,8 +34,8 @@ When = Literal["before", "after"]
 
 
 class Wish(NamedTuple):
-    """`event` is 'phase <name>', 'write <key>' or 'transaction', with wildcards; the `nth` one counts, over
-    all processes of a run.
+    """`event` is 'phase <name>', 'write <key>', 'transaction', 'delta commit' or 'rows', with wildcards; the
+    `nth` one counts, over all processes of a run.
 
     'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in, 'kill executor' to the
     JVM that started it; 'pause' is SIGSTOP to all, 'pause worker' to that process; 'interrupt' is Ctrl-C in the
@@ -123,6 +125,7 @@ def arm() -> None:
     """Wrap the product in this process."""
     _arm_phases()
     _arm_transactions()
+    _arm_exports()
     for store in (FileStore, S3Store):
         _arm_writes(store)
 
@@ -149,6 +152,22 @@ def _arm_transactions() -> None:
         reached("after", "transaction")
 
     setattr(BlockProducer, "commit", commit)  # noqa: B010
+
+
+def _arm_exports() -> None:
+    append, rows = DeltaTable.append, ReadRows.rows
+
+    def watched_append(self: DeltaTable, *arguments: Any) -> None:
+        reached("before", "delta commit")
+        append(self, *arguments)
+        reached("after", "delta commit")
+
+    def watched_rows(self: ReadRows, *arguments: Any) -> Any:
+        reached("before", "rows")
+        return rows(self, *arguments)
+
+    setattr(DeltaTable, "append", watched_append)  # noqa: B010
+    setattr(ReadRows, "rows", watched_rows)  # noqa: B010
 
 
 def _arm_writes(store: type[FileStore] | type[S3Store]) -> None:

@@ -1,0 +1,126 @@
+"""An export cut off half-way and done again: every record is in its table once, restore point by restore point."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.lease import holder
+from kbackup.config.models import Export
+from kbackup.errors import KbackupError
+from kbackup.jobs.delta_export import export_delta
+from kbackup.jobs.delta_session import delta_session
+from kbackup.jobs.delta_table import DeltaTable
+from kbackup.jobs.export_place import Place
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.parquet_export import export_parquet
+from kbackup.store import S3Options
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+from tests.conftest import delta_conf
+from tests.exported import Exported, exported, parquet_table
+from tests.faults.dying import Wish
+from tests.faults.process import run
+from tests.truth import archive_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TOPICS = ("clicks", "orders")
+LEASE = 5
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Of an archive of two restore points, and jars from our cache."""
+    make_archive(FileStore(tmp_path / "archive"))
+    path = tmp_path / "kbackup.toml"
+    settings = "\n".join(f'"{name}" = "{value}"' for name, value in delta_conf().items())
+    path.write_text(
+        f"""
+        archive = "{tmp_path}/archive"
+        backup.lease_seconds = {LEASE}
+        spark.master = "local[1]"
+        [spark.conf]
+        {settings}
+        """
+    )
+    return path
+
+
+def held(archive: Path) -> Exported:
+    found = {(topic, 1): archive_records(FileStore(archive), topic) for topic in TOPICS}
+    return {key: {p: some for p, some in records.items() if some} for key, records in found.items()}
+
+
+def wait_free(place: Path) -> None:
+    """Until the lease of the dead has run out."""
+    own = Place.at(str(place), S3Options()).own
+    until = time.monotonic() + 2 * LEASE
+    while holder(own) is not None:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("wish", "appended"),
+    [
+        (Wish("kill job", "before", "rows", 5), 46),  # in the middle of the first commit of orders
+        (Wish("kill job", "after", "delta commit", 2), 24),  # orders lags a restore point
+    ],
+    ids=lambda value: value.name if isinstance(value, Wish) else str(value),
+)
+def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, spark: SparkSession) -> None:
+    tables = tmp_path / "tables"
+    dead = run(tmp_path / "dead", ["export", "--config", str(config), "--delta", str(tables)], wish)
+    assert dead.code == -9, dead.err
+    wait_free(tables)
+    again = export_delta(
+        *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()),
+        *(lambda: spark, Silent(), 60),
+    )
+    assert again.records == appended
+    session = delta_session(spark)
+    rows = [DeltaTable(session, f"{tables}/{topic}", {}).rows().toArrow() for topic in TOPICS]
+    assert exported(pa.concat_tables(rows)) == held(tmp_path / "archive")
+
+
+def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> None:
+    files = tmp_path / "files"
+    wish = Wish("kill job", "after", "write topic=*", 3)
+    dead = run(tmp_path / "dead", ["export", "--config", str(config), "--parquet", str(files)], wish)
+    assert dead.code == -9, dead.err
+    assert len(list(files.rglob("*.parquet"))) == 3
+    wait_free(files)
+    again = export_parquet(
+        *(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()),
+        *(lambda: spark, Silent(), 60),
+    )
+    assert again.tables[0].restore_points == (1, 2)
+    assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")
+
+
+def test_one_restore_point_by_two_at_the_same_time(tmp_path: Path, spark: SparkSession) -> None:
+    """Also without the lease, which keeps them apart as a rule, the number of the restore point does."""
+    session = delta_session(spark)
+    table = DeltaTable(session, str(tmp_path / "table"), {})
+
+    def append(version: int) -> str:
+        rows = session.range(100).selectExpr("id", f"date'2026-01-0{version}' AS date")
+        try:
+            table.append(rows, "app", version, {"restorePoint": version})
+        except KbackupError as error:
+            return error.message
+        return ""
+
+    assert append(1) == ""
+    with ThreadPoolExecutor(2) as pool:
+        said = list(pool.map(append, [2, 2]))
+    assert "" in said
+    assert table.rows().groupBy("date").count().toArrow().column("count").to_pylist() == [100, 100]
+    assert (table.reached("app"), table.reached("another")) == (2, 0)
