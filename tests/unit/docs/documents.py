@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ DOCUMENTS = [
 ]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_KBACKUP = re.compile(r"(?:^|/)(?:kbackup|__main__\.py)$")
 _INLINE = re.compile(r"`([^`\n]+)`")
 
 
@@ -46,11 +48,33 @@ def kbackup_lines() -> Iterator[Code]:
     for path in DOCUMENTS:
         for text in inline(path):
             if text.startswith("kbackup "):
-                yield from _calls(path, text)
+                yield from _calls(path, text, "inline")
 
 
-def _calls(document: Path, line: str) -> Iterator[Code]:
-    for command in re.split(r" (?:&&|\|\|?|>>?|#)", line):
-        found = re.search(r"(?:^|[ /])(?:kbackup|__main__\.py) +([a-z-].*)", command)
-        if found:
-            yield Code(document, "", re.sub(r" *>>?\S+", "", found[1]))
+def _calls(document: Path, line: str, language: str = "sh") -> Iterator[Code]:
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    try:
+        found = list(words)
+    except ValueError:  # a quote that is open: it goes on in the next line, or is prose
+        return
+    for command in _commands(found):
+        names = [at for at, word in enumerate(command) if _KBACKUP.search(word)]
+        if names and re.match(r"[a-z-]", " ".join(command[names[0] + 1 :])):
+            yield Code(document, language, shlex.join(command[names[0] + 1 :]))
+
+
+def _commands(words: list[str]) -> Iterator[list[str]]:
+    """What stands between the shell's operators; where a redirection leads is left out."""
+    command: list[str] = []
+    into = False
+    for word in words:
+        if set(word) <= set("();<>|&"):
+            if not (into := set(word) <= set("<>")):
+                yield command
+                command = []
+        elif into:
+            into = False
+        else:
+            command.append(word)
+    yield command
