@@ -19,7 +19,9 @@ from tests.archives import make_archive
 from tests.unit.docs.documents import ROOT
 
 PAGE = (ROOT / "infra" / "docs" / "what-is-in-the-bucket.md").read_text("utf-8")
-ROWS: dict[str, str] = dict(re.findall(r"^\| `([^`]+/[^`]*|[a-z]+\.json)` \| .* \| ([^|]+) \|$", PAGE, re.MULTILINE))
+ROWS: dict[str, str] = dict(
+    re.findall(r"^\| `([^`]+/[^`]*|[a-z]+\.json)` \| .* \| ([^|]+) \|$", PAGE, re.MULTILINE)
+)
 KEYS = [
     "archive.json",
     "topics/orders/segment_partition_000_from_offset_0000000000_records",
