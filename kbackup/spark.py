@@ -24,7 +24,8 @@ _GREETINGS = (
 
 _RESOLVING = re.compile(
     rb":: (loading settings|resolving|resolution report|retrieving)|Ivy Default Cache|The jars for the packages|"
-    rb"\S+#\S+ added as a dependency|\s+(confs: |found \S+#|:: modules in use|\||---|\S+#\S+ from |\d+ artifacts copied)"
+    rb"\S+#\S+ added as a dependency|"
+    rb"\s+(confs: |found \S+#|:: modules in use|\||---|\S+#\S+ from |\d+ artifacts copied)"
 )
 """What is said of jars that are there already (`spark.jars.packages`). Downloads and problems are passed on."""
 
