@@ -74,7 +74,7 @@ def test_keys_and_variables_that_are_named() -> None:
 
 
 _OTHER_NAMES = {"spark.authenticate", "spark.jars"}
-"""Spark's own properties."""
+"""A property of Spark's own, and a file."""
 
 
 def _is_key(variable: str) -> bool:
