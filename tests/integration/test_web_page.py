@@ -1,0 +1,444 @@
+"""The web page as people meet it: `kbackup ui` as a process of its own, and a real browser that clicks through it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
+
+from kbackup.store.base import Store
+from kbackup.store.file import FileStore
+from scripts.dev.tools import browser as chromium
+from tests.golden.java_archive import ROOT as JAVA
+from tests.rich_archive import ATTACK, LONG, SCRIPT, make_rich
+from tests.secrets import make
+
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+PHONE = {"width": 390, "height": 844}
+PATIENCE = 30.0
+VIOLATION = "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    url: str
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Exit code, and what it said on stderr."""
+        self.process.send_signal(by)
+        _, said = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, said
+
+
+@contextmanager
+def served(archive: str, *arguments: str, cwd: Path, env: dict[str, str] | None = None) -> Iterator[Served]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kbackup", "ui", "--archive", archive, "--listen", "127.0.0.1:0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), **(env or {})},
+    )
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url.startswith("http://"), process.communicate(timeout=PATIENCE)
+        yield Served(process, url)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = FileStore(tmp_path_factory.mktemp("rich") / "archive")
+    make_rich(store, nights=9, services=2, each=60)
+    return store
+
+
+@pytest.fixture(scope="module")
+def page_url(rich: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with served(rich.url, cwd=tmp_path_factory.mktemp("ui")) as running:
+        yield running.url.rstrip("/")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One for all tests here."""
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
+        yield running
+        running.close()
+
+
+@dataclass
+class Watched:
+    """Everything that must not happen: errors, dialogs, broken rules, requests to anywhere else."""
+
+    host: str
+    seen: list[str] = field(default_factory=list)
+
+    def watch(self, context: BrowserContext) -> None:
+        context.add_init_script(VIOLATION)
+        context.on("console", self._console)
+        context.on("weberror", lambda error: self.seen.append(f"error: {error.error}"))
+        context.on("dialog", self._dialog)
+        context.on("request", lambda request: self._request(request.url))
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.seen.append(f"console: {message.text}")
+
+    def _dialog(self, dialog: Dialog) -> None:
+        self.seen.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _request(self, url: str) -> None:
+        if not url.startswith(self.host):
+            self.seen.append(f"request: {url}")
+
+
+@contextmanager
+def opened(browser: Browser, url: str, **how: object) -> Iterator[Page]:
+    context = browser.new_context(**how)  # type: ignore[arg-type]
+    context.set_default_timeout(PATIENCE * 1000)
+    watched = Watched(url)
+    watched.watch(context)
+    try:
+        yield context.new_page()
+        assert watched.seen == []
+    finally:
+        context.close()
+
+
+def no_wider_than_the_screen(page: Page) -> bool:
+    return bool(page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth"))
+
+
+EVERY_PAGE = [
+    *(
+        "/",
+        "/points/1",
+        "/points/7",
+        "/topics",
+        "/topics?point=2",
+        "/topics/orders",
+        "/topics/odd",
+        "/topics/orders/1",
+    ),
+    *(f"/topics/odd/0/records?view={view}" for view in ("lines", "auto", "text", "json", "hex")),
+    *(f"/topics/odd/0/records/{n}?view={view}" for n in (0, 4, 5, 6) for view in ("auto", "hex")),
+    *(
+        "/topics/compacted/0/records?last=1",
+        "/groups",
+        "/groups?point=1",
+        "/growth",
+        "/diff",
+        "/diff?a=1&b=7",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"viewport": {"width": 1400, "height": 900}},
+        {"viewport": PHONE, "color_scheme": "dark", "has_touch": True},
+    ],
+    ids=["wide", "phone"],
+)
+def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[str, object]) -> None:
+    with opened(browser, page_url, **how) as page:
+        for address in EVERY_PAGE:
+            answer = page.goto(page_url + address)
+            assert answer is not None
+            assert answer.ok, address
+            assert no_wider_than_the_screen(page), address
+            assert page.locator("main h1").count() == 1
+
+
+def test_click_through(browser: Browser, page_url: str) -> None:
+    """From the restore points down to a record and back, by what stands on the pages."""
+    with opened(browser, page_url) as page:
+        page.goto(page_url)
+        expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
+        expect(page.locator(".timeline rect.gap")).to_have_count(1)
+        page.get_by_role("link", name="7", exact=True).click()
+        expect(page.get_by_role("heading", name="Restore point 7")).to_be_visible()
+        page.get_by_role("link", name="What became different").click()
+        expect(page.get_by_text("from restore point 6 to restore point 7")).to_be_visible()
+        page.go_back()
+        page.get_by_role("link", name="← 6").click()
+        page.get_by_role("link", name="Topics as of then").click()
+        expect(page.get_by_text("as of restore point 6")).to_be_visible()
+        page.get_by_role("link", name="go to the newest").click()
+        expect(page.get_by_text("as of restore point")).to_have_count(0)
+        page.get_by_role("link", name="orders", exact=True).click()
+        page.locator("table.rows tbody th a").nth(1).click()
+        expect(page.get_by_role("heading", name="Partition 1")).to_be_visible()
+        jump = page.get_by_role("textbox", name="offset")
+        jump.fill("100")
+        jump.press("Enter")
+        expect(page.locator("tr:target th")).to_have_text("100")
+        page.get_by_role("link", name="later →").first.click()
+        page.get_by_role("link", name="← earlier").first.click()
+        page.get_by_role("link", name="105", exact=True).click()
+        expect(page.get_by_role("heading", name="Record 105")).to_be_visible()
+        expect(page.locator("pre.json .j-name").first).to_have_text('"order"')
+        page.get_by_role("link", name="Hex", exact=True).click()
+        expect(page.locator("pre.hex").first).to_contain_text("00000000")
+        page.get_by_role("link", name="next →").click()
+        expect(page.get_by_role("heading", name="Record 106")).to_be_visible()
+        page.get_by_role("link", name="Groups", exact=True).click()
+        page.get_by_role("link", name="shipping").click()
+        expect(page.locator("td.strip path.mark")).to_have_count(4)
+        page.get_by_role("link", name="Growth").click()
+        expect(page.locator("figure.chart path.line").first).to_be_visible()
+
+
+def test_hostile_names_and_values_are_text(browser: Browser, page_url: str) -> None:
+    """No dialog comes up, no script runs, no image is asked for: `opened` sees to that."""
+    with opened(browser, page_url) as page:
+        page.goto(f"{page_url}/topics/odd/0/records/0")
+        expect(page.locator("pre.value").first).to_have_text(ATTACK)
+        expect(page.locator("pre.value").nth(1)).to_have_text(SCRIPT)
+        expect(page.locator("table.headers th.mono").first).to_have_text(SCRIPT)
+        page.goto(f"{page_url}/groups?point=1")
+        for name in (ATTACK, '"><script>alert(2)</script>', "a/b?c=d&e#f"):
+            page.get_by_role("link", name=name, exact=True).click()
+            expect(page.locator("h1")).to_have_text(name)
+            page.go_back()
+        expect(page.get_by_text(f"{ATTACK} not carried: {SCRIPT}")).to_be_visible()
+        page.goto(page_url)
+        expect(page.locator(".notes.bad li").first).to_contain_text(ATTACK)
+        page.goto(f"{page_url}/topics")
+        page.get_by_label("Search topics").fill(SCRIPT)
+        expect(page.locator("#results")).to_contain_text(SCRIPT)
+
+
+def test_what_is_injected_does_not_run(browser: Browser, page_url: str) -> None:
+    """Where all escaping failed, the policy would still hold."""
+    context = browser.new_context()
+    page = context.new_page()
+    watched = Watched(page_url)
+    watched.watch(context)
+    page.goto(page_url)
+    page.evaluate(
+        "document.body.insertAdjacentHTML('beforeend', '<img src=/x onerror=alert(1)><b style=\"x:y\">b</b>')"
+    )
+    page.evaluate(
+        "const s = document.createElement('script'); s.textContent = 'alert(2)'; document.body.append(s)"
+    )
+    page.wait_for_function("document.images[0].complete")
+    assert not [seen for seen in watched.seen if seen.startswith(("dialog", "error"))]
+    assert len([seen for seen in watched.seen if "policy: script-src" in seen]) == 2
+    context.close()
+
+
+def test_keys(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url) as page:
+        page.goto(page_url)
+        page.keyboard.press("Tab")
+        expect(page.get_by_text("Skip to content")).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("?")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_be_hidden()
+        page.keyboard.press("t")
+        expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+        page.keyboard.press("/")
+        expect(page.get_by_label("Search topics")).to_be_focused()
+        page.keyboard.type("ord")
+        expect(page.locator("#results tbody tr")).to_have_count(1)
+        assert page.url.endswith("?q=ord"), "what is shown is what the address says"
+        page.keyboard.press("Escape")
+        page.keyboard.press("j")
+        expect(page.get_by_role("link", name="orders", exact=True)).to_be_focused()
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("orders")
+        for key in ("j", "j", "k", "ArrowDown"):
+            page.keyboard.press(key)
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Partition 1")
+        page.goto(f"{page_url}/topics/orders/1/records?n=20")
+        page.keyboard.press("n")
+        expect(page.locator("tbody th").first).to_have_text("20")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator("tbody th").first).to_have_text("0")
+        page.keyboard.press("u")
+        expect(page.locator("h1")).to_have_text("Partition 1")
+
+
+def test_light_and_dark(browser: Browser, page_url: str) -> None:
+    def brightness(page: Page) -> int:
+        colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    with opened(browser, page_url, color_scheme="dark") as page:
+        page.goto(page_url)
+        assert brightness(page) < 150, "as the system has it"
+        page.get_by_role("button", name="Light or dark").click()
+        assert brightness(page) > 600
+        page.goto(f"{page_url}/topics")
+        assert brightness(page) > 600, "as it was chosen"
+        page.keyboard.press("l")
+        assert brightness(page) < 150
+
+
+def test_numbers_are_copied_exactly(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.goto(f"{page_url}/topics/orders")
+        size = page.locator("dd data[title$=' bytes']").first
+        size.click()
+        exact = size.get_attribute("value")
+        expect(page.get_by_role("status")).to_have_text(f"copied {exact}")
+        assert page.evaluate("navigator.clipboard.readText()") == exact
+        assert exact is not None
+        assert exact.isdecimal()
+        page.locator("tbody time").first.click()
+        assert re.fullmatch(r"[-0-9T:]{19}\.\d{3}Z", page.evaluate("navigator.clipboard.readText()"))
+
+
+def test_downloads(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url) as page:
+        page.goto(f"{page_url}/topics/odd/0/records/5")
+        with page.expect_download() as waiting:
+            page.get_by_role("link", name="download all of it").click()
+        assert waiting.value.suggested_filename == "odd-0-5-value.bin"
+        assert Path(waiting.value.path()).read_bytes() == LONG
+
+
+def test_without_scripts(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url, java_script_enabled=False) as page:
+        page.goto(f"{page_url}/topics")
+        page.get_by_label("Search topics").fill("odd")
+        page.get_by_role("button", name="Search").click()
+        page.get_by_role("link", name="odd", exact=True).click()
+        page.get_by_role("link", name="records").click()
+        expect(page.locator("table.records tbody tr")).to_have_count(12)
+
+
+def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
+    """Their names are those of folders: anything but a slash."""
+    source, store = FileStore(JAVA / "archive"), FileStore(tmp_path / "archive")
+    name = f"{ATTACK} ?#%2F&"
+    topic = next(iter(source.list_dirs()))
+    for entry in source.list(f"{topic}/"):
+        store.put(f"{name}/{entry.key.rpartition('/')[2]}", source.get(entry.key))
+    with served(store.url, cwd=tmp_path) as running, opened(browser, running.url.rstrip("/")) as page:
+        page.goto(f"{running.url}topics")
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("h1")).to_have_text(name)
+        page.get_by_role("link", name="records").first.click()
+        expect(page.get_by_role("heading", name="Records")).to_be_visible()
+        page.locator("table.records tbody th a").first.click()
+        expect(page.locator("section.field")).to_have_count(2)
+
+
+def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
+    """By the address, by the form, and not in what the process says."""
+    token = make("the web page's token")
+    with served(rich.url, "-v", "-v", cwd=tmp_path, env={"KBACKUP_UI_TOKEN": token}) as running:
+        assert token not in running.url
+        for way in ("address", "form"):
+            context = browser.new_context()
+            page = context.new_page()
+            if way == "address":
+                page.goto(f"{running.url}topics?token={token}")
+                expect(page.get_by_role("heading", name="Topics")).to_be_visible()
+                assert page.url == f"{running.url}topics"
+            else:
+                page.goto(running.url)
+                page.get_by_label("Token").fill(token)
+                page.get_by_role("button", name="Open").click()
+                expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
+            (cookie,) = context.cookies()
+            assert (cookie["httpOnly"], cookie["sameSite"], token in cookie["value"]) == (
+                True,
+                "Strict",
+                False,
+            )
+            page.get_by_role("link", name="Groups", exact=True).click()
+            expect(page.get_by_role("heading", name="Consumer groups")).to_be_visible()
+            context.close()
+        code, said = running.stop()
+    assert code == 0
+    assert token not in said
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_when_it_is_told_to(rich: Store, tmp_path: Path, by: signal.Signals) -> None:
+    """Also while a browser keeps a connection open."""
+    with served(rich.url, cwd=tmp_path) as running:
+        kept = urllib.request.urlopen(running.url)
+        began = time.monotonic()
+        code, said = running.stop(by)
+        kept.close()
+    assert code == 0, said
+    assert time.monotonic() - began < 15
+    assert "Traceback" not in said
+
+
+def kbackup_ui(*arguments: str, cwd: Path, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "kbackup", "ui", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), **(env or {})},
+        timeout=PATIENCE * 2,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_elsewhere_than_on_loopback_it_makes_a_token(rich: Store, tmp_path: Path) -> None:
+    with served(rich.url, "--listen", "0.0.0.0:0", cwd=tmp_path) as running:
+        address, _, token = running.url.partition("/?token=")
+        assert len(token) >= 32
+        here = f"http://127.0.0.1:{address.rpartition(':')[2]}/topics"
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(here)
+        asked = urllib.request.Request(here, headers={"Authorization": f"Bearer {token}"})
+        with urllib.request.urlopen(asked) as answer:
+            assert answer.status == 200
+        code, said = running.stop()
+    assert (code, token in said) == (0, False)
+    assert "without TLS" in said
+
+
+def test_what_it_says_of_mistakes(rich: Store, tmp_path: Path) -> None:
+    assert kbackup_ui("-a", str(tmp_path / "nowhere"), "--listen", ":0", cwd=tmp_path)[0] == 10
+    short = kbackup_ui("-a", rich.url, "--listen", ":0", cwd=tmp_path, env={"KBACKUP_UI_TOKEN": "short"})
+    assert (short[0], "less than 16 characters" in short[2], "short" in short[2].replace("shorter", "")) == (
+        2,
+        True,
+        False,
+    )
+    with served(rich.url, cwd=tmp_path) as running:
+        port = running.url.rstrip("/").rpartition(":")[2]
+        taken = kbackup_ui("-a", rich.url, "--listen", f"127.0.0.1:{port}", "--json", cwd=tmp_path)
+        assert (taken[0], "address already in use" in taken[2]) == (2, True)
+        assert json.loads(taken[1])["error"]["exit_code"] == 2
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            urllib.request.urlopen(urllib.request.Request(running.url, headers={"Host": "evil.example.com"}))
