@@ -1,0 +1,61 @@
+"""What is new for an export: by restore point, also where some of them were expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.cli import main
+from kbackup.errors import UsageError
+from kbackup.jobs.export_plan import Additions
+from kbackup.jobs.select import Selection
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return make_archive(FileStore(tmp_path / "archive"))
+
+
+def additions(archive: Archive, topics: Sequence[str] = (), left_out: Sequence[str] = ()) -> Additions:
+    return Additions(open_archive(archive.store), Selection.of(topics, left_out))
+
+
+def records(found: Additions, seq: int, topic: str | None = None) -> dict[int, int]:
+    """By restore point, after `seq`."""
+    return {addition.point.seq: addition.records for addition in found.after(seq, topic)}
+
+
+def test_restore_points_in_order(archive: Archive) -> None:
+    found = additions(archive)
+    assert found.newest == 2
+    assert records(found, 0) == {1: 42, 2: 24}
+    assert records(found, 1) == {2: 24}
+    assert records(found, 2) == {}
+    assert records(found, 0, "clicks") == {1: 20}
+    assert found.topics_after(0) == ["clicks", "orders"]
+    assert found.topics_after(1) == ["orders"]
+    first, second = found.after(0, "orders")
+    assert first.partitions == second.partitions == {("orders", 1): 3}
+    places = [(s.partition, s.first) for s in first.segments]
+    assert places == sorted(places)
+
+
+def test_a_selection(archive: Archive) -> None:
+    assert additions(archive, ["clicks"]).topics_after(0) == ["clicks"]
+    assert records(additions(archive, left_out=["/cl.*/"]), 0) == {1: 22, 2: 24}
+    additions(archive, ["clicks"]).check_names()
+    with pytest.raises(UsageError, match="no topic nothing"):
+        additions(archive, ["clicks", "nothing"]).check_names()
+
+
+def test_what_an_expiration_left_comes_with_the_next_restore_point(archive: Archive) -> None:
+    assert main(["expire", archive.store.url, "--keep-last", "1", "--confirm", "--quiet"]) == 0
+    found = additions(archive)
+    assert records(found, 0) == {2: 66}
+    assert records(found, 1) == {2: 24}  # for a table that had restore point 1 before it went
+    assert found.topics_after(1) == ["orders"]
