@@ -73,8 +73,8 @@ def test_keys_and_variables_that_are_named() -> None:
                 assert variable in VARIABLES or _is_key(variable), f"{path.name}: {variable}"
 
 
-_OTHER_NAMES = {"spark.authenticate", "spark.jars"}
-"""A property of Spark's own, and a file."""
+_OTHER_NAMES = {"spark.authenticate", "spark.jars", "export.json"}
+"""Properties of Spark's own, and a file."""
 
 
 def _is_key(variable: str) -> bool:
