@@ -125,6 +125,25 @@ def test_avro_bytes_are_as_they_are() -> None:
     assert codec_of(Schema("AVRO", '"bytes"')).decode(b"\xff\0") == "/wA="
 
 
+def test_avro_that_goes_deep() -> None:
+    """Thousands of records within each other are told; they don't end the process."""
+    link = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
+    codec = codec_of(Schema("AVRO", json.dumps({"type": "map", "values": link})))
+    assert codec.decode(b"\x02\x02a\x02\x02\x00\x00") == {"a": {"next": {"next": {"next": None}}}}
+    with pytest.raises(UndecodableError, match="not AVRO by its schema"):
+        codec.decode(b"\x02\x02a" + b"\x02" * 200_000 + b"\x00\x00")
+
+
+@pytest.mark.parametrize(
+    "items",
+    ["null", {"type": "fixed", "name": "F", "size": 0}, {"type": "record", "name": "R", "fields": []}],
+)
+def test_avro_arrays_of_nothing(items: object) -> None:
+    """Ten bytes would make 2^62 of them."""
+    with pytest.raises(UndecodableError, match="an array of items that take no bytes"):
+        codec_of(Schema("AVRO", json.dumps(["null", {"type": "array", "items": items}])))
+
+
 def test_protobuf_by_text_and_by_descriptor() -> None:
     codec = protobuf_codec(Schema("PROTOBUF", PROTO, (("money.proto", MONEY),)))
     order = (b"\x08\x2a\x12\x06\x08\x80\xbe\xf7\xcb\x06\x1a\x0e\x0a\x03EUR\x11" + struct.pack("<d", 1.5))[:-1]
