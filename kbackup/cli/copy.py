@@ -31,12 +31,19 @@ _place_options = options(
 @click.argument("destination", metavar="DEST")
 @common_options
 @archive_option
+@click.option(
+    "-b",
+    "--backup",
+    metavar="[N|latest]",
+    help="This restore point alone, with all that it stands on. [default all]",
+)
 @_place_options
 @s3_options
 @pass_frame
 def command(
     frame: Frame,
     destination: str,
+    backup: str | None,
     to_s3_endpoint_url: str | None,
     to_s3_region: str | None,
     to_s3_profile: str | None,
@@ -48,9 +55,13 @@ def command(
     restore points on its way. DEST is a whole archive at each moment, and after a crash the same command goes on.
     Backups may run meanwhile: what is copied are the restore points of when the copy began.
 
+    With --backup, DEST is empty, and becomes an archive with that restore point alone: the others are gone there, as
+    if they had been expired. The same command again finds nothing new; backups can go on after it, copies can't.
+
     Encrypted archives are copied as they are stored, with their data keys: the key opens the copy as well.
     """
     from kbackup.jobs.copy import CopyReport, copy_archive
+    from kbackup.jobs.copy_point import copy_point
 
     source = archive_store(frame)
     given = {
@@ -60,8 +71,13 @@ def command(
         "path_style": to_s3_path_style,
     }
     target = _target(frame, destination, {name: value for name, value in given.items() if value is not None})
+    lease = frame.config.backup.lease_seconds
+    report: CopyReport
     with ShownProgress(frame.reporter) as shown:
-        report: CopyReport = copy_archive(source, target, frame.config.backup.lease_seconds, shown)
+        if backup is None:
+            report = copy_archive(source, target, lease, shown)
+        else:
+            report = copy_point(source, target, backup, lease, shown)
     points = report.restore_points
     what = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
     frame.reporter.line(

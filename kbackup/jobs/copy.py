@@ -28,7 +28,7 @@ from kbackup.store.crypt.raw import stored
 
 _BATCH = 64
 """Restore points whose segments go at the same time, and after which derived files are written."""
-_SEGMENTS = 10_000
+SEGMENTS_AT_ONCE = 10_000
 """So many of them are looked at and sent at a time."""
 
 
@@ -51,7 +51,7 @@ class CopyReport:
 
 
 @dataclass
-class _Copy:
+class Copy:
     """A copy at work, and what it has done."""
 
     source: Archive
@@ -84,20 +84,24 @@ def copy_archive(source: Store, target: Store, lease_seconds: float, listener: L
             there = open_archive(target)
             copy_expired(archive, there, lease.check)
             points = to_copy(closed, archive, there)
-        copy = _Copy(archive, there, lease, listener, sum(p.totals.records for p in points if p.totals))
+        copy = Copy(archive, there, lease, listener, sum(p.totals.records for p in points if p.totals))
         with phases.step("copy"):
             for batch in _batches(points):
                 _copy_batch(copy, batch)
             refresh(there, lease.check)
         with phases.step("restores and drills"):
             beside = copy_beside(source, target, lease.check)
-    newest = there.restore_points[-1].seq if there.restore_points else None
+    return report(copy, beside, phases)
+
+
+def report(copy: Copy, beside: int, phases: Phases) -> CopyReport:
+    points = copy.target.restore_points
     return CopyReport(
-        archive=source.url,
-        destination=target.url,
-        archive_id=archive.info.id,
+        archive=copy.source.store.url,
+        destination=copy.target.store.url,
+        archive_id=copy.source.info.id,
         restore_points=tuple(copy.numbers),
-        newest=newest,
+        newest=points[-1].seq if points else None,
         objects=copy.objects,
         bytes=copy.bytes,
         found=copy.found,
@@ -111,12 +115,17 @@ def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
         yield points[at : at + _BATCH]
 
 
-def _copy_batch(copy: _Copy, points: Sequence[Point]) -> None:
+def _copy_batch(copy: Copy, points: Sequence[Point]) -> None:
     """Segments, then the files beside the manifests, then the manifests in order, then what follows from them."""
     committed = [point for point in points if point.status == "committed"]
     reached = copy.target.restore_points
     for segments in _segments(copy.source, committed, reached[-1].seq if reached else 0):
-        _copy_segments(copy, segments)
+        copy_segments(copy, segments)
+    commit_points(copy, points)
+
+
+def commit_points(copy: Copy, points: Sequence[Point]) -> None:
+    """What stands beside the manifests of `points`, whose segments are there, the manifests, and what follows."""
     with ThreadPoolExecutor(THREADS) as pool:
         manifests = list(pool.map(lambda point: _copy_parts(copy, point), points))
     for point, manifest in zip(points, manifests, strict=True):
@@ -137,13 +146,13 @@ def _segments(archive: Archive, points: Sequence[Point], after: int) -> Iterator
             some += from_batches(table.to_batches())
     for point in (point for point in points if point.seq > upto):
         some += from_batches(archive.table(point).to_batches())
-        if len(some) >= _SEGMENTS:
+        if len(some) >= SEGMENTS_AT_ONCE:
             yield some
             some = []
     yield some
 
 
-def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
+def copy_segments(copy: Copy, segments: Sequence[Segment]) -> None:
     due = {each: s for s in segments for each in objects_of(in_place(s))}
     copy.lease.check()
     left = missing(copy.target.store, list(due))
@@ -161,7 +170,7 @@ def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
                 copy.listener.progress(copy.records, copy.plain, copy.expected)
 
 
-def _copy_parts(copy: _Copy, point: Point) -> bytes:
+def _copy_parts(copy: Copy, point: Point) -> bytes:
     """The files beside a manifest, whole and as it says; the manifest itself, as it is stored, is returned."""
     source, seq = copy.source, point.seq
     manifest = layout.backup_key(seq, layout.MANIFEST)

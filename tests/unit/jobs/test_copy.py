@@ -10,8 +10,10 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.commit import seal_unfinished
+from kbackup.archive.content import content_of
+from kbackup.archive.expire import prepare, publish
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Intent, dump, load
+from kbackup.archive.models import Intent, Point, dump, load
 from kbackup.archive.reader import open_archive
 from kbackup.errors import (
     CorruptError,
@@ -23,6 +25,7 @@ from kbackup.errors import (
     WrongKeyError,
 )
 from kbackup.jobs.copy import CopyReport, copy_archive
+from kbackup.jobs.copy_point import copy_point
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
 from kbackup.store.base import Store
@@ -30,7 +33,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
 from kbackup.store.file import FileStore
-from tests.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.unit.archive.faulty import FaultyStore, Operation, lost_answer
 from tests.unit.archive.making import target as partition_of
 
@@ -115,10 +118,10 @@ def add_point(store: Store, seq: int, first: int) -> None:
     archive = open_archive(store)
     to = partition_of()._replace(topic="more")
     segments = write(store, to, range(first, first + 10))
-    before = [s for p in archive.restore_points for s in archive.added(p) if s.topic == "more"]
-    state = topic_state("more", seq, "present", [(0, first + 10, [*before, *segments])])
     head = archive.head
     assert head is not None
+    before = [s for s in archive.segments(head) if s.topic == "more"]
+    state = topic_state("more", seq, "present", [(0, first + 10, [*before, *segments])])
     carried = [t for t in head.topics if t.name != "more"]
     topics = sorted([*carried, state], key=lambda t: t.name)
     commit_point(archive, seq, topics, segments, [group_at("billing", ("more", 0, first))])
@@ -382,3 +385,96 @@ def test_the_key_must_fit_both(place: Place, tmp_path: Path) -> None:
     with pytest.raises(WrongKeyError, match="no key is given"):
         copied(place("a"), place("b"))
     assert list(place("b").list()) == []
+
+
+def point_copied(source: Store, target: Store, wanted: str = "latest") -> CopyReport:
+    return copy_point(source, target, wanted, 60, Silent())
+
+
+def answers(store: Store, seq: int) -> tuple[object, ...]:
+    """What a restore of that restore point would be made of."""
+    archive = open_archive(store)
+    manifest = archive.restore_point(seq)
+    content = content_of(archive, manifest, manifest.topics)
+    return (
+        content.topics,
+        content.groups,
+        [store.get(s.key) for s in archive.segments(manifest)],
+        archive.losses(seq),
+    )
+
+
+@pytest.mark.parametrize("seq", [1, 2, 3, 4])
+def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, seq: int) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    add_point(source, 3, 0)
+    add_point(source, 4, 10)
+    report = point_copied(source, target, str(seq))
+    assert (report.restore_points, report.newest) == ((seq,), seq)
+    assert [p.seq for p in open_archive(target).restore_points] == [seq]
+    assert answers(target, seq) == answers(source, seq)
+    check_whole(target)
+    again = point_copied(source, target, str(seq))
+    assert (again.restore_points, again.objects) == ((), 0)
+    for other in {1, 2, 3, 4} - {seq}:
+        with pytest.raises(RefusedError, match="is no copy of restore point"):
+            point_copied(source, target, str(other))
+    if seq > 1:
+        with pytest.raises(RefusedError, match="is no copy of"):
+            copied(source, target)
+    add_point(target, seq + 1, 30)
+    assert [p.seq for p in open_archive(target).restore_points] == [seq, seq + 1]
+    check_whole(target)
+
+
+def test_a_restore_point_of_an_archive_that_was_expired(place: Place) -> None:
+    source, target = place("a"), place("b")
+    make_archive(source)
+    for seq in (3, 4, 5):
+        add_point(source, seq, seq * 10)
+    archive = open_archive(source)
+    publish(archive, prepare(archive, {1, 3, 4}, (), T0 + 8000, ()), lambda: None)
+    for seq in (2, 5):
+        target = place(f"of {seq}")
+        point_copied(source, target, str(seq))
+        assert answers(target, seq) == answers(source, seq)
+        check_whole(target)
+
+
+def test_a_restore_point_is_copied_whatever_cuts_it_off(place: Place) -> None:
+    source = place("a")
+    make_archive(source)
+    add_point(source, 3, 0)
+    for at in range(1, 80, 2):
+        target = Crashing(place(f"copy {at}"), at, after=at % 4 == 1)
+        try:
+            point_copied(source, target, "2")
+        except Crash:
+            left = place(f"copy {at}")
+            assert [p.seq for p in reached(left)] in ([], [2])
+            left.delete([layout.LOCK])
+            point_copied(source, left, "2")
+            assert answers(left, 2) == answers(source, 2)
+            check_whole(left)
+        else:
+            return
+    raise AssertionError("it never came to an end")
+
+
+def reached(store: Store) -> list[Point]:
+    try:
+        return open_archive(store).restore_points
+    except NoArchiveError:
+        return []
+
+
+def test_only_an_empty_place_takes_a_restore_point(place: Place) -> None:
+    source, target = place("a"), place("b")
+    make_archive(source)
+    copied(source, target)
+    with pytest.raises(RefusedError, match="is no copy of restore point 2"):
+        point_copied(source, target)
+    with pytest.raises(UsageError, match="there is no restore point 9"):
+        point_copied(source, place("c"), "9")
+    assert list(place("c").list()) == []
