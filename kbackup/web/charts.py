@@ -16,6 +16,7 @@ from typing import NamedTuple
 from kbackup.archive.content import ArchivedPartition
 from kbackup.archive.models import Point
 from kbackup.archive.moment import ms_of
+from kbackup.archive.overview import ExpiredPoints
 
 WIDTH = 1000.0
 HEIGHT = 100.0
@@ -73,8 +74,8 @@ class Timeline:
     """Seconds from one restore point to the next, mostly."""
 
 
-def timeline(points: Sequence[Point]) -> Timeline:
-    """Of committed restore points, oldest first; one at least."""
+def timeline(points: Sequence[Point], expired: Sequence[ExpiredPoints] = ()) -> Timeline:
+    """Of committed restore points, oldest first; one at least. Where there were others once, there is no gap."""
     times = [ms_of(p.committed_at) for p in points]
     start, span = times[0], max(times[-1] - times[0], 1)
     step = WIDTH / COLUMNS
@@ -87,11 +88,16 @@ def timeline(points: Sequence[Point]) -> Timeline:
         held.setdefault(round(x(time) / step), []).append(point)
     columns = [Column(at * step, step * 0.8, 0, tuple(some)) for at, some in sorted(held.items())]
     most = max(sqrt(c.added) for c in columns) or 1
-    intervals = [b - a for a, b in pairwise(times)]
+    steps = [
+        (p, q, a, b)
+        for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
+        if not any(p.seq <= gone.after and gone.last < q.seq for gone in expired)
+    ]
+    intervals = [b - a for _, _, a, b in steps]
     usual = median(intervals) if len(intervals) > 1 else None
     gaps = [
         Gap(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
-        for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
+        for p, q, a, b in steps
         if usual and b - a > usual * LATE
     ]
     return Timeline(

@@ -6,12 +6,13 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kbackup.archive import layout
 from kbackup.archive.browse import Catalogue, catalogue, catalogue_of
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.expired import read_pins
 from kbackup.archive.group_overview import (
     GroupOverview,
     GroupsOverview,
@@ -20,7 +21,14 @@ from kbackup.archive.group_overview import (
 )
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.models import Loss, Manifest, Metadata, Point, TopicMetadata
-from kbackup.archive.overview import PointOverview, Sums, list_points, sums_of
+from kbackup.archive.overview import (
+    ExpiredPoints,
+    PointOverview,
+    Sums,
+    expired_points,
+    list_points,
+    sums_of,
+)
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.store.base import Store
@@ -139,6 +147,7 @@ class Held:
         self._seen: object = None
         self._looked = 0.0
         self._points: list[PointOverview] = []
+        self._expired: tuple[ExpiredPoints, ...] = ()
         self._kept: OrderedDict[int, Snapshot] = OrderedDict()
         with self._lock:
             self._look()
@@ -152,6 +161,12 @@ class Held:
         with self._lock:
             self._look()
             return self._points
+
+    def expired(self) -> Sequence[ExpiredPoints]:
+        """What was there once, in order."""
+        with self._lock:
+            self._look()
+            return self._expired
 
     def committed(self) -> list[Point]:
         """The restore points, oldest first."""
@@ -202,14 +217,16 @@ class Held:
                 raise
             self._archive = None
         if self._archive is not None:
-            self._points = list_points(self._archive)
             self._seen = self._fingerprint(self._archive)
+            pins = read_pins(self.store, self._archive.info.id)
+            self._points = [replace(p, pinned=p.number in pins) for p in list_points(self._archive)]
+            self._expired = expired_points(self._archive)
         self._opened = True
 
     def _fingerprint(self, archive: Archive) -> object:
-        """What changes with every new restore point, and with whatever does away with old ones: two listings of a few
-        keys."""
+        """What changes with every new restore point, with every pin, and with whatever does away with old ones: a few
+        listings of a few keys."""
         last = archive.restore_points[-1].seq if archive.restore_points else 0
-        behind = layout.backup_key(last, "")[:-1]
-        new = [(e.key, e.etag) for e in self.store.list(layout.BACKUPS, behind)]
-        return last, new, [(e.key, e.etag) for e in self.store.list(layout.CHECKPOINTS)]
+        new = self.store.list(layout.BACKUPS, layout.backup_key(last, "")[:-1])
+        beside = (self.store.list(p) for p in (layout.CHECKPOINTS, layout.EXPIRATIONS, layout.PINS))
+        return last, [(entry.key, entry.etag) for listing in (new, *beside) for entry in listing]

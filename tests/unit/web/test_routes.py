@@ -242,7 +242,7 @@ def test_new_restore_points_show_up(store: Store) -> None:
     assert "/points/3" not in client.get("/").text, "what goes is noticed as well"
 
 
-def test_looking_again_costs_two_listings(store: Store) -> None:
+def test_looking_again_costs_a_few_listings(store: Store) -> None:
     class Listing(FaultyStore):
         def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
             self.calls.append(("list", prefix))
@@ -257,7 +257,9 @@ def test_looking_again_costs_two_listings(store: Store) -> None:
     assert counted.calls == []
     now[0] += FRESH + 1
     client.get("/topics")
-    assert counted.calls == [("list", "backups/"), ("list", "checkpoints/")]
+    assert counted.calls == [
+        ("list", f"{folder}/") for folder in ("backups", "checkpoints", "expirations", "pins")
+    ]
 
 
 def test_encrypted_archives(tmp_path: Path) -> None:
