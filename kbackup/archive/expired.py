@@ -70,8 +70,9 @@ def read_expired(store: Store, number: int, archive_id: str) -> Expired:
         found = load(Expired, store.get(key), key)
     except NotFoundError as error:
         raise CorruptError(f"file {key} is missing", _COPY) from error
-    if found.number != number or archive_id not in ("", found.archive_id):
-        raise CorruptError(f"file {key} is number {found.number} of archive {found.archive_id}", _ELSEWHERE)
+    _check_owner(key, found.archive_id, archive_id)
+    if found.number != number:
+        raise CorruptError(f"file {key} is number {found.number}", _ELSEWHERE)
     edge = 0
     for gone in found.gone:
         if not edge <= (gone.parent or 0) < gone.last < found.upto:
@@ -83,10 +84,18 @@ def read_expired(store: Store, number: int, archive_id: str) -> Expired:
 def read_step(store: Store, key: str, archive_id: str) -> ExpirationStep:
     """`CorruptError` unless it is of the number that its key says, and says what its name does."""
     found = load(ExpirationStep, store.get(key), key)
+    _check_owner(key, found.archive_id, archive_id)
     due = layout.expiration_key(found.number, f"{found.step}.json")
-    if due != key or archive_id not in ("", found.archive_id):
-        raise CorruptError(f"file {key} is {due} of archive {found.archive_id}", _ELSEWHERE)
+    if due != key:
+        raise CorruptError(f"file {key} is {due}", _ELSEWHERE)
     return found
+
+
+def _check_owner(key: str, owner: str, archive_id: str) -> None:
+    if archive_id and owner != archive_id:
+        raise CorruptError(
+            f"file {key} belongs to archive {owner}, {layout.ARCHIVE} to {archive_id}", _ELSEWHERE
+        )
 
 
 def segments_key(number: int, due: FileSum) -> str:
@@ -118,6 +127,21 @@ def log_starts(expired: Expired | None) -> dict[Place, ExpiredPartition]:
     return {(t.name, t.incarnation, p.partition): p for t in topics for p in t.partitions}
 
 
+def is_before(starts: Mapping[str, Mapping[int, int]], key: str) -> bool:
+    """Whether the segment object `key` is one that expired: it begins before its partition's log start."""
+    folder, _, name = key.rpartition("/")
+    segment = layout.parse_segment(name)
+    return segment is not None and segment.start < starts.get(folder + "/", {}).get(segment.partition, 0)
+
+
+def starts_by_folder(expired: Expired | None) -> dict[str, dict[int, int]]:
+    """Folder of a topic's incarnation -> partition -> log start."""
+    topics = expired.topics if expired is not None else ()
+    return {
+        layout.topic_dir(t.name, t.incarnation): {p.partition: p.start for p in t.partitions} for t in topics
+    }
+
+
 def read_pins(store: Store, archive_id: str) -> dict[int, Pin]:
     """The restore points that are pinned. `CorruptError` for one that is not whole: nobody knows what it was."""
     found = {}
@@ -125,9 +149,8 @@ def read_pins(store: Store, archive_id: str) -> dict[int, Pin]:
         seq = layout.parse_pin_key(entry.key)
         if seq is not None:
             pin = load(Pin, store.get(entry.key), entry.key)
-            if pin.seq != seq or pin.archive_id != archive_id:
-                raise CorruptError(
-                    f"file {entry.key} is of {pin.seq} of archive {pin.archive_id}", _ELSEWHERE
-                )
+            _check_owner(entry.key, pin.archive_id, archive_id)
+            if pin.seq != seq:
+                raise CorruptError(f"file {entry.key} is of restore point {pin.seq}", _ELSEWHERE)
             found[seq] = pin
     return found

@@ -14,7 +14,16 @@ from datetime import UTC, datetime, timedelta
 from kbackup.archive import layout
 from kbackup.archive.commit import read_intent
 from kbackup.archive.expire import what_stays
-from kbackup.archive.expired import committed_of, gone_with, read_expired, read_step, segments_key, steps
+from kbackup.archive.expired import (
+    committed_of,
+    gone_with,
+    is_before,
+    read_expired,
+    read_step,
+    segments_key,
+    starts_by_folder,
+    steps,
+)
 from kbackup.archive.models import Expired, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.settle import step_of
@@ -63,7 +72,7 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
     segments = before.keys() | archive.keys()
     needed = segments | {layout.index_key_of(key) for key in segments}
     derived = _derived(before) | (_derived(archive) if before is not archive else set())
-    taken_over = _taken_over(archive)
+    taken_over, starts = _taken_over(archive), starts_by_folder(expired)
     topics = [
         key
         for key in sizes
@@ -71,7 +80,7 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
         and key not in needed
         and key not in derived
         and _is_ours(key)
-        and _folder(key) not in taken_over
+        and (_folder(key) not in taken_over or is_before(starts, key))
     ]
     runs, expirations = _of_runs(archive, expired, sizes), _expirations(archive, expired, sizes)
     return Waste(expired, (*topics, *runs, *expirations))

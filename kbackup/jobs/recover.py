@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbackup.archive import layout
+from kbackup.archive.expired import is_before, starts_by_folder
 from kbackup.archive.models import Intent
 from kbackup.archive.reader import Archive
 from kbackup.archive.segment_io import adopt
@@ -76,11 +77,12 @@ def recover(
     theirs = {
         (t.name, t.id, t.incarnation) for i in intents if i.isolation_level == isolation for t in i.topics
     }
-    known = _committed_keys(archive)
+    # what has expired stays for those who read it: 'kbackup expire' deletes it
+    known, starts = _committed_keys(archive), starts_by_folder(archive.expired)
     orphans: list[Orphan] = []
     useless: list[str] = []
     for topic in plan.topics:
-        for key in _stray(archive.store, topic, known):
+        for key in (key for key in _stray(archive.store, topic, known) if not is_before(starts, key)):
             name = layout.parse_segment(key.rpartition("/")[2])
             usable = (
                 name is not None

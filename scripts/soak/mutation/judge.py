@@ -39,6 +39,9 @@ HARMLESS = {
     ("refreshed", "foreign"),  # it says the same, but for the time
     ("checkpoint", "delete"),  # there is one less
     ("manifest", "delete"),  # of a run that was abandoned: the next writer seals it once more
+    ("past expiration", "delete"),  # a later one says all that it did
+    ("expiration step", "delete"),  # it is done once more
+    ("pin", "delete"),  # as if it had been taken back
     ("report", "delete"),  # a restore that is resumed, and finds itself done
     ("plan", "delete"),  # one that was never begun
 }

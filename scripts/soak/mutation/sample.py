@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -17,8 +18,13 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.offset_map import PartName, runs_table, write_map, write_part
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.sweep import waste
 from kbackup.archive.writer import Target
 from kbackup.config.models import Restore
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.keep import keep
+from kbackup.jobs.listen import Silent
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.jobs.restore_read import read_part
@@ -28,7 +34,7 @@ from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from scripts.soak.frozen_store import FrozenStore
-from tests.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
 
 RESTORE = "r1"
 Objects = dict[str, bytes]
@@ -46,17 +52,21 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """One with checkpoints and one without."""
+    """One with checkpoints, one without, and one that restore points and records were expired of."""
     with tempfile.TemporaryDirectory(prefix="kbackup-mutation-") as root:
-        foreign, _, _ = _made(Path(root) / "foreign", checkpoints=True)
+        foreign, _, _ = _made(Path(root) / "foreign", checkpoints=True, expires=True)
         return [
             Sample(whole, older, foreign, last)
-            for name, checkpoints in (("folded", True), ("plain", False))
-            for whole, older, last in [_made(Path(root) / name, checkpoints)]
+            for name, checkpoints, expires in (
+                ("folded", True, False),
+                ("plain", False, False),
+                ("expired", True, True),
+            )
+            for whole, older, last in [_made(Path(root) / name, checkpoints, expires)]
         ]
 
 
-def _made(root: Path, checkpoints: bool) -> tuple[Objects, Objects, tuple[PartName, ...]]:
+def _made(root: Path, checkpoints: bool, expires: bool) -> tuple[Objects, Objects, tuple[PartName, ...]]:
     store = open_store(str(root))
     with HeldLease(store, "kbackup backup", 60):
         archive = make_archive(store)
@@ -64,9 +74,11 @@ def _made(root: Path, checkpoints: bool) -> tuple[Objects, Objects, tuple[PartNa
         _fold(archive, checkpoints)
         _add_third(archive)
         _fold(archive, checkpoints)
+    if expires:
+        _expire(store)
     last = tuple(_restore(store))
     after = _objects(store)
-    return after, {key: data for key, data in before.items() if after[key] != data}, last
+    return after, {key: data for key, data in before.items() if after.get(key, data) != data}, last
 
 
 def _add_third(archive: Archive) -> None:
@@ -84,6 +96,20 @@ def _add_third(archive: Archive) -> None:
     archive.store.put_new(layout.backup_key(4, layout.INTENT), dump(cut_off))
     archive.forget()
     seal_unfinished(archive, "run 5")
+
+
+def _expire(store: Store) -> None:
+    """Restore point 2 is gone, and the oldest records; both expirations are there. 3 is pinned."""
+    keep(store, "1", 60, undo=False)
+    expire(store, Expiry(Policy(last=1), grace=timedelta(0)), 60, Silent(), confirm=True)
+    keep(store, "1", 60, undo=True)
+    newest = datetime.fromisoformat(open_archive(store).restore_points[-1].committed_at)
+    older_than = newest - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
+    expire(store, Expiry(Policy(), older_than), 60, Silent(), confirm=True)
+    sizes = {entry.key: entry.size for entry in store.list()}
+    gone = waste(open_archive(store), sizes, timedelta(0)).keys
+    store.delete([key for key in gone if key.startswith(layout.TOPICS)])
+    keep(store, "3", 60, undo=False)
 
 
 def _objects(store: Store) -> Objects:
