@@ -89,7 +89,7 @@ def command(frame: Frame, dry_run: bool) -> int:
 
         if made is not None:
             reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.place.url}")
-            made.run(state, session, shown)
+            made.run(config.target, state, session, shown)
             options = msgspec.structs.replace(options, restore_id=made.restore_id, backup="latest")
         with made.leaving(state) if made is not None else nullcontext():
             job = options, config.target, store, state, session, shown

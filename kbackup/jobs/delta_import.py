@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,13 +31,15 @@ from kbackup.archive.models import (
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment, encode_segments
 from kbackup.config.models import Backup, Restore
-from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
+from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
 from kbackup.jobs.delta_rows import Held, TableRows
 from kbackup.jobs.delta_session import delta_session, hadoop_options
 from kbackup.jobs.delta_table import DeltaTable
 from kbackup.jobs.export_place import FOLDER, Place
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.select import Selection
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:
@@ -62,13 +64,15 @@ class DeltaImport:
         layout.restore_key(self.restore_id, layout.PLAN)  # refuses what is no name
         return self.place.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
 
-    def run(self, state: Store, spark: Spark, listener: Listener) -> None:
+    def run(self, target: Properties, state: Store, spark: Spark, listener: Listener) -> None:
         """Makes the archive, unless an attempt before this has, or the restore has ended. What can't be finished is
-        removed."""
+        removed, and nothing begun while the target can't be reached."""
         phases = Phases(listener)
         staging = self.staging
         if self._has(state, layout.REPORT):
             return
+        with phases.step("connect"):
+            Cluster(target, "target").connect()
         with (
             phases.step("import"),
             HeldLease(staging, "kbackup restore", self.segments.lease_seconds) as lease,
@@ -89,8 +93,9 @@ class DeltaImport:
         for a restore that was begun and has not ended."""
         try:
             yield
-        except RefusedError:
-            self._leave(state)
+        except BaseException:
+            with suppress(KbackupError):  # what it failed with is to be told
+                self._leave(state)
             raise
         self._leave(state)
 

@@ -1,0 +1,96 @@
+"""Rows of tables as segments: as Spark brings them, and only what can be records of Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.export_rows import to_export_batch
+from kbackup.archive.segment_io import read_segment
+from kbackup.archive.segments import Segment, from_batches
+from kbackup.errors import CorruptError, from_text
+from kbackup.formats.scan import scan
+from kbackup.jobs.delta_rows import WriteSegments
+from kbackup.store.file import FileStore
+from tests.unit.formats.reference import Record, decode_records, encode_record
+
+
+def records(*offsets: int) -> list[Record]:
+    return [Record(n, 0, n, b"key", b"value" * 9, [("h", None)]) for n in offsets]
+
+
+def rows(topic: str, partition: int, *offsets: int) -> pa.RecordBatch:
+    block = scan(b"".join(map(encode_record, records(*offsets))), name="test")
+    return to_export_batch(block, topic, partition, "segment", 2, 3, 1)
+
+
+def together(*batches: pa.RecordBatch) -> pa.RecordBatch:
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(tmp_path)
+
+
+def write(store: FileStore, *batches: pa.RecordBatch) -> list[Segment]:
+    return from_batches(WriteSegments(store, 300, "none")(iter(batches)))
+
+
+def read(store: FileStore, segments: list[Segment]) -> dict[tuple[str, int], list[Record]]:
+    found: dict[tuple[str, int], list[Record]] = {}
+    for segment in segments:
+        for block in read_segment(store, segment):
+            found.setdefault((segment.topic, segment.partition), []).extend(
+                decode_records(block.data.tobytes())
+            )
+    return found
+
+
+def test_partitions_within_and_across_batches(store: FileStore) -> None:
+    segments = write(
+        store,
+        together(rows("a", 0, *range(20)), rows("a", 1, 3, 7)),
+        rows("a", 1, 9, 11),
+        together(rows("a", 1, 12), rows("b", 1, 0)),
+    )
+    assert len(segments) > 3
+    assert {s.incarnation for s in segments} == {1}
+    assert read(store, segments) == {
+        ("a", 0): records(*range(20)),
+        ("a", 1): records(3, 7, 9, 11, 12),
+        ("b", 1): records(0),
+    }
+
+
+def test_an_attempt_again_takes_the_place_of_the_one_before(store: FileStore) -> None:
+    write(store, rows("a", 0, *range(30)), rows("a", 10, 1))
+    segments = write(store, rows("a", 0, *range(40)))
+    assert read(store, segments) == {("a", 0): records(*range(40))}
+    assert store.stat("topics/a/segment_partition_010_from_offset_0000000001_records").size  # another's
+
+
+def test_no_rows(store: FileStore) -> None:
+    assert write(store) == []
+    assert write(store, rows("a", 0, 1).slice(1)) == []
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [rows("a", 0, 1, 2).take(pa.array([0, 1, 1]))],
+        [rows("a", 0, 1, 2), rows("a", 0, 2, 3)],
+        [rows("a", 0, 1).set_column(6, "timestampType", pa.array([7], pa.int32()))],
+    ],
+    ids=["twice in a batch", "twice in two", "unknown type"],
+)
+def test_rows_that_are_no_records(store: FileStore, batches: list[pa.RecordBatch]) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        write(store, *batches)
+    error = from_text(str(raised.value))
+    assert isinstance(error, CorruptError)
+    assert "a-0" in error.message
+    assert not [entry.key for entry in store.list()]
