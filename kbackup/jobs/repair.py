@@ -161,15 +161,15 @@ def _mend(job: _Repair, left: Left) -> RepairReport:
         mended += write_derived(job.store, derived.damaged_files(job.store, left), job.confirm, job.check)
         mended += rebuild_checkpoints(job.store, left, job.confirm, job.check)
     done = {each.file for each in mended} | {layout.LOCK}
-    bad = {f for f in findings.found if not f.file.endswith("_index")} | left.findings
-    bad |= {Finding(key, why, _REBUILD) for key, why in damaged.items()}
+    records = {f.file: f.what for f in findings.found if not f.file.endswith("_index")} | damaged
+    bad = left.findings | {Finding(key, what, _REBUILD) for key, what in records.items()}
     return RepairReport(
         job.store.url,
         left.archive_id,
         job.confirm,
         kept=left.kept[-1].seq if left.kept else None,
         mended=tuple(sorted(mended)),
-        left=tuple(sorted(Finding(f.file, f.what, _REBUILD) for f in bad if f.file not in done)),
+        left=tuple(sorted(f for f in bad if f.file not in done)),
         segments=len(segments),
         records=sum(s.count for s in segments),
         seconds=job.phases.seconds,
@@ -178,10 +178,11 @@ def _mend(job: _Repair, left: Left) -> RepairReport:
 
 def _new_point(job: _Repair, left: Left) -> RepairReport:
     """Restore points are lost: all that is whole goes into a new one."""
-    if any(key.startswith("expirations/") for key in left.sizes):
+    if any(key.startswith(layout.EXPIRATIONS) for key in left.sizes):
         raise CorruptError(
-            f"archive {job.store.url} has lost restore points, and was expired before: that can't be made good here",
-            f"{ANOTHER_COPY}",
+            f"archive {job.store.url} has lost what restore points stand on, and some of it was expired before: "
+            "no restore point can be made of what is left",
+            ANOTHER_COPY,
         )
     with job.phases.step("read segments"):
         scanned = _scan(job, to_scan(left))

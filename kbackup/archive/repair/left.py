@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import folded, given_up, read_head, read_points
 from kbackup.archive.encryption import check_encryption
+from kbackup.archive.expired import gone_with
 from kbackup.archive.models import ArchiveInfo, Groups, Intent, Manifest, Metadata, Point, load
 from kbackup.archive.segments import SCHEMA, Segment, decode_segments, from_batches
 from kbackup.archive.verify.findings import Finding, Findings
@@ -72,7 +73,7 @@ def look(store: Store, sizes: Sizes) -> Left:
     left = Left(sizes, points, findings.found, archive_id=points.archive_id)
     bad = {finding.file for finding in findings.found}
     left.has_info = layout.ARCHIVE in sizes and layout.ARCHIVE not in bad
-    runs = numbers(sizes)
+    runs = {seq: files for seq, files in numbers(sizes).items() if gone_with(points.gone, seq) is None}
     _read_checkpoints(store, left)
     _read_beside(store, left, runs)
     seen: list[Point | Intent] = [*left.manifests, *left.past.values(), *left.intents.values()]
@@ -121,10 +122,20 @@ def _kept(points: Points, bad: set[str]) -> list[Manifest]:
     for manifest in points.committed:
         files = {layout.backup_key(manifest.seq, name) for name in manifest.files}
         before = kept[-1].seq if kept else None
-        if manifest.parent != before or files & bad or manifest.seq not in points.added:
+        if not _follows(manifest.parent, before, points) or files & bad or manifest.seq not in points.added:
             break
         kept.append(manifest)
     return kept
+
+
+def _follows(parent: int | None, before: int | None, points: Points) -> bool:
+    """Whether a restore point of that parent comes after `before`, but for what was expired in between."""
+    while parent != before:
+        link = gone_with(points.gone, parent) if parent is not None else None
+        if link is None or link.last != parent:
+            return False
+        parent = link.parent
+    return True
 
 
 def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
@@ -140,6 +151,7 @@ def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
             found.add(seq)
     found |= {seq for seq, keys in left.tabled.items() if keys & left.unaccounted}
     gone = given_up(left.points.committed)
+    found = {seq for seq in found if gone_with(left.points.gone, seq) is None}
     return {seq for seq in found if not any(seq in numbers for numbers in gone)}
 
 

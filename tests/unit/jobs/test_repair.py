@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 import kbackup.jobs.repair as repair_job
 import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
+from kbackup.archive.expire import prepare, publish
 from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import TopicState
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
+from kbackup.archive.settle import settle
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError, LockedError, NoArchiveError, WrongKeyError
 from kbackup.jobs.copy import copy_archive
@@ -32,7 +34,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from scripts.bench.memory_store import MemoryStore
-from tests.archives import LOSS, commit_point, group_at, make_archive, topic_state, write
+from tests.archives import LOSS, T0, commit_point, group_at, make_archive, topic_state, write
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
 LAST = 6
@@ -392,3 +394,23 @@ def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: Memory)
     with pytest.raises(CorruptError) as raised:
         _ = open_archive(store).restore_points
     assert "kbackup repair" in raised.value.hint
+
+
+def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
+    """What follows from the rest is made anew; a restore point of what is left is not."""
+    archive = open_archive(store)
+    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
+    settle(archive, lambda: None)
+    before = held(store)
+    assert run(store).mended == ()
+    for key in (f"{ORDERS}32_index", "topics/more/index_partition_000", layout.backup_key(5, layout.INTENT)):
+        harm(store, key, "cut")
+    report = run(store)
+    assert (len(report.mended), report.left, report.restore_point) == (3, (), None)
+    assert held(store) == before
+    assert verified(store).findings == ()
+    harm(store, layout.backup_key(5, layout.MANIFEST), "gone")
+    objects = {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
+    with pytest.raises(CorruptError, match="was expired before"):
+        run(store)
+    assert {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK} == objects
