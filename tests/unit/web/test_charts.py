@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.browse import catalogue
 from kbackup.archive.content import ArchivedPartition
+from kbackup.archive.overview import ExpiredPoints
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
 from kbackup.web import charts
@@ -31,8 +34,24 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     points = open_archive(rich).restore_points
     one = charts.timeline(points[:1])
     assert (len(one.columns), one.gaps, one.usual) == (1, (), None)
-    many = charts.timeline(points * 1)
-    assert len(many.columns) <= charts.COLUMNS
+    start = datetime(2020, 1, 1, tzinfo=UTC)
+    many = [
+        msgspec.structs.replace(points[0], seq=n, committed_at=(start + timedelta(minutes=n)).isoformat())
+        for n in range(1, 10_001)
+    ]
+    drawn = charts.timeline(many)
+    assert len(drawn.columns) == charts.COLUMNS
+    assert sum(len(c.points) for c in drawn.columns) == len(many)
+    assert drawn.gaps == ()
+
+
+def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
+    points = open_archive(rich).restore_points
+    assert len(charts.timeline(points).gaps) == 1
+    gone = [ExpiredPoints(1, 3, 2, "2026-10-20T00:00:00.000Z")]
+    left = charts.timeline([points[0], *points[3:]], gone)
+    assert [(gap.after.seq, gap.before.seq) for gap in left.gaps] == [(6, 7)]
+    assert left.usual == 86_400
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**15)), max_size=900))
