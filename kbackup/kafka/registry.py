@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
@@ -9,10 +10,17 @@ from urllib.parse import urlsplit
 from confluent_kafka.schema_registry import Schema as Registered
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
+from confluent_kafka.schema_registry.confluent import meta_pb2
+from confluent_kafka.schema_registry.confluent.type import decimal_pb2
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.schemas.base import Kind, Schema
 
+_BUILT_IN = {
+    file.name: base64.b64encode(file.serialized_pb).decode()
+    for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
+}
+"""What Protobuf's schemas take for given wherever there is a registry: it does not name these files."""
 _SECONDS = 20
 _TRIES_AGAIN = 2
 _DENIED = (401, 403)
@@ -85,6 +93,8 @@ class SchemaRegistry:
         except (ValueError, TypeError, KeyError, AttributeError) as error:  # of an answer that is none
             raise self._strange() from error
         kind = found.schema_type or "AVRO"
+        if kind == "PROTOBUF":
+            references = {**_BUILT_IN, **references}
         if kind not in ("AVRO", "PROTOBUF", "JSON") or not found.schema_str:
             raise UndecodableError(f"schema {wanted} is of type {kind}, which is not known here")
         return Schema(cast(Kind, kind), found.schema_str, tuple(references.items()), f"schema {wanted}")

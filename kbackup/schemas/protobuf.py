@@ -24,7 +24,7 @@ _WELL_KNOWN = (
     *("any", "api", "descriptor", "duration", "empty", "field_mask", "source_context", "struct", "timestamp"),
     *("type", "wrappers"),
 )
-_MAIN = "schema.proto"
+_MAIN = "__main__.proto"  # no other file refers to it
 _SECONDS = 60
 
 
@@ -70,45 +70,56 @@ class ProtobufCodec:
 def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
     """Of .proto text, or of what some clients register: a serialized FileDescriptorProto in base64."""
     texts = {**dict(schema.references), _MAIN: schema.text}
-    described = {name: _described(name, text) for name, text in texts.items()}
-    if all(described.values()):
-        files = FileDescriptorSet(file=[file for file in described.values() if file is not None])
-        return _codec(files, _MAIN, message, schema.name)
-    with tempfile.TemporaryDirectory(prefix="kbackup-") as folder:
-        for name, text in texts.items():
-            path = Path(folder, name)
-            if not path.resolve().is_relative_to(Path(folder).resolve()):
-                raise UndecodableError(f"{schema.name} refers to {name!r}, which is no place for a file")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        return _codec(compiled(Path(folder), _MAIN, schema.name), _MAIN, message, schema.name)
-
-
-def _codec(files: FileDescriptorSet, main: str, message: str | None, name: str) -> ProtobufCodec:
+    described = {name: file for name, text in texts.items() if (file := _described(name, text)) is not None}
+    files = FileDescriptorSet(file=described.values())
+    if len(described) < len(texts):
+        rest = {name: text for name, text in texts.items() if name not in described}
+        files = _compiled_texts(rest, files, schema.name)
     try:
-        return ProtobufCodec(files, main, message)
+        return ProtobufCodec(files, _MAIN, message)
     except (TypeError, KeyError) as error:  # what a pool makes of files that don't go together
-        raise UndecodableError(f"{name} is no Protobuf schema: {error}") from error
+        raise UndecodableError(f"{schema.name} is no Protobuf schema: {error}") from error
 
 
-def compiled(folder: Path, file: str, name: str) -> FileDescriptorSet:
-    """`file` in `folder` and all that it imports, from there or of Google's own. `UndecodableError` with protoc's
-    words."""
+def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: str) -> FileDescriptorSet:
+    with tempfile.TemporaryDirectory(prefix="kbackup-") as place:
+        folder = Path(place).resolve()
+        try:
+            for file, text in texts.items():
+                path = folder / file
+                if not path.resolve().is_relative_to(folder):
+                    raise UndecodableError(f"{name} refers to {file!r}, which is no place for a file")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        except (OSError, ValueError) as error:  # of names that no file can have, and text that is not Unicode
+            raise UndecodableError(f"{name} can't be compiled: {error}") from error
+        return compiled(folder, _MAIN, name, known)
+
+
+def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None = None) -> FileDescriptorSet:
+    """`file` in `folder` and all that it imports: `known` ones, from there, or of Google's own. `UndecodableError` with
+    protoc's words."""
     folder = folder.resolve()
+    path = folder / file
     import_module("grpc_tools")  # where it is missing, that is to be told, not what a process without it says
     with tempfile.TemporaryDirectory(prefix="kbackup-") as made:
-        out = Path(made, "set")
-        done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
-            [
-                *(sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
-                *("--include_imports", f"--descriptor_set_out={out}", str(folder / file)),
-            ],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
+        out, given = Path(made, "out"), Path(made, "given")
+        given.write_bytes((known or FileDescriptorSet()).SerializeToString())
+        try:
+            done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
+                [
+                    *(sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
+                    *(f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={out}"),
+                    str(path) if path.exists() else file,
+                ],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise UndecodableError(f"{name} was not compiled within {_SECONDS} seconds") from None
         if done.returncode:
             said = done.stderr.strip().partition("\n")[0]
             raise UndecodableError(f"{name} can't be compiled: {said}")

@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.kafka.registry import RegistryOptions, SchemaRegistry
-from kbackup.schemas.base import Schema
+from kbackup.schemas.base import Schema, codec_of
 from scripts.dev.certificates import Authority
 from tests.schema_registry import FakeRegistry
 from tests.secrets import make, watch
@@ -37,13 +37,26 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
     ]
     told = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
     client = SchemaRegistry(RegistryOptions(url=running.url + "/"))
-    due = Schema("PROTOBUF", "order", (("deep", "deepest"), ("money", "money")), "schema 3")
-    assert client.schema(3) == due
+    due = client.schema(3)
+    assert (due.kind, due.text, due.name) == ("PROTOBUF", "order", "schema 3")
+    assert [r for r in due.references if r[0] in ("deep", "money")] == [
+        ("deep", "deepest"),
+        ("money", "money"),
+    ]
     asked = len(running.asked)
     assert client.schema(3) == due
     assert len(running.asked) == asked == 3
     assert client.schema(told["guid"]) == due._replace(name=f"schema {told['guid']}")
     assert client.schema(1) == Schema("AVRO", "deepest", (), "schema 1")
+
+
+def test_what_every_registry_has_for_protobuf(running: FakeRegistry) -> None:
+    """Connect's converter writes these imports, and nobody registers them."""
+    text = """syntax = "proto3"; import "confluent/meta.proto"; import "confluent/type/decimal.proto";
+        message Price { confluent.type.Decimal amount = 1 [(confluent.field_meta).doc = "in EUR"]; }"""
+    running.register("price", {"schema": text, "schemaType": "PROTOBUF"})
+    found = codec_of(ask(running)).decode(b"\x0a\x05\x0a\x01\x78\x18\x02")
+    assert found == {"amount": {"value": "eA==", "precision": 0, "scale": 2}}
 
 
 def test_references_in_a_circle_end(running: FakeRegistry) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import struct
+import tempfile
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -14,13 +16,14 @@ from uuid import UUID
 
 import fastavro
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.schemas.base import Schema, codec_of
 from kbackup.schemas.files import file_codec
-from kbackup.schemas.protobuf import protobuf_codec
+from kbackup.schemas.protobuf import compiled, protobuf_codec
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -166,12 +169,35 @@ def test_protobuf_by_text_and_by_descriptor() -> None:
         codec.decode(b"", (0, 1))
 
 
+def test_protobuf_of_text_and_descriptors_together() -> None:
+    """Whichever of a schema and what it refers to is text, and whichever is described."""
+    files = {
+        file.name: base64.b64encode(file.SerializeToString()).decode()
+        for file in PARSED_SET.file
+        if not file.name.startswith("google/")
+    }
+    for main in (PROTO, files["shop.proto"]):
+        for money in (MONEY, files["money.proto"]):
+            codec = protobuf_codec(Schema("PROTOBUF", main, (("money.proto", money),)))
+            found = codec.decode(b"\x1a\x05\x0a\x03EUR", (1,))
+            assert isinstance(found, dict)
+            assert found["price"] == {"currency": "EUR", "amount": 0.0}
+
+
 @given(st.binary(max_size=40))
 def test_protobuf_of_any_bytes(data: bytes) -> None:
     with suppress(UndecodableError):
         json.dumps(PARSED.decode(data, (1,)), allow_nan=False)
 
 
+def _described() -> FileDescriptorSet:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "shop.proto").write_text(PROTO)
+        Path(folder, "money.proto").write_text(MONEY)
+        return compiled(Path(folder), "shop.proto", "shop.proto")
+
+
+PARSED_SET = _described()
 PARSED = protobuf_codec(Schema("PROTOBUF", PROTO, (("money.proto", MONEY),)))
 
 
@@ -210,6 +236,10 @@ def test_a_schema_fetches_nothing() -> None:
         (Schema("PROTOBUF", "message"), "can't be compiled"),
         (Schema("PROTOBUF", PROTO), r"can't be compiled: .*money\.proto"),
         (Schema("PROTOBUF", PROTO, (("../money.proto", MONEY),)), "no place for a file"),
+        (Schema("PROTOBUF", PROTO, (("/tmp/money.proto", MONEY),)), "no place for a file"),
+        (Schema("PROTOBUF", PROTO, (("a\0b", MONEY),)), "can't be compiled: embedded null"),
+        (Schema("PROTOBUF", PROTO, (("a" * 300, MONEY),)), "can't be compiled: .*too long"),
+        (Schema("PROTOBUF", PROTO, (("money.proto", "\udcff"),)), "can't be compiled: "),
         (Schema("PROTOBUF", "CgVhYmM="), "no Protobuf schema|can't be compiled"),
     ],
 )
