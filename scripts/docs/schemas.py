@@ -32,6 +32,9 @@ DOCUMENTS: dict[str, type[Document]] = {
     "export_point": ExportedPoint,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,
+    "expired": models.Expired,
+    "expiration_step": models.ExpirationStep,
+    "pin": models.Pin,
 }
 """Name of the schema: model."""
 

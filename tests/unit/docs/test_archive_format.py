@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import jsonschema
@@ -16,6 +17,7 @@ from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
+    Expired,
     GroupOffset,
     Groups,
     Manifest,
@@ -26,8 +28,12 @@ from kbackup.archive.models import (
 )
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill_report import store_report
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached
 from kbackup.jobs.groups_before import Captures, GroupBefore
+from kbackup.jobs.keep import keep
+from kbackup.jobs.listen import Silent
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
@@ -36,7 +42,7 @@ from kbackup.store.base import Store
 from kbackup.store.crypt.keyring import KEYS
 from scripts.docs.schemas import DOCUMENTS
 from tests import drill_reports
-from tests.archives import make_archive
+from tests.archives import T0, make_archive
 from tests.unit.docs.documents import ROOT
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
@@ -95,6 +101,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
+    age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
+    expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
+    keep(made, "latest", 60, undo=False)
     return made
 
 
@@ -106,6 +115,10 @@ def schema_of(key: str) -> dict[str, Any]:
     file = key.rpartition("/")[2]
     if key.startswith(layout.DRILLS):
         file = "drill_report.json"
+    if key.startswith(layout.EXPIRATIONS) and file != layout.EXPIRED:
+        file = "expiration_step.json"
+    if key.startswith(layout.PINS):
+        file = "pin.json"
     name = NAMES.get(file, file.removesuffix(".json"))
     found: dict[str, Any] = json.loads(
         (ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8")
@@ -223,7 +236,7 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
     constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.BACKUPS, layout.RESTORES, layout.SCRATCH}
-    constants |= {layout.CHECKPOINTS, layout.DRILLS, KEYS}
+    constants |= {layout.CHECKPOINTS, layout.DRILLS, layout.EXPIRATIONS, layout.PINS, layout.DAMAGED, KEYS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 
@@ -245,6 +258,11 @@ def test_members_of_topics() -> None:
     assert topic == {*TopicState.__struct_fields__} - {"name"}
     of_partitions = {name.removeprefix("partitions[].") for name in told - topic}
     assert of_partitions == {*PartitionState.__struct_fields__} - {"partition"}
+
+
+def test_members_of_expirations() -> None:
+    members = {name for name in Expired.__struct_fields__ if name not in ("format", "version", "checksum")}
+    assert columns("## Expirations") == members - {"archive_id"}
 
 
 def test_names_that_are_told() -> None:
