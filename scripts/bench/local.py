@@ -49,26 +49,24 @@ def main() -> None:
 
 def measure(size: int, count: int) -> list[dict[str, object]]:
     """The medians of `_ROUNDS` rounds over `count` records with values of `size` bytes."""
-    blocks = list(_blocks(size, count))
-    batches = [decode(block) for block in blocks]
-    total = sum(block.nbytes for block in blocks)
+    made = list(blocks(size, count))
+    batches = [decode(block) for block in made]
+    total = sum(block.nbytes for block in made)
     found: dict[tuple[str, str], list[float]] = {}
     for compression, name in (("none", "verify"), ("zstd", "verify (zstd)")):
         with tempfile.TemporaryDirectory() as folder:
             store = FileStore(folder)
-            verify_all = partial(_verify, store, _write(store, compression, blocks))
+            verify_all = partial(_verify, store, _write(store, compression, made))
             found[name, "MB/s"] = [total / 1e6 / _time(verify_all) for _ in range(_ROUNDS)]
     for _ in range(_ROUNDS):
         rates: dict[str, Callable[[], object]] = {
-            "decode to Arrow": lambda: [decode(block).num_rows for block in blocks],
+            "decode to Arrow": lambda: [decode(block).num_rows for block in made],
             "encode from Arrow": lambda: [len(encode(batch)) for batch in batches],
-            "encode index": lambda: [
-                len(encode_entries(b.offsets, b.positions, b.lengths, 1)) for b in blocks
-            ],
+            "encode index": lambda: [len(encode_entries(b.offsets, b.positions, b.lengths, 1)) for b in made],
         }
         for what, work in rates.items():
             found.setdefault((what, "records/s"), []).append(count / _time(work))
-        crc = _time(lambda: [crc64nvme(block.data.data) for block in blocks])
+        crc = _time(lambda: [crc64nvme(block.data.data) for block in made])
         found.setdefault(("checksum", "MB/s"), []).append(total / 1e6 / crc)
     return [
         {"value_bytes": size, "what": what, "unit": unit, "median": statistics.median(all_), "all": all_}
@@ -83,7 +81,8 @@ def _time(work: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
-def _blocks(size: int, count: int, memory: int = 8 << 20) -> list[RecordBlock]:
+def blocks(size: int, count: int, memory: int = 8 << 20) -> list[RecordBlock]:
+    """`count` records with values of `size` bytes, in blocks of about `memory` bytes."""
     each = max(memory // encoded_bytes(size), 1)
     return [_block(size, first, min(each, count - first)) for first in range(0, count, each)]
 
