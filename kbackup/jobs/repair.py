@@ -20,7 +20,7 @@ from kbackup.archive.repair.left import Left, look
 from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan, to_scan
 from kbackup.archive.verify.findings import ANOTHER_COPY, Finding, Findings
 from kbackup.archive.verify.objects import check_present
-from kbackup.errors import CorruptError, NoArchiveError
+from kbackup.errors import NoArchiveError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair_write import (
@@ -177,15 +177,12 @@ def _mend(job: _Repair, left: Left) -> RepairReport:
 
 
 def _new_point(job: _Repair, left: Left) -> RepairReport:
-    """Restore points are lost: all that is whole goes into a new one."""
-    if any(key.startswith(layout.EXPIRATIONS) for key in left.sizes):
-        raise CorruptError(
-            f"archive {job.store.url} has lost what restore points stand on, and some of it was expired before: "
-            "no restore point can be made of what is left",
-            ANOTHER_COPY,
-        )
+    """Restore points are lost: all that is whole goes into a new one. Where some were expired none of the others is
+    kept: what they stand on is in a table that knows nothing of a new one."""
     with job.phases.step("read segments"):
         scanned = _scan(job, to_scan(left))
+    if left.expirations:
+        left.kept = []
     chosen = choose(left, scanned)
     mended = [
         Mended(layout.index_key_of(w.segment.key), "rebuilt")

@@ -11,10 +11,13 @@ from typing import Literal
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.commit import publish, put_part, refresh_derived
+from kbackup.archive.expired import segments_key
 from kbackup.archive.fold import fold
 from kbackup.archive.lease import read_lease
 from kbackup.archive.models import (
     ArchiveInfo,
+    Expired,
+    Gone,
     Intent,
     Lease,
     Manifest,
@@ -22,6 +25,7 @@ from kbackup.archive.models import (
     Repaired,
     Totals,
     dump,
+    file_sum,
     load,
     now,
 )
@@ -30,7 +34,8 @@ from kbackup.archive.repair import beside, derived
 from kbackup.archive.repair.choose import Chosen, LeftOut
 from kbackup.archive.repair.left import Left
 from kbackup.archive.repair.point import known_topics, layers, losses_of, topic_state
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.segments import Segment, encode_folded, encode_segments, with_seq
+from kbackup.archive.settle import settle
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt.raw import stored
@@ -119,8 +124,10 @@ def commit_points(
     not confirmed they are made and not written."""
     known = known_topics(left, chosen)
     parent = chosen.kept[-1].seq if chosen.kept else None
+    if left.expirations:  # all before is gone, by an expiration that follows
+        parent = left.last
     tabled = set(chosen.tabled)
-    lost = tuple(seq for seq in left.lost_after(parent or 0))
+    lost = tuple(seq for seq in left.lost_after(chosen.kept[-1].seq if chosen.kept else 0))
     made: list[Manifest] = []
     archive = Archive(store, ArchiveInfo(id=left.archive_id, created_at=""))
     order = layers(chosen, known)
@@ -129,7 +136,7 @@ def commit_points(
         newest = topics is order[-1]
         captured = beside.captures(left, {t: known[t].id for t in topics}) if newest else {}
         groups = beside.groups_of(store, left, topics, captured)
-        states = tuple(topic_state(seq, topic, known[topic], chosen, groups) for topic in topics)
+        states = tuple(topic_state(seq, topic, known[topic], left, chosen, groups) for topic in topics)
         added = [
             s
             for (name, incarnation, _), some in sorted(chosen.segments.items())
@@ -173,12 +180,36 @@ def commit_points(
             manifest = _commit(archive, manifest, parts, check)
         made.append(manifest)
         parent = seq
+    if confirm and left.expirations:
+        _expire_the_others(store, left, made[0], check)
     if confirm:
         _delete(store, sorted((k for k in left.sizes if k.startswith(layout.CHECKPOINTS)), reverse=True))
         fresh = open_archive(store)
         for manifest in made:
             refresh_derived(fresh, manifest, check=check)
+        if left.expirations:
+            settle(fresh, check)
     return made
+
+
+def _expire_the_others(store: Store, left: Left, first: Manifest, check: Callable[[], None]) -> None:
+    """All before the new restore point is gone, and what is left of it is what that has: one expiration in the place of
+    those before. Damaged files of those go: this one says all that they said."""
+    bare = Archive(store, ArchiveInfo(id=left.archive_id, created_at=""))
+    table = encode_folded([with_seq(bare.table(first), first.seq)])
+    document = Expired(
+        archive_id=left.archive_id,
+        number=left.expirations + 1,
+        at=now(),
+        upto=first.seq,
+        segments=file_sum(table),
+        gone=(Gone(parent=None, last=first.seq - 1, restore_points=0, expired_at=now(), losses=()),),
+    )
+    check()
+    store.put(segments_key(document.number, document.segments), table)
+    store.put_new(layout.expiration_key(document.number, layout.EXPIRED), dump(document))
+    bad = {finding.file for finding in left.findings if finding.file.startswith(layout.EXPIRATIONS)}
+    _delete(store, sorted(bad & left.sizes.keys()))
 
 
 def _commit(

@@ -10,8 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from kbackup.archive import layout
+from kbackup.archive.expired import log_starts
 from kbackup.archive.models import Loss, Manifest
-from kbackup.archive.repair.left import Left
+from kbackup.archive.repair.left import Left, not_expired
 from kbackup.archive.repair.scan import Damaged, Whole, place_of
 from kbackup.archive.segments import Segment, in_order
 from kbackup.types import TopicPartition
@@ -58,8 +59,11 @@ def choose(left: Left, found: Sequence[Whole | Damaged]) -> Chosen:
     tabled = {s.key for manifest in kept for s in left.points.added[manifest.seq]}
     chosen = Chosen(kept, {}, tabled)
     candidates: dict[Place, list[Whole]] = defaultdict(list)
+    starts = log_starts(left.points.expired)
     for each in whole.values():
         s = each.segment
+        if not not_expired([s], starts):
+            continue
         candidates[s.topic, s.incarnation, s.partition].append(each)
     for place, those in candidates.items():
         chosen.segments[place] = _fitting(those, left, chosen)

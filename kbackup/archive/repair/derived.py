@@ -10,6 +10,7 @@ from kbackup.archive.models import Intent, IntentTopic, Manifest, Refreshed, dum
 from kbackup.archive.repair.left import Left
 from kbackup.archive.segment_io import crc_of
 from kbackup.archive.segments import Segment
+from kbackup.archive.settle import step_of
 from kbackup.archive.verify.checkpoints import check_checkpoints
 from kbackup.archive.verify.derived import expected
 from kbackup.archive.verify.findings import Findings
@@ -41,6 +42,10 @@ def damaged_files(store: Store, left: Left) -> dict[str, bytes]:
         intent = layout.backup_key(manifest.seq, layout.INTENT)
         if intent in bad or intent not in left.sizes:
             found[intent] = dump(intent_of(manifest))
+    if (said := left.points.expired) is not None:
+        steps = (step_of(said, "refreshed"), step_of(said, "swept"))
+        keys = {layout.expiration_key(said.number, f"{step.step}.json"): step for step in steps}
+        found |= {key: dump(step) for key, step in keys.items() if key in bad}
     for manifest in left.points.committed:
         mark = layout.backup_key(manifest.seq, layout.REFRESHED)
         newest = manifest is left.points.committed[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,8 +10,17 @@ from dataclasses import dataclass, field
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import folded, given_up, read_head, read_points
 from kbackup.archive.encryption import check_encryption
-from kbackup.archive.expired import gone_with
-from kbackup.archive.models import ArchiveInfo, Groups, Intent, Manifest, Metadata, Point, load
+from kbackup.archive.expired import Place, gone_with, log_starts, segments_key, steps
+from kbackup.archive.models import (
+    ArchiveInfo,
+    ExpiredPartition,
+    Groups,
+    Intent,
+    Manifest,
+    Metadata,
+    Point,
+    load,
+)
 from kbackup.archive.segments import SCHEMA, Segment, decode_segments, from_batches
 from kbackup.archive.verify.findings import Finding, Findings
 from kbackup.archive.verify.points import Points, Sizes, numbers
@@ -58,7 +67,15 @@ class Left:
     def is_broken(self) -> bool:
         """Whether restore points are lost: those that are left are not all there were."""
         nothing = not self.last and any(key.startswith(layout.TOPICS) for key in self.sizes)
-        return bool(self.lost or self.unaccounted) or nothing
+        said = self.points.expired
+        table = segments_key(said.number, said.segments) if said is not None else ""
+        untold = self.points.expired_lost or any(finding.file == table for finding in self.findings)
+        return bool(self.lost or self.unaccounted or nothing or untold)
+
+    @property
+    def expirations(self) -> int:
+        """The number of the newest expiration, whole or not; 0 where there is none."""
+        return max(steps(self.sizes), default=0)
 
     def lost_after(self, seq: int) -> list[int]:
         """The numbers of restore points after `seq`, as far as they are known to have been."""
@@ -80,9 +97,11 @@ def look(store: Store, sizes: Sizes) -> Left:
     owners = {each.archive_id for each in seen}
     if not left.archive_id and len(owners) == 1:
         (left.archive_id,) = owners
-    left.last = max([0, *runs, *left.past])
+    left.last = max([0, *numbers(sizes), *left.past, *(link.last for link in points.gone)])
     left.kept = _kept(points, bad)
     since = left.kept[-1].seq if left.kept else 0
+    starts = log_starts(points.expired)
+    left.rows = {key: kept for key, rows in left.rows.items() if (kept := not_expired(rows, starts))}
     left.unaccounted = _unaccounted(store, left)
     left.lost = sorted(seq for seq in _committed(left, runs) if seq > since)
     return left
@@ -126,6 +145,11 @@ def _kept(points: Points, bad: set[str]) -> list[Manifest]:
             break
         kept.append(manifest)
     return kept
+
+
+def not_expired(rows: Sequence[Segment], starts: Mapping[Place, ExpiredPartition]) -> list[Segment]:
+    went = [starts.get((s.topic, s.incarnation, s.partition)) for s in rows]
+    return [s for s, gone in zip(rows, went, strict=True) if gone is None or s.last >= gone.start]
 
 
 def _follows(parent: int | None, before: int | None, points: Points) -> bool:

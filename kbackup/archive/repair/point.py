@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from kbackup.archive import layout
 from kbackup.archive.models import Groups, Loss, PartitionState, TopicState
 from kbackup.archive.repair.beside import Topic
@@ -89,7 +91,9 @@ def layers(chosen: Chosen, known: Iterable[Topic]) -> list[list[Topic]]:
     return [*found, [(name, numbers[-1]) for name, numbers in sorted(incarnations.items())]]
 
 
-def topic_state(seq: int, topic: Topic, known: Known, chosen: Chosen, groups: Groups) -> TopicState:
+def topic_state(
+    seq: int, topic: Topic, known: Known, left: Left, chosen: Chosen, groups: Groups
+) -> TopicState:
     states = {p.partition: p for p in known.state.partitions} if known.state is not None else {}
     highest: dict[int, int] = {}
     for group in groups.groups:
@@ -100,14 +104,17 @@ def topic_state(seq: int, topic: Topic, known: Known, chosen: Chosen, groups: Gr
     for number in range(max(known.partitions, default=-1) + 1):
         segments = chosen.segments.get((*topic, number), [])
         cut = any(f"what {topic[0]}-{number} had from offset" in warning for warning in chosen.warnings)
-        partitions.append(_partition(number, segments, states.get(number), cut, highest.get(number, 0)))
-    state = known.state.state if known.state is not None else "present"
+        state = _partition(number, segments, states.get(number), cut, highest.get(number, 0))
+        if left.expirations:  # it starts where there is something left
+            state = msgspec.structs.replace(state, start=segments[0].first if segments else state.end)
+        partitions.append(state)
+    said = known.state.state if known.state is not None else "present"
     return TopicState(
         name=topic[0],
         id=known.id,
         incarnation=topic[1],
         captured=seq,
-        state="present" if state == "unselected" else state,
+        state="present" if said == "unselected" else said,
         partitions=tuple(partitions),
     )
 

@@ -278,8 +278,7 @@ def test_damaged_records_alone_are_for_another_copy_to_mend(store: Memory) -> No
 def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
     harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
     run(store)
-    target = Memory()
-    target.url = "memory://copy"
+    target = other()
     copy_archive(store, target, 60, Silent())
     assert held(target) == held(store)
     assert verified(target).findings == ()
@@ -397,7 +396,7 @@ def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: Memory)
 
 
 def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
-    """What follows from the rest is made anew; a restore point of what is left is not."""
+    """What follows from the rest is made anew."""
     archive = open_archive(store)
     publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
     settle(archive, lambda: None)
@@ -409,8 +408,59 @@ def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
     assert (len(report.mended), report.left, report.restore_point) == (3, (), None)
     assert held(store) == before
     assert verified(store).findings == ()
-    harm(store, layout.backup_key(5, layout.MANIFEST), "gone")
-    objects = {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
-    with pytest.raises(CorruptError, match="was expired before"):
-        run(store)
-    assert {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK} == objects
+
+
+@pytest.mark.parametrize("name", ["backups/0000000005/manifest.json", "expired.json", "segments-"])
+def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name: str) -> None:
+    """One restore point of all that is left takes the place of all."""
+    archive = open_archive(store)
+    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
+    settle(archive, lambda: None)
+    before = held(store)
+    for entry in list(store.list()):
+        if name in entry.key:
+            harm(store, entry.key, "gone")
+    assert run(store, confirm=False).restore_point
+    report = run(store)
+    after = held(store)
+    newest = {place: keys for place, keys in after[max(after)].items() if keys}
+    if name != "expired.json":  # nothing tells what was to go, then
+        assert newest == before[LAST]
+    assert (report.losses, report.kept) == ((), None)
+    assert verified(store).findings == ()
+    again = run(store, confirm=False)
+    assert (again.mended, again.left, again.restore_point) == ((), (), None)
+    copy_archive(store, target := other(), 60, Silent())
+    assert held(target) == held(store)
+
+
+def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
+    expired = copy_of(made)
+    archive = open_archive(expired)
+    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
+    settle(archive, lambda: None)
+    last = held(expired)[LAST]
+    harm(expired, layout.backup_key(5, layout.MANIFEST), "gone")
+    for at in range(0, 90, 2):
+        store = _Crashing()
+        for entry in expired.list():
+            store.put(entry.key, expired.get(entry.key))
+        store.left = at
+        try:
+            run(store)
+        except _Crash:
+            store.left = 1 << 30
+            store.delete([layout.LOCK])
+            run(store)
+            after = held(store)
+            assert {place: keys for place, keys in after[max(after)].items() if keys} == last
+            assert verified(store).findings == ()
+        else:
+            return
+    raise AssertionError("it never came to an end")
+
+
+def other() -> Memory:
+    found = Memory()
+    found.url = "memory://copy"
+    return found
