@@ -30,6 +30,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment, encode_segments
+from kbackup.config import parse_range
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
 from kbackup.jobs.delta_rows import Held, TableRows
@@ -125,7 +126,9 @@ class DeltaImport:
         _commit(archive, held, segments)
 
     def _rows(self, session: SparkSession) -> TableRows:
-        url, selection = self.place.url, Selection.of(self.options.topics, self.options.exclude_topics)
+        ranged = {parse_range(text).topic for text in self.options.range}
+        wanted = tuple(sorted(ranged)) or self.options.topics
+        url, selection = self.place.url, Selection.of(wanted, self.options.exclude_topics)
         urls = [url]
         if not self._is_table(""):
             names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +13,12 @@ import pytest
 
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup, Restore
+from kbackup.jobs.delta_import import DeltaImport
 from kbackup.jobs.delta_session import delta_session, hadoop_options
 from kbackup.jobs.delta_table import DeltaTable
 from kbackup.jobs.export_place import Place
+from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
@@ -151,10 +155,14 @@ def test_back_as_of_an_earlier_restore_point(zoo: Zoo, zoo_table: str, kbackup: 
     new = f"from-delta-{secrets.token_hex(3)}"
     done = kbackup(
         *("restore", "--from-delta", zoo_table, "--backup", "1"),
-        *("-t", zoo.topic("reborn"), "--map", f"{zoo.topic('reborn')}={new}"),
+        *("--range", f"{zoo.topic('reborn')}:0:5-17", "--map", f"{zoo.topic('reborn')}={new}"),
     )
     assert done.code == 0, done.err
-    assert_restored(zoo.held("reborn", 1), read_topic(zoo.broker.bootstrap, new))
+    some = {
+        p: [r for r in held if p == 0 and 5 <= r.offset < 17] for p, held in zoo.held("reborn", 1).items()
+    }
+    assert len(some[0]) == 12
+    assert_restored(some, read_topic(zoo.broker.bootstrap, new))
 
 
 def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, options: S3Options) -> None:
@@ -174,7 +182,12 @@ def test_files_of_the_zoo(zoo: Zoo, kbackup: Kbackup, archive_bucket: str, optio
 
 
 def test_a_table_for_each_topic_in_a_directory(
-    kbackup: Kbackup, session: SparkSession, broker: Broker, topic_name: str, tmp_path: Path
+    kbackup: Kbackup,
+    spark: SparkSession,
+    session: SparkSession,
+    broker: Broker,
+    topic_name: str,
+    tmp_path: Path,
 ) -> None:
     """Kept in step by the backup itself; one that fails leaves the restore point, and the next one makes it good."""
     hidden = f"_{topic_name}"
@@ -209,8 +222,17 @@ def test_a_table_for_each_topic_in_a_directory(
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
-    new = f"back-{topic_name}"
-    done = kbackup("restore", "--from-delta", url, "-t", topic_name, "--map", f"{topic_name}={new}")
+    # as if a restore had been killed when it had read them: it goes on, whatever became of the tables
+    target = {"bootstrap.servers": broker.bootstrap}
+    restore_id, new = f"killed-{topic_name}", f"back-{topic_name}"
+    made = DeltaImport(
+        Place.at(url, S3Options()), Restore(topics=(topic_name,)), Backup(segment_bytes=100), "", restore_id
+    )
+    made.run(target, made.staging, lambda: spark, Silent())
+    shutil.rmtree(f"{url}/{topic_name}")
+    restore = ("restore", "--from-delta", url, "-t", topic_name, "--map", f"{topic_name}={new}")
+    long_before = ("--to-time", "2024-01-01T00:00:00Z")  # the backups, not the records
+    done = kbackup(*restore, *long_before, "--restore-id", restore_id)
     assert done.code == 0, done.err
     assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, new))
 

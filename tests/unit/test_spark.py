@@ -1,9 +1,14 @@
-"""What must be so before a session is built in a thread."""
+"""What must be so before a session is built in a thread, and what of its JVM's words is passed on."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
+
+from kbackup.spark import _pass_on
 
 _SCRIPT = """
 import os
@@ -31,3 +36,24 @@ def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
         [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_what_is_said_of_jars_that_are_there_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    dropped = """:: loading settings :: url = jar:file:/x/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml
+io.delta#delta-spark_4.1_2.13 added as a dependency
+:: resolving dependencies :: org.apache.spark#spark-submit-parent-7dea4e78;1.0
+\tfound io.delta#delta-storage;4.3.1 in central
+\t|                  |            modules            ||   artifacts   |
+\t5 artifacts copied, 0 already retrieved (11936kB/44ms)
+"""
+    kept = """downloading https://repo.example/io/delta/delta-storage-4.3.1.jar ...
+:: problems summary ::
+\t\tmodule not found: io.delta#delta-storage;4.3.1
+\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:1133)
+"""
+    reading, writing = os.pipe()
+    os.write(writing, (dropped + kept).encode())
+    os.close(writing)
+    _pass_on(reading)
+    said = capfd.readouterr().err
+    assert [line.split() for line in said.splitlines()] == [line.split() for line in kept.splitlines()]
