@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.routing import APIRoute
@@ -166,6 +168,54 @@ def test_what_is_not_there(rich: Store, address: str, status: int, said: str) ->
     assert answer.status_code == status
     assert said in text(answer.text)
     assert "Traceback" not in answer.text
+
+
+ODDITIES = [
+    *("", "0", "-1", str(2**63 - 1), str(2**63), "9" * 30, "abc", "1e3", "1_000", "\u0663", "\u00b2", " 5 "),
+    *(
+        "\0",
+        "%00",
+        "<script>",
+        "..",
+        "a" * 3000,
+        "\U0001f600",
+        "latest",
+        "2h ago",
+        "now",
+        "1e400 ago",
+        "9999-12-31",
+    ),
+]
+
+
+def test_no_address_is_an_internal_error(rich: Store) -> None:
+    chance = random.Random(1)
+    routes = [route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    names = (
+        "point",
+        "page",
+        "q",
+        "sort",
+        "offset",
+        "before",
+        "time",
+        "start",
+        "last",
+        "n",
+        "view",
+        "go",
+        "name",
+        "a",
+    )
+    client = visit(rich)
+    for _ in range(400):
+        known = (
+            chance.choice(routes).replace("{name}", "odd") if chance.random() < 0.7 else chance.choice(routes)
+        )
+        path = re.sub(r"\{\w+\}", lambda _: quote(chance.choice(ODDITIES), safe=""), known)
+        query = {chance.choice(names): chance.choice(ODDITIES) for _ in range(chance.randrange(4))}
+        answer = client.get(path, params=query)
+        assert answer.status_code in (200, 303, 400, 404), f"{path} {query}: {text(answer.text)}"
 
 
 def test_an_earlier_restore_point_stays_with_its_links(rich: Store) -> None:
