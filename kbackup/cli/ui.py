@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kbackup.cli.caching import looked_into
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, key_option, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.options import archive_option, cache_option, common_options, key_option, s3_options
 from kbackup.errors import UsageError
 from kbackup.metrics_server import parse_address
 
@@ -26,6 +26,7 @@ _PATIENCE = 3  # s, for answers under way when it ends
 @common_options
 @archive_option
 @key_option("ui.listen", "--listen")
+@cache_option
 @s3_options
 @pass_frame
 def command(frame: Frame) -> int:
@@ -50,7 +51,7 @@ def command(frame: Frame) -> int:
     place = _listening(frame.config.ui.listen)
     with place.socket:
         access, made = _access(frame, place)
-        held = Held(archive_store(frame))
+        held = Held(looked_into(frame))
         config = uvicorn.Config(
             make_app(held, access),
             log_config=None,
