@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from kbackup.archive.models import Point
 from kbackup.archive.reader import Archive, in_place
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
-from kbackup.errors import UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.select import Selection
 
 TopicKey = tuple[str, int]
@@ -66,13 +66,26 @@ class Additions:
         return sorted(set(found))
 
     def after(self, seq: int, topic: str | None = None) -> Iterator[Addition]:
-        """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing."""
+        """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing.
+        `RefusedError` where nobody can tell what of them is there already."""
+        self._check_not_repaired(seq)
         for point in self._points(seq):
             found = self._of(point)
             some = found.values() if topic is None else [found.get(topic, [])]
             segments = sorted((s for of in some for added, s in of if added > seq), key=in_order)
             if segments:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
+
+    def _check_not_repaired(self, seq: int) -> None:
+        """A repair's restore point has what was added by those that it gave up, and by all that were expired."""
+        for point in self._points(seq):
+            kept = (point.parent or 0) if self._archive.expired is None else 0
+            if point.repaired is not None and seq > kept:
+                raise RefusedError(
+                    f"restore point {seq}, up to which records were exported, was lost: restore point {point.seq}, "
+                    "which 'kbackup repair' made, has its records again",
+                    "export to another place",
+                )
 
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
         """How many the topics had; of a life that was over by then, those that have something."""

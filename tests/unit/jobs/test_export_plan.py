@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
-from kbackup.errors import UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export_plan import Additions
 from kbackup.jobs.select import Selection
 from kbackup.store.file import FileStore
@@ -59,3 +59,16 @@ def test_what_an_expiration_left_comes_with_the_next_restore_point(archive: Arch
     assert records(found, 0) == {2: 66}
     assert records(found, 1) == {2: 24}  # for a table that had restore point 1 before it went
     assert found.topics_after(1) == ["orders"]
+
+
+def test_what_a_repair_took_together_is_not_exported_twice(archive: Archive) -> None:
+    (manifest,) = (e.key for e in archive.store.list("backups/") if e.key.endswith("2/manifest.json"))
+    archive.store.delete([manifest])
+    assert main(["repair", archive.store.url, "--confirm", "--quiet"]) in (0, 3)
+    found = additions(archive)
+    assert found.newest == 3
+    assert records(found, 1) == {3: 24}
+    assert records(found, 0) == {1: 42, 3: 24}
+    assert records(found, 3) == {}
+    with pytest.raises(RefusedError, match="restore point 2, up to which records were exported, was lost"):
+        list(found.after(2))
