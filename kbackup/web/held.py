@@ -121,7 +121,7 @@ class Snapshot:
             return None
         wanted = self.point.seq if seq is None else seq
         if wanted not in self._read:
-            points: dict[int, Point] = {p.seq: p for p in self.archive.restore_points}
+            points = self.archive.captures
             if wanted not in points:
                 return None
             self._read[wanted] = self.archive.metadata(points[wanted])
