@@ -7,8 +7,9 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -22,6 +23,10 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.verify import verify
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek
@@ -32,6 +37,7 @@ from kbackup.store.s3.client import client_of
 from scripts.dev.minio_kms import MinioWithKms
 from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server
+from tests.archives import T0, make_archive
 from tests.contract.conftest import PART
 from tests.secrets import know, watch
 
@@ -274,6 +280,29 @@ def test_an_expirer(server: MinioWithKms) -> None:
     assert list(store.list()) == []
     with pytest.raises(ClientError):
         client_of(S3Options(**_options(store))).delete_bucket(Bucket=bucket)
+
+
+def test_who_expires(server: MinioWithKms) -> None:
+    """With a writer's rights what has expired is gone and stays where it lies, which is said; an expirer deletes it."""
+    bucket = new_bucket(server)
+    point = make_archive(role(server, "writer", bucket)).restore_point("latest")
+    age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
+    expiry = Expiry(Policy(last=1), age, timedelta(0))
+    begun = expire(role(server, "writer", bucket), expiry, 60, Silent(), confirm=True)
+    assert (begun.expiration, begun.deleted) == (1, 0)
+    assert begun.failed
+    store = role(server, "reader", bucket)
+    before = verify(store, "all", True, no_spark, Silent())
+    assert (before.findings, before.restore_points) == ((), (2,))
+    assert before.orphan_bytes > 0
+    ended = expire(role(server, "expirer", bucket), expiry, 60, Silent(), confirm=True)
+    assert (ended.expiration, ended.deleted, ended.failed) == (None, len(begun.failed), {})
+    after = verify(store, "all", True, no_spark, Silent())
+    assert (after.findings, after.orphan_bytes) == ((), 0)
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("Spark was asked for")
 
 
 def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
