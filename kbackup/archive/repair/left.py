@@ -67,9 +67,11 @@ class Left:
     def is_broken(self) -> bool:
         """Whether restore points are lost: those that are left are not all there were."""
         nothing = not self.last and any(key.startswith(layout.TOPICS) for key in self.sizes)
-        said = self.points.expired
-        table = segments_key(said.number, said.segments) if said is not None else ""
-        untold = self.points.expired_lost or any(finding.file == table for finding in self.findings)
+        stands_on: set[str] = set()
+        if (said := self.points.expired) is not None:
+            stands_on = {layout.backup_key(p.seq, name) for p in said.carried for name in p.files}
+            stands_on |= {segments_key(said.number, said.segments)}
+        untold = self.points.expired_lost or bool(stands_on & {finding.file for finding in self.findings})
         return bool(self.lost or self.unaccounted or nothing or untold)
 
     @property

@@ -434,6 +434,28 @@ def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name:
     assert held(target) == held(store)
 
 
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: Memory, data: st.DataObject) -> None:
+    store = copy_of(made)
+    archive = open_archive(store)
+    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
+    settle(archive, lambda: None)
+    last, hows = held(store)[LAST], st.sampled_from(["gone", "gone", "cut", "flip"])
+    hurt = data.draw(st.dictionaries(st.sampled_from(all_but_records(store)), hows, max_size=5))
+    for key, how in hurt.items():
+        harm(store, key, how)
+    report = run(store)
+    assert verified(store).findings == ()
+    assert report.losses == ()
+    after = held(store)
+    newest = {place: keys for place, keys in after[max(after)].items() if keys}
+    # where nothing tells what was expired, what is still there is back
+    assert newest == last or any(key.startswith(layout.EXPIRATIONS) for key in hurt)
+    again = run(store, confirm=False)
+    assert (again.mended, again.left, again.restore_point) == ((), (), None)
+
+
 def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
     expired = copy_of(made)
     archive = open_archive(expired)
