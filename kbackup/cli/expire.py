@@ -20,6 +20,8 @@ from kbackup.jobs.expire_policy import Policy
 if TYPE_CHECKING:
     from kbackup.jobs.expire import ExpireReport, PointFate
 
+_LONGEST = 100 * 365 * 86_400.0
+"""s: no archive is older."""
 _FAILED = 10
 """So many objects that can't be deleted are named."""
 
@@ -33,9 +35,10 @@ class _Span(click.ParamType[timedelta]):
         if isinstance(value, timedelta):
             return value
         try:
-            return timedelta(seconds=parse_duration(value))
-        except (ValueError, OverflowError):
+            seconds = parse_duration(value)
+        except ValueError:
             self.fail(f"{value} is no duration: give one such as 30d or 12h", parameter, context)
+        return timedelta(seconds=min(seconds, _LONGEST))
 
 
 _COUNT = click.IntRange(min=1)
