@@ -59,7 +59,7 @@ def test_requests_at_5000_restore_points(store: Store, bucket: Bucket) -> None:
     parts = len(archive.covered.checkpoint.parts) if archive.covered else 0
     since = POINTS - archive.covered.seq if archive.covered else POINTS
     assert (parts < 9, since) == (True, POINTS % 16)
-    # archive.json, checkpoint.json, its parts, the manifests since; one page each of expirations/, checkpoints/ and backups/
+    # archive.json, checkpoint.json, its parts, the manifests since; a page each of expirations/, checkpoints/, backups/
     assert opened == {"GET": 2 + parts + since, "LIST": 3}
     with counting(bucket) as listed:
         points = list_points(archive)

@@ -10,6 +10,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create
+from kbackup.archive.expire import prepare, publish
 from kbackup.archive.models import Intent
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -147,6 +148,19 @@ def test_what_is_committed_is_never_touched(store: FaultyStore) -> None:
     assert found.segments == [s for s in strays if s.last < 40]
     assert keys(store) == both([*first, *found.segments])
     assert {key: store.get(key) for key in before} == before
+
+
+def test_what_has_expired_stays_for_its_readers(store: FaultyStore) -> None:
+    """Their grace time is for 'kbackup expire' to tell."""
+    first = write(store, target(), range(30))
+    archive, _ = committed(store, 1, None, first, [state((0, 0, 30), seq=1)])
+    publish(archive, prepare(archive, (), (), 1015, ()), ours)
+    assert {s.key for s in first} > archive.keys()
+    intent = intend(archive, 2, 1)
+    strays = write(store, target(), range(30, 50))
+    found = again(store, plan((30, 50)), [intent])
+    assert found.segments == strays
+    assert keys(store) == both([*first, *strays])
 
 
 def test_files_that_are_no_segments_are_left_alone(store: FaultyStore) -> None:
