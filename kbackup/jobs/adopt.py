@@ -17,7 +17,7 @@ from kbackup.archive.java import is_java_archive, java_topics
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.repair.choose import choose
 from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import Damaged, ToScan, Whole, read_any
+from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, read_any
 from kbackup.archive.segments import Segment
 from kbackup.archive.verify.points import Points
 from kbackup.archive.writer import Target
@@ -175,12 +175,12 @@ def _survey(
             name = key.removeprefix(f"{topic}/")
             segment = layout.parse_segment(name)
             number = layout.parse_partition_index(name)
-            if segment is not None:
+            if segment is not None and segment.partition < MOST_PARTITIONS:
                 places.add((topic, 1, segment.partition))
                 if segment.kind != "index" and left.sizes[key] > _EMPTY:
                     target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
                     items.append(ToScan(target, key, left.sizes[key], segment.start, ()))
-            elif number is not None:
+            elif number is not None and number < MOST_PARTITIONS:
                 places.add((topic, 1, number))
                 missing += _not_there(store, left, topic, number, key)
     return items, sorted(places), missing

@@ -169,7 +169,8 @@ def _tell(hole: _Hole, chosen: Chosen) -> None:
 
 def _tell_gaps(place: Place, some: Sequence[Segment], left: Left, chosen: Chosen) -> None:
     """Offsets between segments that no table explains: nobody can tell whether there was a segment."""
-    lost = {(loss.topic, loss.partition, loss.start) for loss in chosen.losses}
+    told = [loss for point in (*left.manifests, *left.past.values()) for loss in point.losses]
+    lost = {(loss.topic, loss.partition, loss.start) for loss in (*chosen.losses, *told)}
     gaps = [
         (a.last + 1, b.first)
         for a, b in pairwise(some)

@@ -12,7 +12,7 @@ from kbackup.archive.models import Groups, Loss, PartitionState, TopicState
 from kbackup.archive.repair.beside import Topic
 from kbackup.archive.repair.choose import Chosen
 from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import place_of
+from kbackup.archive.repair.scan import MOST_PARTITIONS, place_of
 from kbackup.archive.segments import Segment
 
 
@@ -56,7 +56,7 @@ def _files(left: Left) -> Iterator[tuple[Topic, int]]:
         if place is not None:
             number = layout.parse_partition_index(place[2])
             number = layout.parse_group_offsets(place[2]) if number is None else number
-            if number is not None:
+            if number is not None and number < MOST_PARTITIONS:
                 yield (place[0], place[1]), number
 
 

@@ -17,6 +17,9 @@ from kbackup.store.base import Store
 
 _FOLDER = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([1-9][0-9]*))?/([^/]+)\Z")
 
+MOST_PARTITIONS = 1_000_000
+"""A file of a higher one is nobody's: every partition below it would need an entry."""
+
 IndexState = Literal["whole", "missing", "damaged"]
 
 
@@ -63,7 +66,7 @@ def to_scan(left: Left) -> list[ToScan]:
     for key, size in left.sizes.items():
         place = place_of(key)
         name = layout.parse_segment(place[2]) if place is not None else None
-        if place is None or name is None or name.kind == "index":
+        if place is None or name is None or name.kind == "index" or name.partition >= MOST_PARTITIONS:
             continue
         # the threshold plays no part in reading
         target = Target(place[0], place[1], name.partition, 0, layout.compression_of(key))

@@ -486,3 +486,24 @@ def other() -> Memory:
     found = Memory()
     found.url = "memory://copy"
     return found
+
+
+def test_names_that_no_writer_gives_are_left_alone(store: Memory) -> None:
+    truth = records(store)
+    strange = [
+        "topics/orders/index_partition_99999999999",
+        "topics/orders/segment_partition_2000000000_from_offset_0000000000_records",
+        "topics/..evil\nname/segment_partition_000_from_offset_0000000000_records",
+        "topics/orders@1/segment_partition_000_from_offset_0000000000_records",
+        "topics/@2/segment_partition_000_from_offset_0000000000_records",
+    ]
+    for key in strange:
+        store.put(key, truth[f"{ORDERS}00_records"])
+    harm(store, layout.ARCHIVE, "gone")
+    harm(store, layout.backup_key(1, layout.MANIFEST), "gone")
+    report = run(store)
+    assert (report.left_out, report.losses) == ((), ())
+    whole = overview(store, "latest")
+    assert {t.name: len(t.partitions) for t in whole.topics} == {"clicks": 1, "more": 1, "orders": 1}
+    assert all(store.get(key) for key in strange)
+    assert verified(store).findings == ()
