@@ -75,8 +75,8 @@ def expire(
     """Without `confirm` it only says what it would do, and takes no lease. `LockedError` where another holds it,
     `RefusedError` where no record would be left."""
     phases = Phases(listener)
+    archive = open_archive(store)  # before a lease is made where there is none
     if not confirm:
-        archive = open_archive(store)
         with phases.step("choose"):
             chosen = _choose(archive, expiry)
         with phases.step("look for what nobody needs"):

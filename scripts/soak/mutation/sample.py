@@ -54,9 +54,12 @@ class Sample:
 def samples() -> list[Sample]:
     """One with checkpoints, one without, and one that restore points and records were expired of."""
     with tempfile.TemporaryDirectory(prefix="kbackup-mutation-") as root:
-        foreign, _, _ = _made(Path(root) / "foreign", checkpoints=True, expires=True)
+        foreign = {
+            expires: _made(Path(root) / f"foreign {expires}", checkpoints=True, expires=expires)[0]
+            for expires in (False, True)
+        }
         return [
-            Sample(whole, older, foreign, last)
+            Sample(whole, older, foreign[expires], last)
             for name, checkpoints, expires in (
                 ("folded", True, False),
                 ("plain", False, False),

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.commit import seal_unfinished
+from kbackup.archive.commit import open_or_create, seal_unfinished
 from kbackup.archive.content import content_of
 from kbackup.archive.expired import read_pins
 from kbackup.archive.lease import HeldLease
@@ -22,7 +22,15 @@ from kbackup.archive.models import Expired, Intent, IntentTopic, Loss, dump, loa
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.settle import is_settled
-from kbackup.errors import CorruptError, DeniedError, LeaseLostError, LockedError, RefusedError, UsageError
+from kbackup.errors import (
+    CorruptError,
+    DeniedError,
+    LeaseLostError,
+    LockedError,
+    NoArchiveError,
+    RefusedError,
+    UsageError,
+)
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.backup import _repair_derived
 from kbackup.jobs.expire import ExpireReport, Expiry, expire
@@ -393,6 +401,21 @@ def test_nobody_empties_an_archive() -> None:
     assert expired(store, days=2).expiration is None, "counted back from the newest restore point"
     assert expired(store, last=1).expiration == 1
     assert [p.seq for p in open_archive(store).restore_points] == [2]
+
+
+def test_where_there_is_no_archive_nothing_is_written() -> None:
+    store = Memory()
+    for confirm in (False, True):
+        with pytest.raises(NoArchiveError):
+            expired(store, last=1, confirm=confirm)
+    with pytest.raises(NoArchiveError):
+        keep(store, "1", 60, undo=False)
+    assert list(store.list()) == []
+    open_or_create(store)
+    with pytest.raises(NoArchiveError, match="no restore point"):
+        expired(store, last=1)
+    with pytest.raises(NoArchiveError, match="no restore point"):
+        keep(store, "latest", 60, undo=False)
 
 
 def test_only_one_at_a_time() -> None:
