@@ -33,7 +33,7 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair import RepairReport, read_back
-from kbackup.jobs.repair_write import commit_points
+from kbackup.jobs.repair_point import commit_points
 from kbackup.store.base import Store, encryption_of
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from kbackup.archive.verify.objects import check_present
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.repair_point import commit_points
 from kbackup.jobs.repair_write import (
     Mended,
-    commit_points,
     free_the_lease,
     put_info,
     rebuild_checkpoints,
