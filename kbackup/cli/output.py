@@ -166,5 +166,7 @@ def configure_logging(verbose: int = 0) -> None:
     )
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
+    # of a JVM that has heard Ctrl-C, too; what it says else is in our errors
+    logging.getLogger("py4j").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
     # ten lines a second while a broker is away; what it said last is in our errors
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -60,7 +60,8 @@ def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable
         # a job goes on, and whoever waits for it waits, until it is cancelled
         for starting in made:
             if starting.session is not None:
-                starting.session.sparkContext.cancelAllJobs()
+                with suppress(Exception):  # a JVM that has heard Ctrl-C as well may be gone
+                    starting.session.sparkContext.cancelAllJobs()
         raise KeyboardInterrupt
 
     if at_once:

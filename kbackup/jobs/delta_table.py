@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,17 +57,19 @@ class DeltaTable:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        writer = (
+            rows.write.format("delta")
+            .mode("append")
+            .partitionBy("date")
+            .option("txnAppId", app)
+            .option("txnVersion", version)
+            .option("userMetadata", json.dumps(note))
+            .options(**self.options)
+        )
         try:
-            (
-                rows.write.format("delta")
-                .mode("append")
-                .partitionBy("date")
-                .option("txnAppId", app)
-                .option("txnVersion", version)
-                .option("userMetadata", json.dumps(note))
-                .options(**self.options)
-                .save(self.path)
-            )
+            # in a thread: an interrupt would tear the main one's connection to the JVM, which it takes to cancel this
+            with ThreadPoolExecutor(1) as apart:
+                apart.submit(writer.save, self.path).result()
         except (Py4JError, PySparkException) as error:
             raise self._error(error) from None
 
