@@ -64,5 +64,5 @@ def to_copy(closed: Sequence[Point], source: Archive, target: Archive) -> list[P
 
 def _diverged(key: str, source: Archive, target: Archive) -> RefusedError:
     return RefusedError(
-        f"{target.store.url} is no copy of {source.store.url} any more: it has a {key} of its own", DIVERGED
+        f"{target.store.url} is no copy of {source.store.url} any more: it has {key} of its own", DIVERGED
     )

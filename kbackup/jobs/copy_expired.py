@@ -25,7 +25,7 @@ def copy_expired(source: Archive, target: Archive, check: Callable[[], None]) ->
     ):
         key = layout.expiration_key(theirs.number, layout.EXPIRED)
         raise RefusedError(
-            f"{target.store.url} is no copy of {source.store.url} any more: it has a {key} of its own",
+            f"{target.store.url} is no copy of {source.store.url} any more: it has {key} of its own",
             DIVERGED,
         )
     if ours is not None and (theirs is None or theirs.number < ours.number):

@@ -297,7 +297,7 @@ def test_a_copy_that_was_backed_up_into_is_refused(place: Place, opened: Open) -
         copied(source, target)
     add_point(source, 3, 5)
     theirs = contents(target)
-    with pytest.raises(RefusedError, match=r"it has a backups/0000000003/manifest\.json of its own"):
+    with pytest.raises(RefusedError, match=r"it has backups/0000000003/manifest\.json of its own"):
         copied(source, target)
     assert contents(target) == theirs
     with pytest.raises(RefusedError, match="any more"):
