@@ -91,7 +91,9 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
     adopt_topics: Annotated[
         bool,
-        Meta(description="Go on after topics of the archive whose id is not known, with those of the same name."),
+        Meta(
+            description="Go on after topics of the archive whose id is not known, with those of the same name."
+        ),
     ] = False
     poll_timeout_seconds: Annotated[
         int, Meta(ge=1, description="A task fails after so long without progress.")
