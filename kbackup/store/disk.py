@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,7 +70,8 @@ def sync_dir(path: Path) -> None:
 
 
 def make_dirs(path: Path) -> None:
-    """Make `path` and its missing parents, each entry durable before the next is made."""
+    """Make `path` and its missing parents, each entry durable before the next is made. `FileNotFoundError` where one
+    is pruned meanwhile."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -78,7 +80,7 @@ def make_dirs(path: Path) -> None:
         try:
             folder.mkdir()
         except FileExistsError:
-            if not folder.is_dir():
+            if not stat.S_ISDIR(folder.stat().st_mode):  # or it is gone again
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         sync_dir(folder.parent)
 

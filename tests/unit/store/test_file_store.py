@@ -127,6 +127,23 @@ def test_writes_survive_pruning_deletes(store: FileStore) -> None:
     assert list(store.list()) == []
 
 
+def test_a_folder_pruned_while_another_makes_it_is_no_file(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, taken = Path.mkdir, ["dir"]
+
+    def mkdir(path: Path) -> None:
+        if path.name in taken:
+            taken.remove(path.name)
+            raise FileExistsError(str(path))  # another's, which goes before anybody looks at it
+        make(path)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    store.put("dir/key", b"1")
+    assert not taken
+    assert store.get("dir/key") == b"1"
+
+
 def test_links_to_files_and_folders_are_followed(store: FileStore, root: Path, tmp_path: Path) -> None:
     store.put("a", b"1")
     (tmp_path / "elsewhere").mkdir()
