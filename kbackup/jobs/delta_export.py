@@ -133,6 +133,7 @@ def export_delta(
     selection = Selection.of(options.topics, options.exclude_topics)
     with phases.step("connect"):
         archive = open_archive(store)
+        place.check_apart(store)
         additions = Additions(archive, selection)
         newest = additions.newest
         additions.check_names()

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
+from urllib.parse import unquote
 
+from kbackup.archive import layout
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Document, Part, dump, load
-from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
+from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
 
 FOLDER = "_kbackup"
@@ -92,6 +95,21 @@ class Place:
         with HeldLease(self.own, "kbackup export", seconds) as lease:
             yield lease
 
+    def check_apart(self, archive: Store) -> None:
+        """`UsageError` where the place is in the folder of `archive`, or has it or another one in its own: Delta's
+        VACUUM deletes every file around a table that the table does not know."""
+        ours, theirs = _location(self.url), _location(archive.url)
+        common = min(len(ours), len(theirs))
+        if ours[:common] == theirs[:common]:
+            raise UsageError(
+                f"{self.url} and the archive at {archive.url} are one folder, or one within the other", _APART
+            )
+        try:
+            self.store.stat(layout.ARCHIVE)
+        except NotFoundError:
+            return
+        raise UsageError(f"{self.url} is an archive: there is {layout.ARCHIVE}", _APART)
+
     def claim(self, info: ExportInfo) -> None:
         """`RefusedError` where the place holds something else."""
         try:
@@ -138,11 +156,20 @@ class Place:
         self.own.put(_REACHED, dump(reached))
 
 
+_APART = "export to a place of its own, beside the archive"
 _KINDS = {
     "delta tables": "a Delta table for each topic",
     "delta table": "one Delta table",
     "parquet": "Parquet files",
 }
+
+
+def _location(url: str) -> tuple[str, ...]:
+    """The folder that `url` names, from the outermost on."""
+    if url.startswith("s3://"):
+        return tuple(filter(None, url.split("/")))
+    path = "/" + unquote(url.split("/", 3)[3]) if url.startswith("file://") else url
+    return Path(path).resolve().parts
 
 
 def _selected(info: ExportInfo) -> str:

@@ -115,6 +115,7 @@ def export_parquet(
     place = Place.at(url, s3)
     with phases.step("connect"):
         archive = open_archive(store)
+        place.check_apart(store)
         additions = Additions(archive, Selection.of(options.topics, options.exclude_topics))
         newest = additions.newest
         additions.check_names()
