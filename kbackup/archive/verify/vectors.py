@@ -31,7 +31,9 @@ def check_vectors(points: Points, findings: Findings) -> None:
     links = {link.last: link.parent for link in points.gone}
     starts = log_starts(points.expired)
     for manifest in points.committed:
-        parent = links.get(manifest.parent, manifest.parent) if manifest.parent else None
+        parent = manifest.parent
+        while parent != before and parent in links:  # neighbours that went one after another
+            parent = links[parent]
         if manifest.seq not in points.added or parent != before:
             return
         since, before = before or 0, manifest.seq

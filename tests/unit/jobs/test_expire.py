@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, seal_unfinished
@@ -22,6 +23,9 @@ from kbackup.archive.models import Expired, Intent, IntentTopic, Loss, dump, loa
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.settle import is_settled
+from kbackup.archive.verify.findings import Findings
+from kbackup.archive.verify.points import read_points
+from kbackup.archive.verify.vectors import check_vectors
 from kbackup.errors import (
     CorruptError,
     DeniedError,
@@ -428,6 +432,26 @@ def test_only_one_at_a_time() -> None:
             keep(store, "latest", 60, undo=False)
         assert expired(store, last=1, confirm=False).expiration == 1, "looking needs no lease"
     assert open_archive(store).expired is None
+
+
+@pytest.mark.parametrize("lasts", [(), (2,), (5, 2), (6, 4, 2)], ids=str)
+def test_vectors_are_checked_across_neighbours_that_went_at_different_times(lasts: tuple[int, ...]) -> None:
+    store = Memory()
+    build(store)
+    for last in lasts:
+        expired(store, last=last)
+    points = read_points(store, {e.key: e.size for e in store.list()}, Findings())
+    assert len(points.gone) == len(lasts)
+    check_vectors(points, clean := Findings())
+    assert clean.found == set()
+    newest = points.committed[-1]
+    topic = newest.topics[0]
+    more = replace(topic.partitions[0], records=topic.partitions[0].records + 1)
+    other = replace(topic, partitions=(more, *topic.partitions[1:]))
+    points.committed[-1] = replace(newest, topics=(other, *newest.topics[1:]))
+    check_vectors(points, wrong := Findings())
+    (found,) = wrong.found
+    assert "says that a-0 has 25 records" in found.what
 
 
 def test_one_that_slept_changes_nothing() -> None:
