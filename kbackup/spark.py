@@ -184,9 +184,11 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
             _start_context(settings)
         session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
+        fetches = settings.get("spark.jars.packages") and not submitted
+        jars = " Could its jars be fetched (spark.jars.packages)? See delta.md" if fetches else ""
         raise UnreachableError(
             f"Spark can't be started: {str(error).splitlines()[0]}",
-            "is a JDK of 17 or newer there (JAVA_HOME)?",
+            f"is a JDK of 17 or newer there (JAVA_HOME)?{jars}",
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -22,7 +22,7 @@ from kbackup.cli.options import (
 )
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, delta_config, spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,14 +72,27 @@ def command(frame: Frame, follow: bool) -> int:
     _refuse_what_only_follows(frame)
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
-    of_spark = delta_config(config, config.export.delta)
-    with spark_session(of_spark, at_once=True) as session, ShownProgress(reporter) as shown:
+    url = config.export.delta
+    with (
+        spark_session(delta_config(config, url), at_once=True) as for_tables,
+        spark_session(config) as without_tables,
+        ShownProgress(reporter) as shown,
+    ):
         from kbackup.jobs.backup import backup  # while the JVM starts
+
+        def session() -> SparkSession:
+            """A restore point is taken, too, where Spark doesn't start with the jars that tables need."""
+            try:
+                return for_tables()
+            except UnreachableError:
+                if not url:
+                    raise
+                return without_tables()
 
         report = backup(config.backup, config.source, store, session, shown)
         show(report, reporter)
-        if config.export.delta:
-            _export(frame, report, store, session, shown)
+        if url:
+            _export(frame, report, store, for_tables, shown)
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
 
 

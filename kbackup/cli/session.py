@@ -56,18 +56,17 @@ def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable
             made.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
         return made[0]
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def cancel() -> None:
         # a job goes on, and whoever waits for it waits, until it is cancelled
         for starting in made:
             if starting.session is not None:
                 with suppress(Exception):  # a JVM that has heard Ctrl-C as well may be gone
                     starting.session.sparkContext.cancelAllJobs()
-        raise KeyboardInterrupt
 
     if at_once:
         start()
     try:
-        with _on_interrupt(interrupt):
+        with _on_interrupt(cancel):
             yield lambda: start()()
         for starting in made:
             starting.keep_classes()
@@ -77,12 +76,20 @@ def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable
 
 
 @contextmanager
-def _on_interrupt(interrupt: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Only a main thread hears signals."""
+def _on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
+    """Calls `cancel` at Ctrl-C, before what is done then anyway. Only a main thread hears signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        cancel()
+        if callable(before):
+            before(number, frame)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
