@@ -119,7 +119,7 @@ def _choose(archive: Archive, expiry: Expiry) -> _Chosen:
     newest = archive.restore_point("latest")
     pins = read_pins(archive.store, archive.info.id)
     points = archive.restore_points
-    why = reasons(expiry.policy, [moment(p.seq, p.committed_at) for p in points])
+    why = reasons(expiry.policy, [moment(p.seq, p.committed_at) for p in points], datetime.now(UTC))
     for seq in pins.keys() & {p.seq for p in points}:
         why[seq] = ["pinned", *why.get(seq, [])]
     gone = frozenset(p.seq for p in points if p.seq not in why)

@@ -11,7 +11,8 @@ from typing import NamedTuple
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How many to keep: the last ones, and the newest one of each day, week (ISO), month and year in UTC that has any.
-    `within` keeps all that are so much older than the newest, or younger. Nothing set keeps all."""
+    `within` keeps all that are so much older than the newest, or younger; one of a clock that was ahead counts as of
+    now. Nothing set keeps all."""
 
     last: int = 0
     daily: int = 0
@@ -44,7 +45,7 @@ def moment(seq: int, committed_at: str) -> Moment:
     return Moment(seq, datetime.fromisoformat(committed_at).astimezone(UTC))
 
 
-def reasons(policy: Policy, moments: Sequence[Moment]) -> dict[int, list[str]]:
+def reasons(policy: Policy, moments: Sequence[Moment], now: datetime) -> dict[int, list[str]]:
     """By number why a restore point is kept; one that is in none is not. `moments` are in order of their numbers.
 
     The newest is kept whatever the policy says. As restic does it, the oldest is kept where a count is not used up, so
@@ -57,7 +58,7 @@ def reasons(policy: Policy, moments: Sequence[Moment]) -> dict[int, list[str]]:
         return {m.seq: ["no policy"] for m in moments}
     newest, oldest = moments[-1], moments[0]
     for m in reversed(moments):
-        if policy.within is not None and m.at >= newest.at - policy.within:
+        if policy.within is not None and m.at >= min(newest.at, now) - policy.within:
             kept.setdefault(m.seq, []).append("within")
     for name, bucket_of in _BUCKETS.items():
         left: int = getattr(policy, name)
