@@ -22,6 +22,8 @@ PART_BYTES = 32 << 20
 """Small pieces are packed together up to this."""
 CUT_BYTES = 256 << 20
 """A larger segment is cut. What is read whole is held against its checksum: twice what a segment usually has."""
+WHOLE = 1 << 62
+"""None is cut: each is held against its checksum, and no task has less than one."""
 BATCH_BYTES = 4 << 20
 """Bytes of records that become one table, where one record is not more."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive.export_rows import SCHEMA
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.parts import plan_parts
+from kbackup.archive.parts import WHOLE, plan_parts
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Export
 from kbackup.errors import RefusedError
@@ -96,7 +96,7 @@ class _Export:
             "committedAt": point.committed_at,
             "records": addition.records,
         }
-        parts = plan_parts(addition.segments, part_bytes=PART_BYTES)
+        parts = plan_parts(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
         work = ReadRows(self.archive.store, point.seq, addition.partitions)
 
         def show(records: int, size: int) -> None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kbackup.archive.models import dump
-from kbackup.archive.parts import Part, Piece, plan_parts, read_piece
+from kbackup.archive.parts import WHOLE, Part, Piece, plan_parts, read_piece
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
 from kbackup.errors import AlreadyExistsError
@@ -38,7 +38,6 @@ from kbackup.types import RecordBlock
 
 CHUNK_BYTES = 64 << 20
 """Records of a segment up to the one that makes them larger than this go into one file for each date."""
-_WHOLE = 1 << 62
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 _IN_PATH = ["topic", "date"]
 
@@ -158,7 +157,7 @@ def _write(
     addition: Addition, store: Store, place: Place, spark: Spark, listener: Listener
 ) -> list[ExportedFile]:
     work = WriteFiles(place.store, ReadRows(store, addition.point.seq, addition.partitions))
-    parts = plan_parts(addition.segments, cut_bytes=_WHOLE)
+    parts = plan_parts(addition.segments, cut_bytes=WHOLE)
     return run_tasks(
         spark(), parts, work, lambda records, size: listener.progress(records, size, addition.records)
     )

@@ -1,0 +1,91 @@
+"""What an export gives to Delta, and what it does where Delta fails; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.archive.parts import Part
+from kbackup.archive.reader import Archive
+from kbackup.config.models import Export
+from kbackup.jobs import delta_export
+from kbackup.jobs.delta_export import ExportReport, export_delta
+from kbackup.jobs.export_plan import Addition, Additions
+from kbackup.jobs.listen import Silent
+from kbackup.store import S3Options
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+
+
+@dataclass
+class Delta:
+    """Tables in memory: by name, the restore points that each has and the parts that they came in."""
+
+    points: dict[str, list[int]] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    broken: dict[str, BaseException] = field(default_factory=dict)
+
+    def table(self, session: object, url: str, options: Mapping[str, str]) -> Table:
+        return Table(self, url.rpartition("/")[2])
+
+    @contextmanager
+    def batch_frame(
+        self, session: object, parts: Sequence[Part], work: object, schema: object, show: object
+    ) -> Iterator[list[Part]]:
+        yield list(parts)
+
+
+@dataclass
+class Table:
+    delta: Delta
+    name: str
+
+    def reached(self, app: str) -> int:
+        return max(self.delta.points.get(self.name, []), default=0)
+
+    def append(self, rows: list[Part], app: str, version: int, note: Mapping[str, object]) -> None:
+        if self.name in self.delta.broken:
+            raise self.delta.broken[self.name]
+        self.delta.points.setdefault(self.name, []).append(version)
+        self.delta.parts += rows
+
+
+@pytest.fixture
+def delta(monkeypatch: pytest.MonkeyPatch) -> Delta:
+    found = Delta()
+    monkeypatch.setattr(delta_export, "DeltaTable", found.table)
+    monkeypatch.setattr(delta_export, "batch_frame", found.batch_frame)
+    monkeypatch.setattr(delta_export, "delta_session", lambda session: session)
+    return found
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Archive:
+    return make_archive(FileStore(tmp_path / "archive"))
+
+
+def export(archive: Archive, tmp_path: Path) -> ExportReport:
+    spark: Any = object
+    url = str(tmp_path / "tables")
+    return export_delta(Export(), url, archive.store, S3Options(), spark, Silent(), 60)
+
+
+def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
+    delta: Delta, archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after = Additions.after
+
+    def larger(self: Any, seq: int, topic: str | None = None) -> Iterator[Addition]:
+        for addition in after(self, seq, topic):
+            yield addition._replace(segments=tuple(replace(s, bytes=1 << 30) for s in addition.segments))
+
+    monkeypatch.setattr(Additions, "after", larger)
+    export(archive, tmp_path)
+    pieces = [piece for part in delta.parts for piece in part.pieces]
+    assert sum(piece.segment.count for piece in pieces) == 66
+    assert all(piece.whole for piece in pieces)
