@@ -65,7 +65,7 @@ def _settled_at(archive: Archive, number: int) -> datetime:
 def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste:
     """What is to be deleted of the objects `sizes`, which were listed under the lease."""
     expired, known = due(archive, sizes, grace)
-    if not known:
+    if not known or _repairs(archive.expired) != _repairs(expired):
         return Waste(None, ())
     before = archive if expired == archive.expired else Archive(archive.store, archive.info)
     before.__dict__["expired"] = expired
@@ -84,6 +84,11 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
     ]
     runs, expirations = _of_runs(archive, expired, sizes), _expirations(archive, expired, sizes)
     return Waste(expired, (*topics, *runs, *expirations))
+
+
+def _repairs(expired: Expired | None) -> set[int]:
+    """Up to which numbers repairs gave up all there was: as it was before, nobody can open the archive any more."""
+    return {link.last for link in (expired.gone if expired is not None else ()) if not link.restore_points}
 
 
 def _derived(archive: Archive) -> set[str]:
