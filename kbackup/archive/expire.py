@@ -16,13 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.checkpoints import bare
+from kbackup.archive.checkpoints import bare, given_up
 from kbackup.archive.expired import Place, log_starts, segments_key
 from kbackup.archive.models import (
     Expired,
     ExpiredPartition,
     ExpiredTopic,
     FileSum,
+    GivenUp,
     Gone,
     Manifest,
     Point,
@@ -228,6 +229,7 @@ def _link(points: Sequence[Point], at: str) -> Gone:
         restore_points=len(points),
         expired_at=at,
         losses=tuple(loss for point in points for loss in point.losses),
+        given_up=tuple(GivenUp(first=some[0], last=some[-1]) for some in given_up(points) if some),
     )
 
 

@@ -311,12 +311,22 @@ class Refreshed(Document, frozen=True, kw_only=True):
     at: str
 
 
+class GivenUp(Part, frozen=True, kw_only=True):
+    """Numbers that a repair gave up, `first` to `last`: the restore point that it made, the next number, had their
+    records again."""
+
+    first: int
+    last: int
+
+
 class Gone(Part, frozen=True, kw_only=True):
     """Restore points that were expired together: every number above `parent` and up to `last` is none any more, sealed
     ones among them.
 
     `parent` is what the first of them named as its predecessor, `last` the last of them: the next one names that.
-    `losses` are theirs: later restore points stand on them.
+    `losses` are theirs: later restore points stand on them. `given_up` is what those of them that a repair made gave
+    up: whoever followed the archive by such a number must not go on. `restore_points` is 0 where a repair of an archive
+    with expirations gave up all before.
     """
 
     parent: int | None
@@ -324,6 +334,7 @@ class Gone(Part, frozen=True, kw_only=True):
     restore_points: int
     expired_at: str
     losses: tuple[Loss, ...] = ()
+    given_up: tuple[GivenUp, ...] = ()
 
 
 class ExpiredPartition(Part, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from kbackup.archive.models import Point
 from kbackup.archive.reader import Archive, in_place
+from kbackup.archive.repaired import made_again
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.select import Selection
@@ -77,15 +78,14 @@ class Additions:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
 
     def _check_not_repaired(self, seq: int) -> None:
-        """A repair's restore point has what was added by those that it gave up, and by all that were expired."""
-        for point in self._points(seq):
-            kept = (point.parent or 0) if self._archive.expired is None else 0
-            if point.repaired is not None and seq > kept:
-                raise RefusedError(
-                    f"restore point {seq}, up to which records were exported, was lost: restore point {point.seq}, "
-                    "which 'kbackup repair' made, has its records again",
-                    "export to another place",
-                )
+        """A repair's restore point has what was added by those that it gave up."""
+        again = made_again(self._archive, seq)
+        if again is not None:
+            raise RefusedError(
+                f"restore point {seq}, up to which records were exported, was lost: restore point {again}, "
+                "which 'kbackup repair' made, has its records again",
+                "export to another place",
+            )
 
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
         """How many the topics had; of a life that was over by then, those that have something."""

@@ -14,6 +14,7 @@ from kbackup.jobs.export_plan import Additions
 from kbackup.jobs.select import Selection
 from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.unit.jobs.source.growing import grow
 
 
 @pytest.fixture
@@ -72,3 +73,44 @@ def test_what_a_repair_took_together_is_not_exported_twice(archive: Archive) -> 
     assert records(found, 3) == {}
     with pytest.raises(RefusedError, match="restore point 2, up to which records were exported, was lost"):
         list(found.after(2))
+
+
+def lose(archive: Archive, seq: int) -> None:
+    """And repair."""
+    archive.store.delete([f"backups/{seq:010d}/manifest.json"])
+    assert main(["repair", archive.store.url, "--confirm", "--quiet"]) in (0, 3)
+
+
+def expire(archive: Archive, keep: int) -> None:
+    assert main(["expire", archive.store.url, "--keep-last", str(keep), "--confirm", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize("keep", [2, 1])
+def test_a_repair_and_then_an_expiration(archive: Archive, keep: int) -> None:
+    lose(archive, 2)
+    grow(archive.store, 4, 50, 60)
+    expire(archive, keep)  # of restore points 1, 3 and 4
+    found = additions(archive)
+    assert sum(records(found, 0).values()) == 76
+    assert sum(records(found, 1).values()) == 34, "it never had what was lost"
+    assert records(found, 3) == {4: 10}
+    with pytest.raises(
+        RefusedError, match=r"restore point 2, .* restore point 3, which 'kbackup repair' made"
+    ):
+        list(found.after(2))
+
+
+def test_an_expiration_and_then_a_repair(archive: Archive) -> None:
+    grow(archive.store, 3, 50, 60)
+    expire(archive, 2)
+    lose(archive, 3)
+    for seq in (1, 2, 3):
+        with pytest.raises(RefusedError, match="restore point 4, which"):
+            list(additions(archive).after(seq))
+    assert records(additions(archive), 0) == {4: 76}
+    grow(archive.store, 5, 60, 70)
+    expire(archive, 1)
+    found = additions(archive)
+    with pytest.raises(RefusedError, match="restore point 4, which"):
+        list(found.after(2))
+    assert records(found, 4) == {5: 10}
