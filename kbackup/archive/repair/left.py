@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import folded, given_up, read_head, read_points
 from kbackup.archive.encryption import check_encryption
-from kbackup.archive.expired import Place, gone_with, log_starts, segments_key, steps
+from kbackup.archive.expired import (
+    Place,
+    gone_with,
+    is_before,
+    log_starts,
+    segments_key,
+    starts_by_folder,
+    steps,
+)
 from kbackup.archive.models import (
     ArchiveInfo,
     ExpiredPartition,
@@ -110,11 +118,14 @@ def look(store: Store, sizes: Sizes) -> Left:
 
 
 def _unaccounted(store: Store, left: Left) -> set[str]:
-    """Partition indexes are written after the commit: what one names was in a restore point."""
+    """Partition indexes are written after the commit: what one names was in a restore point. Until an expiration is
+    settled, and for a topic that has been made anew since also after that, they name what is gone, too."""
+    starts = starts_by_folder(left.points.expired)
+    over = _over(left) if left.points.expired is not None else set()
 
     def named(key: str) -> list[str]:
         folder, _, name = key.rpartition("/")
-        if layout.parse_partition_index(name) is None:
+        if layout.parse_partition_index(name) is None or folder + "/" in over:
             return []
         try:
             entries = decode_partition_index(store.get(key), key)
@@ -124,7 +135,23 @@ def _unaccounted(store: Store, left: Left) -> set[str]:
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(named, [key for key in left.sizes if key.startswith(layout.TOPICS)])
-        return {key for keys in found for key in keys if key in left.sizes and key not in left.rows}
+        there = {key for keys in found for key in keys if key in left.sizes and key not in left.rows}
+    return {key for key in there if not is_before(starts, key)}
+
+
+def _over(left: Left) -> set[str]:
+    """Folders of incarnations that no restore point has, of topics that one has a later incarnation of: the newest
+    restore point never expires, and has every topic."""
+    incarnations: dict[str, set[int]] = {}
+    for manifest in left.manifests:
+        for topic in manifest.topics:
+            incarnations.setdefault(topic.name, set()).add(topic.incarnation)
+    return {
+        layout.topic_dir(name, number)
+        for name, there in incarnations.items()
+        for number in range(1, max(there))
+        if number not in there
+    }
 
 
 def _check_key(store: Store) -> None:

@@ -410,6 +410,33 @@ def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
     assert verified(store).findings == ()
 
 
+@pytest.mark.parametrize("gone", [{1, 2, 4}, {1, 2, 3, 4}, {3, 4, 5}], ids=str)
+def test_an_expiration_that_was_cut_off_is_nothing_lost(made: Memory, gone: set[int]) -> None:
+    """At any write; and where a topic was made anew its former incarnation goes, or the newest part of it."""
+    for at in range(60):
+        store = _Crashing()
+        for entry in made.list():
+            store.put(entry.key, made.get(entry.key))
+        store.left = at
+        try:
+            archive = open_archive(store)
+            publish(archive, prepare(archive, gone, (), T0 + 8000, ()), lambda: None)
+            settle(archive, lambda: None)
+            done = True
+        except _Crash:
+            done = False
+        store.left = 1 << 30
+        before = held(store)
+        for confirm in (False, True):
+            report = run(store, confirm)
+            assert (report.restore_point, report.lost, report.left) == (None, (), ()), at
+            assert not (done and report.mended), report.mended
+            assert held(store) == before
+        if done:
+            return
+    raise AssertionError("it never came to an end")
+
+
 @pytest.mark.parametrize("name", ["backups/0000000005/manifest.json", "expired.json", "segments-"])
 def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name: str) -> None:
     """One restore point of all that is left takes the place of all."""
