@@ -9,9 +9,9 @@ from typing import Any
 
 import fastavro
 from fastavro._read_py import schemaless_reader as python_reader
+from fastavro._schema_py import load_schema  # compiled, it ends the process where references go deep
 from fastavro.repository import SchemaRepositoryError
 from fastavro.repository.base import AbstractSchemaRepository
-from fastavro.schema import load_schema
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit
@@ -38,11 +38,8 @@ class AvroCodec:
     kind: Kind = "AVRO"
 
     def __init__(self, schema: Schema) -> None:
-        try:
-            self._schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
-        except Exception as error:
-            # a schema is somebody's text: fastavro raises what it comes upon
-            raise UndecodableError(f"{schema.name} is no Avro schema: {_line(error)}") from error
+        """Raises what fastavro does for a schema that is none."""
+        self._schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
         found = list(_types(self._schema))
         if any(_is_array_of_nothing(kind) for kind, _ in found):
             # a few bytes could say that there are 2^62 of them
@@ -60,7 +57,7 @@ class AvroCodec:
         try:
             value = plain(self._read(stream, self._schema, None))
         except Exception as error:
-            # as above, of data: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
+            # fastavro raises what it comes upon: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
             raise misfit("AVRO", error) from error
         if left := len(data) - stream.tell():
             raise UndecodableError(f"not AVRO by its schema: {left} of {len(data)} bytes are left over")
@@ -97,7 +94,3 @@ def _is_nothing(schema: Any) -> bool:
 def _loaded(text: str) -> Any:
     """JSON, or the bare name of a type."""
     return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else text.strip()
-
-
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from kbackup.errors import UndecodableError, UsageError
+from kbackup.errors import KbackupError, UndecodableError, UsageError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
@@ -40,14 +41,17 @@ def codec_of(schema: Schema) -> Codec:
         if schema.kind == "AVRO":
             from kbackup.schemas.avro import AvroCodec
 
-            return AvroCodec(schema)
+            with of_others(schema.name, "Avro schema"):
+                return AvroCodec(schema)
         if schema.kind == "PROTOBUF":
             from kbackup.schemas.protobuf import protobuf_codec
 
-            return protobuf_codec(schema)
+            with of_others(schema.name, "Protobuf schema"):
+                return protobuf_codec(schema)
         from kbackup.schemas.json_schema import JsonCodec
 
-        return JsonCodec(schema)
+        with of_others(schema.name, "JSON Schema"):
+            return JsonCodec(schema)
     except ImportError as error:
         raise missing(error) from error
 
@@ -55,6 +59,19 @@ def codec_of(schema: Schema) -> Codec:
 def missing(error: ImportError) -> UsageError:
     """What to say of a library that is not installed."""
     return UsageError(f"decoding by schemas needs a library that is not installed: {error}", EXTRA)
+
+
+@contextmanager
+def of_others(name: str, kind: str) -> Iterator[None]:
+    """`UndecodableError` for whatever a library raises of a schema: it is somebody's text, and they raise what
+    they come upon, `AttributeError` and `RecursionError` among it."""
+    try:
+        yield
+    except (KbackupError, ImportError, OSError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UndecodableError(f"{name} is no {kind}: {said}") from error
 
 
 def misfit(kind: Kind, error: Exception) -> UndecodableError:

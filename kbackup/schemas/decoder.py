@@ -93,6 +93,10 @@ class ByRegistry:
                     self._codecs[wanted] = codec_of(self._registry.schema(wanted))
                 except UndecodableError as error:
                     self._codecs[wanted] = Undecoded(error.message)
+                except RecursionError:
+                    self._codecs[wanted] = Undecoded(
+                        f"schema {wanted} stands on too many others, each on the next"
+                    )
             return self._codecs[wanted]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Codec, Schema, codec_of, missing
+from kbackup.schemas.base import Codec, Schema, codec_of, missing, of_others
 
 _KINDS = (
     ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"
@@ -52,17 +52,16 @@ def _proto(path: Path, message: str | None) -> Codec:
     from kbackup.schemas.protobuf import ProtobufCodec, compiled
 
     path.read_bytes()  # says it in words of its own where it can't be read
-    return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
+    with of_others(str(path), "Protobuf schema"):
+        return ProtobufCodec(compiled(path.parent, path.name, str(path)), path.name, message)
 
 
 def _described(path: Path, message: str | None) -> Codec:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
-    from google.protobuf.message import DecodeError
 
     from kbackup.schemas.protobuf import ProtobufCodec
 
-    try:
-        files = FileDescriptorSet.FromString(path.read_bytes())
+    data = path.read_bytes()
+    with of_others(str(path), "set of file descriptors that is whole"):
+        files = FileDescriptorSet.FromString(data)
         return ProtobufCodec(files, files.file[-1].name, message)  # protoc writes imports first
-    except (DecodeError, IndexError, TypeError, KeyError) as error:
-        raise UndecodableError(f"{path} is no set of file descriptors that is whole: {error}") from error

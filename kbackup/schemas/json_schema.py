@@ -9,13 +9,12 @@ from typing import Any
 import jsonschema
 import msgspec
 import referencing
-import referencing.exceptions
 import referencing.jsonschema
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.exceptions import ValidationError
 from jsonschema.validators import validator_for
 
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import Json, Kind, Schema, misfit
+from kbackup.schemas.base import Json, Kind, Schema, misfit, of_others
 
 
 class JsonCodec:
@@ -24,15 +23,15 @@ class JsonCodec:
     kind: Kind = "JSON"
 
     def __init__(self, schema: Schema) -> None:
-        try:
-            whole = json.loads(schema.text)
-            resources = [(name, _resource(json.loads(text))) for name, text in schema.references]
-            kind = validator_for(whole, default=jsonschema.Draft7Validator)
-            kind.check_schema(whole)
-        except (ValueError, SchemaError) as error:
-            why = error.message if isinstance(error, SchemaError) else str(error)
-            raise UndecodableError(f"{schema.name} is no JSON Schema: {why}") from error
-        known: Any = referencing.Registry().with_resources(resources)
+        """Raises what the libraries do for a schema that is none, or that refers to one."""
+        whole = json.loads(schema.text)
+        kind = _checked(whole, jsonschema.Draft7Validator)
+        known: Any = referencing.Registry()
+        for name, text in schema.references:
+            other = json.loads(text)
+            with of_others(f"{name}, which it refers to,", "JSON Schema"):
+                _checked(other, kind)
+            known = known.with_resource(name, _resource(other))
         self._validator = kind(whole, registry=known)
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
@@ -41,9 +40,17 @@ class JsonCodec:
             self._validator.validate(value)
         except ValidationError as error:
             raise UndecodableError(f"not JSON by its schema: {error.json_path}: {error.message}") from error
-        except (msgspec.DecodeError, RecursionError, referencing.exceptions.Unresolvable) as error:
+        except Exception as error:
+            # what the schema refers to may be nothing, or no schema: `re.error`, `UnknownType`, ...
             raise misfit("JSON", error) from error
         return value
+
+
+def _checked(schema: Any, default: Any) -> Any:
+    """What validates by the schema, which is one by the draft that it names."""
+    kind = validator_for(schema, default=default)
+    kind.check_schema(schema)
+    return kind
 
 
 def _resource(schema: Any) -> Any:

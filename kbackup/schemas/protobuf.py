@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -36,15 +37,15 @@ class ProtobufCodec:
 
     def __init__(self, files: FileDescriptorSet, main: str, message: str | None = None) -> None:
         """Messages are those of the file `main`: `message` by its name, with or without the package; by default what
-        the data says, or the first."""
+        the data says, or the first. Raises what a pool does of files that don't go together."""
         self._pool = _pool(files)
         self._file = self._pool.FindFileByName(main)
         self._message = _named(self._file.message_types_by_name, message, main) if message else None
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         kind = self._message or self._indexed((0,) if indexes is None else indexes)
-        found = message_factory.GetMessageClass(kind)()
         try:
+            found = message_factory.GetMessageClass(kind)()
             found.ParseFromString(data)
             value: Json = json_format.MessageToDict(
                 found,
@@ -53,7 +54,8 @@ class ProtobufCodec:
                 descriptor_pool=self._pool,
                 unquote_int64_if_possible=True,
             )
-        except (DecodeError, json_format.Error, ValueError, TypeError, RecursionError) as error:
+        except Exception as error:
+            # beside `DecodeError`: AttributeError, where types of Google's names have other fields, and the like
             raise misfit("PROTOBUF", error) from error
         return value
 
@@ -75,10 +77,7 @@ def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
     if len(described) < len(texts):
         rest = {name: text for name, text in texts.items() if name not in described}
         files = _compiled_texts(rest, files, schema.name)
-    try:
-        return ProtobufCodec(files, _MAIN, message)
-    except (TypeError, KeyError) as error:  # what a pool makes of files that don't go together
-        raise UndecodableError(f"{schema.name} is no Protobuf schema: {error}") from error
+    return ProtobufCodec(files, _MAIN, message)
 
 
 def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: str) -> FileDescriptorSet:
@@ -150,18 +149,15 @@ def _pool(files: FileDescriptorSet) -> DescriptorPool:
     known = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _WELL_KNOWN]
     there = {file.name: FileDescriptorProto.FromString(file.serialized_pb) for file in known}
     there |= {file.name: file for file in files.file}
+    needs: dict[str, Sequence[str]] = {}
+    rest = [file.name for file in files.file]
+    while rest:
+        if (name := rest.pop()) not in needs:
+            needs[name] = there[name].dependency
+            rest += needs[name]
     pool = DescriptorPool()
-    added: set[str] = set()
-
-    def add(name: str) -> None:
-        if name not in added:
-            added.add(name)
-            for other in there[name].dependency:
-                add(other)
-            pool.Add(there[name])
-
-    for file in files.file:
-        add(file.name)
+    for name in TopologicalSorter(needs).static_order():
+        pool.Add(there[name])
     return pool
 
 

@@ -16,12 +16,12 @@ from uuid import UUID
 
 import fastavro
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Schema, codec_of
+from kbackup.schemas.base import Json, Schema, codec_of
 from kbackup.schemas.files import file_codec
 from kbackup.schemas.protobuf import compiled, protobuf_codec
 
@@ -226,13 +226,65 @@ def test_a_schema_fetches_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "data"),
+    [
+        ({"pattern": "("}, b'"x"'),
+        ({"type": "foo"}, b'"x"'),
+        ({"multipleOf": 0}, b"5"),
+        ({"multipleOf": 0.5}, b"1" + b"0" * 400),
+    ],
+)
+def test_json_by_what_is_no_schema(place: Json, data: bytes) -> None:
+    """A `$ref` may lead anywhere in a schema, also to where no schema of schemas looks."""
+    codec = codec_of(Schema("JSON", json.dumps({"$ref": "#/somewhere", "somewhere": place})))
+    with pytest.raises(UndecodableError, match="not JSON by its schema"):
+        codec.decode(data)
+
+
+def described(name: str, *imports: str) -> str:
+    file = FileDescriptorProto(name=name, dependency=imports)
+    file.message_type.add(name=f"M{name.removesuffix('.proto').strip('_')}")
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+AVRO_CHAIN = [
+    (f"A{n}", json.dumps({"type": "array", "items": f"A{n + 1}" if n < 999 else "int"})) for n in range(1000)
+]
+
+
+def test_protobuf_of_many_imports() -> None:
+    """1,500 files, each the next one's import."""
+    chain = tuple((f"a{n}.proto", described(f"a{n}.proto", f"a{n + 1}.proto")) for n in range(1500))
+    last = (("a1500.proto", described("a1500.proto")),)
+    assert codec_of(Schema("PROTOBUF", described("m", "a0.proto"), chain + last)).decode(b"") == {}
+
+
+def test_protobuf_of_types_that_are_not_googles() -> None:
+    own = 'syntax = "proto3"; package google.protobuf; message Timestamp { string said = 1; }'
+    main = 'syntax = "proto3"; import "own.proto"; message A { google.protobuf.Timestamp at = 1; }'
+    codec = codec_of(Schema("PROTOBUF", main, (("own.proto", own),)))
+    with pytest.raises(UndecodableError, match="not PROTOBUF by its schema"):
+        codec.decode(b"\x0a\x04\x0a\x02hi")
+
+
+@pytest.mark.parametrize(
     ("schema", "why"),
     [
         (Schema("AVRO", "{"), "no Avro schema"),
         (Schema("AVRO", '{"type": "record"}'), "no Avro schema"),
         (Schema("AVRO", '["null", "shop.Money"]'), "no Avro schema: .*shop.Money"),
+        (Schema("AVRO", '"A0"', tuple(AVRO_CHAIN)), "no Avro schema: RecursionError"),
         (Schema("JSON", '{"type": 5}'), "no JSON Schema"),
         (Schema("JSON", "nothing"), "no JSON Schema"),
+        (Schema("JSON", "5"), "no JSON Schema"),
+        (Schema("JSON", "null"), "no JSON Schema"),
+        (Schema("JSON", '{"$schema": []}'), "no JSON Schema"),
+        (Schema("JSON", '{"$schema": 5}'), "no JSON Schema"),
+        (Schema("JSON", '{"not": ' * 5000 + "true" + "}" * 5000), "no JSON Schema: RecursionError"),
+        *(
+            (Schema("JSON", '{"$ref": "a.json"}', (("a.json", text),)), r"a\.json, .*, is no JSON Schema")
+            for text in ('{"pattern": "("}', '{"type": "foo"}', '{"multipleOf": 0}', "5", '{"$schema": 5}')
+        ),
         (Schema("PROTOBUF", "message"), "can't be compiled"),
         (Schema("PROTOBUF", PROTO), r"can't be compiled: .*money\.proto"),
         (Schema("PROTOBUF", PROTO, (("../money.proto", MONEY),)), "no place for a file"),
@@ -241,6 +293,18 @@ def test_a_schema_fetches_nothing() -> None:
         (Schema("PROTOBUF", PROTO, (("a" * 300, MONEY),)), "can't be compiled: .*too long"),
         (Schema("PROTOBUF", PROTO, (("money.proto", "\udcff"),)), "can't be compiled: "),
         (Schema("PROTOBUF", "CgVhYmM="), "no Protobuf schema|can't be compiled"),
+        (
+            Schema("PROTOBUF", described("__main__.proto", "a.proto")),
+            "no Protobuf schema: KeyError: 'a.proto'",
+        ),
+        (
+            Schema(
+                "PROTOBUF",
+                described("m", "a.proto"),
+                (("a.proto", described("a", "b.proto")), ("b.proto", described("b", "a.proto"))),
+            ),
+            "no Protobuf schema: CycleError",
+        ),
     ],
 )
 def test_schemas_that_are_none(schema: Schema, why: str) -> None:
@@ -278,6 +342,7 @@ def test_schemas_in_files(tmp_path: Path) -> None:
         ("a.proto", b"message", None, "can't be compiled"),
         ("a.pb", b"\xff", None, "no set of file descriptors"),
         ("a.desc", b"", None, "no set of file descriptors"),
+        ("a.json", b"null", None, "no JSON Schema"),
         ("gone.avsc", None, None, "no such file"),
         ("gone.proto", None, None, "no such file"),
     ],

@@ -121,6 +121,18 @@ def test_what_does_not_fit_is_told_and_asked_for_once() -> None:
     assert known.asked == [9, 4, 1, 2]
 
 
+def test_schemas_without_end() -> None:
+    """A registry's schema that stands on thousands of others is told like one that it has not."""
+
+    class Endless(Known):
+        def schema(self, wanted: int | str) -> Schema:
+            return self.schema(wanted)
+
+    decode = ByRegistry(Endless({}), HEADERS["value"])
+    found = decode(framed(5, b""), ())
+    assert found == Undecoded("schema 5 stands on too many others, each on the next")
+
+
 @pytest.mark.parametrize("head", [b"", b"\0\0\0\0\x07"])
 def test_by_a_file_with_and_without_a_frame(head: bytes) -> None:
     record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "string"}]}
