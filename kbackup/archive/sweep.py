@@ -67,8 +67,7 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
     expired, known = due(archive, sizes, grace)
     if not known or _repairs(archive.expired) != _repairs(expired):
         return Waste(None, ())
-    before = archive if expired == archive.expired else Archive(archive.store, archive.info)
-    before.__dict__["expired"] = expired
+    before = archive if expired == archive.expired else _as_of(archive, expired)
     segments = before.keys() | archive.keys()
     needed = segments | {layout.index_key_of(key) for key in segments}
     derived = _derived(before) | (_derived(archive) if before is not archive else set())
@@ -89,6 +88,14 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
 def _repairs(expired: Expired | None) -> set[int]:
     """Up to which numbers repairs gave up all there was: as it was before, nobody can open the archive any more."""
     return {link.last for link in (expired.gone if expired is not None else ()) if not link.restore_points}
+
+
+def _as_of(archive: Archive, expired: Expired | None) -> Archive:
+    """As those see it that opened it when `expired` was the newest expiration."""
+    before = Archive(archive.store, archive.info)
+    # checkpoints of later lack what went since; the runs' own files are all there
+    before.__dict__ |= {"expired": expired, "covered": None}
+    return before
 
 
 def _derived(archive: Archive) -> set[str]:

@@ -19,7 +19,7 @@ from kbackup.archive.commit import open_or_create, seal_unfinished
 from kbackup.archive.content import content_of
 from kbackup.archive.expired import read_pins
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Expired, Intent, IntentTopic, Loss, dump, load
+from kbackup.archive.models import ExpirationStep, Expired, Intent, IntentTopic, Loss, dump, load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.settle import is_settled
@@ -343,6 +343,38 @@ def test_grace() -> None:
     assert expired(store, last=1, grace=timedelta(days=9)).deleted == 0
     check_whole(store)
     assert expired(store).deleted > 0
+    check_whole(store, clean=True)
+
+
+def long_ago(store: Store, number: int) -> None:
+    """The grace time of that expiration is over."""
+    key = layout.expiration_key(number, layout.REFRESHED)
+    store.put(key, dump(replace(load(ExpirationStep, store.get(key), key), at="2026-01-01T00:00:00.000Z")))
+
+
+def test_grace_is_kept_where_a_checkpoint_was_made_since() -> None:
+    """It has nothing of what went by the second expiration, and the first one's table nothing of the runs since."""
+    store = Memory()
+    history = History(store)
+    for seq in range(1, 5):
+        history.run(seq, {"a": 3})
+    assert expired(store, last=3, grace=timedelta(days=1)).expiration == 1
+    for seq in range(5, 11):
+        history.run(seq, {"a": 3})
+    old = history.archive
+    before = all_seen(old)
+    assert expired(store, days=2, grace=timedelta(days=1)).records > 0
+    for seq in range(11, 24):
+        history.run(seq, {"a": 3})
+    assert open_archive(store).covered is not None
+    long_ago(store, 1)
+    assert expired(store, grace=timedelta(days=1)).deleted > 0, "what went by the first one"
+    fresh = open_archive(store)
+    fresh.__dict__ |= {"expired": old.expired, "covered": None}
+    for seq, was in before.items():
+        assert seen(fresh, seq) == was
+        assert {s.key for s in was.segments} <= {e.key for e in store.list(layout.TOPICS)}
+    expired(store)
     check_whole(store, clean=True)
 
 
