@@ -143,7 +143,8 @@ class Held:
         self._clock = clock
         self._lock = threading.RLock()
         self._archive: Archive | None = None
-        self._opened = False
+        self._doubts = 0
+        self._opened: int | None = None  # how many doubts there had been
         self._seen: object = None
         self._looked = 0.0
         self._points: list[PointOverview] = []
@@ -192,15 +193,17 @@ class Held:
             return self._kept[number]
 
     def doubt(self) -> None:
-        """Something was not as it should be, perhaps because the archive has changed: open it anew."""
-        with self._lock:
-            self._opened = False
+        """Something was not as it should be, perhaps because the archive has changed: the next request opens it anew.
+
+        Waits for nobody: the event loop calls it, while some request may be busy opening."""
+        self._doubts += 1
 
     def _look(self) -> None:
         now = self._clock()
-        if self._opened and now - self._looked < (FRESH_JAVA if self._archive is None else FRESH):
+        opened = self._opened == self._doubts
+        if opened and now - self._looked < (FRESH_JAVA if self._archive is None else FRESH):
             return
-        if not self._opened or self._archive is None:
+        if not opened or self._archive is None:
             self._open()
         else:
             seen = self._fingerprint(self._archive)
@@ -209,6 +212,7 @@ class Held:
         self._looked = now
 
     def _open(self) -> None:
+        doubts = self._doubts  # what is doubted from now on may be what is read here
         self._kept.clear()
         try:
             self._archive = open_archive(self.store)
@@ -221,7 +225,7 @@ class Held:
             pins = read_pins(self.store, self._archive.info.id)
             self._points = [replace(p, pinned=p.number in pins) for p in list_points(self._archive)]
             self._expired = expired_points(self._archive)
-        self._opened = True
+        self._opened = doubts
 
     def _fingerprint(self, archive: Archive) -> object:
         """What changes with every new restore point, with every pin, and with whatever does away with old ones: a few
