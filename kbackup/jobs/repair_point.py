@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.commit import publish, put_part, refresh_derived
@@ -63,8 +65,15 @@ class _Making:
         if self.made:
             return self.made[-1].seq
         if self.left.expirations:
-            return self.left.last  # all before is gone, by an expiration that follows
+            return self.first - 1
         return self.chosen.kept[-1].seq if self.chosen.kept else None
+
+    @property
+    def first(self) -> int:
+        """The number of the first one. Where something was expired it names a number that nobody had as its parent:
+        readers meet a broken chain until the expiration that follows says that all before is gone, and never see what
+        both have twice. A repair that is cut off in between begins anew."""
+        return self.left.last + (2 if self.left.expirations else 1)
 
 
 def commit_points(
@@ -91,7 +100,7 @@ def commit_points(
 def _make(making: _Making, topics: Sequence[Topic], newest: bool) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest, without the sums of the files beside it, and those."""
     left, chosen, known = making.left, making.chosen, making.known
-    seq = left.last + 1 + len(making.made)
+    seq = making.first + len(making.made)
     captured = beside.captures(left, {t: known[t].id for t in topics}) if newest else {}
     groups: Groups = beside.groups_of(making.store, left, topics, captured)
     states = tuple(topic_state(seq, topic, known[topic], left, chosen, groups) for topic in topics)
@@ -142,7 +151,7 @@ def _follow(making: _Making, check: Callable[[], None]) -> None:
     """What follows from the commits."""
     store, left = making.store, making.left
     if left.expirations:
-        _expire_the_others(store, left, making.made[0], check)
+        _expire_the_others(store, left, making.made, check)
     check()
     delete(store, sorted((k for k in left.sizes if k.startswith(layout.CHECKPOINTS)), reverse=True))
     archive = open_archive(store)
@@ -152,9 +161,11 @@ def _follow(making: _Making, check: Callable[[], None]) -> None:
         settle(archive, check)
 
 
-def _expire_the_others(store: Store, left: Left, first: Manifest, check: Callable[[], None]) -> None:
-    """All before the new restore point is gone, and what is left of it is what that has: one expiration in the place of
-    those before. Damaged files of those go: this one says all that they said."""
+def _expire_the_others(store: Store, left: Left, made: Sequence[Manifest], check: Callable[[], None]) -> None:
+    """All before the new restore points `made` is gone, and what is left of it is what the first of them has: one
+    expiration in the place of those before. Damaged files of those go: this one says all that they said."""
+    first, before = made[0], left.points.expired
+    there = {(t.name, t.incarnation) for manifest in made for t in manifest.topics}
     bare = Archive(store, ArchiveInfo(id=left.archive_id, created_at=""))
     table = encode_folded([with_seq(bare.table(first), first.seq)])
     document = Expired(
@@ -164,6 +175,9 @@ def _expire_the_others(store: Store, left: Left, first: Manifest, check: Callabl
         upto=first.seq,
         segments=file_sum(table),
         gone=(Gone(parent=None, last=first.seq - 1, restore_points=0, expired_at=now(), losses=()),),
+        topics=tuple(
+            t for t in (before.topics if before is not None else ()) if (t.name, t.incarnation) in there
+        ),
     )
     check()
     store.put(segments_key(document.number, document.segments), table)
@@ -177,7 +191,13 @@ def _commit(
 ) -> Manifest:
     archive = Archive(making.store, ArchiveInfo(id=making.left.archive_id, created_at=""))
     check()
-    archive.store.put_new(layout.backup_key(manifest.seq, layout.INTENT), dump(derived.intent_of(manifest)))
+    intent = derived.intent_of(manifest)
+    if (
+        making.left.expirations and not making.made
+    ):  # its parent never was: nothing may say so before the commit
+        newest = max((m.seq for m in making.left.manifests), default=None)
+        intent = msgspec.structs.replace(intent, parent=newest)
+    archive.store.put_new(layout.backup_key(manifest.seq, layout.INTENT), dump(intent))
     sums = {name: put_part(archive, manifest.seq, name, data) for name, data in parts.items()}
     fields = {name: getattr(manifest, name) for name in manifest.__struct_fields__}
     whole = Manifest(**fields | {"files": sums, "committed_at": now()})

@@ -195,7 +195,8 @@ def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
     """Numbers that anything says were closed, without those that a repair gave up."""
     found = {m.seq for m in left.points.committed}
     named: list[Point | Intent] = [*left.points.closed.values(), *left.intents.values()]
-    found |= {each.parent for each in named if each.parent is not None}
+    # what a repair names may never have been: where it is lost the chain breaks
+    found |= {each.parent for each in named if each.parent is not None and not _is_repaired(each)}
     found |= {point.seq for point in left.past.values() if point.status == "committed"}
     for seq, files in runs.items():
         # only the last one without a manifest may be at work: it began with an intent, and sealed the others
@@ -206,6 +207,10 @@ def _committed(left: Left, runs: Mapping[int, set[str]]) -> set[int]:
     gone = given_up(left.points.committed)
     found = {seq for seq in found if gone_with(left.points.gone, seq) is None}
     return {seq for seq in found if not any(seq in numbers for numbers in gone)}
+
+
+def _is_repaired(each: Point | Intent) -> bool:
+    return isinstance(each, Point) and each.repaired is not None
 
 
 def _read_checkpoints(store: Store, left: Left) -> None:

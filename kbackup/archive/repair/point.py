@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.models import Groups, Loss, PartitionState, TopicState
+from kbackup.archive.expired import log_starts
+from kbackup.archive.models import ExpiredPartition, Groups, Loss, PartitionState, TopicState
 from kbackup.archive.repair.beside import Topic
 from kbackup.archive.repair.choose import Chosen
 from kbackup.archive.repair.left import Left
@@ -101,12 +102,13 @@ def topic_state(
             if o.topic == topic[0]:
                 highest[o.partition] = max(o.offset, highest.get(o.partition, 0))
     partitions = []
+    starts = log_starts(left.points.expired)
     for number in range(max(known.partitions, default=-1) + 1):
         segments = chosen.segments.get((*topic, number), [])
         cut = any(f"what {topic[0]}-{number} had from offset" in warning for warning in chosen.warnings)
         state = _partition(number, segments, states.get(number), cut, highest.get(number, 0))
         if left.expirations:  # it starts where there is something left
-            state = msgspec.structs.replace(state, start=segments[0].first if segments else state.end)
+            state = _after(starts.get((*topic, number)), state, segments)
         partitions.append(state)
     said = known.state.state if known.state is not None else "present"
     return TopicState(
@@ -139,9 +141,25 @@ def _partition(
     )
 
 
+def _after(
+    went: ExpiredPartition | None, state: PartitionState, segments: Sequence[Segment]
+) -> PartitionState:
+    """`state` where restore points expired, and `went` of its records: it counts those, too."""
+    end = max(state.end, went.start if went is not None else 0)
+    return msgspec.structs.replace(
+        state,
+        start=segments[0].first if segments else end,
+        end=end,
+        log_end=max(end, state.log_end),
+        records=state.records + (went.records if went is not None else 0),
+        bytes=state.bytes + (went.bytes if went is not None else 0),
+    )
+
+
 def losses_of(left: Left, chosen: Chosen) -> tuple[Loss, ...]:
     """What the restore points that are given up had found lost, and what is lost now."""
     since = chosen.kept[-1].seq if chosen.kept else 0
     told = {seq: point.losses for seq, point in left.past.items() if seq > since}
     told |= {m.seq: m.losses for m in left.manifests if m.seq > since}
-    return (*(loss for _, losses in sorted(told.items()) for loss in losses), *chosen.losses)
+    every = (*(loss for _, losses in sorted(told.items()) for loss in losses), *chosen.losses)
+    return tuple(dict.fromkeys(every))  # a repair that was cut off has told them already

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import kbackup.jobs.repair as repair_job
 import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
+from kbackup.archive.commit import seal_unfinished
 from kbackup.archive.expire import prepare, publish
 from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
@@ -505,6 +506,54 @@ def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
             assert {place: keys for place, keys in after[max(after)].items() if keys} == last
             assert verified(store).findings == ()
         else:
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: Memory, seal: bool) -> None:
+    """Of an archive whose restore points are whole, where some expired: a reader has what was, or what is new, or ends
+    with an error that says 'kbackup repair'; which goes on, though nothing asks for a rebuild again."""
+    expired = copy_of(made)
+    archive = open_archive(expired)
+    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
+    settle(archive, lambda: None)
+    bad = next(key for key in records(expired) if key.startswith("topics/more/") and "0000000040" in key)
+    harm(expired, bad, "cut")
+    before = held(expired)
+    refused: list[str] = []
+    for at in range(90):
+        store = _Crashing()
+        for entry in expired.list():
+            store.put(entry.key, expired.get(entry.key))
+        store.left = at
+        try:
+            run(store, rebuild=True)
+            done = True
+        except _Crash:
+            done = False
+        store.left = 1 << 30
+        store.delete([layout.LOCK])
+        try:
+            after = held(store)
+        except CorruptError as error:
+            refused.append(error.hint)
+            after = {}
+        if after != before:
+            run(store)  # and what was left out is set aside
+            after = held(store)
+            assert min(after) > LAST
+            newest = {place: keys for place, keys in after[max(after)].items() if keys}
+            assert newest == {p: [k for k in keys if k != bad] for p, keys in before[LAST].items()}
+            again = run(store, confirm=False)
+            assert (again.restore_point, again.left) == (None, ())
+        else:
+            if seal:
+                seal_unfinished(open_archive(store), "another")
+            assert run(store, confirm=False).restore_point is None, "nothing is lost yet"
+        if done:
+            assert refused
+            assert all("kbackup repair" in hint for hint in refused)
             return
     raise AssertionError("it never came to an end")
 
