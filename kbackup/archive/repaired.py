@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kbackup.archive.checkpoints import given_up
 from kbackup.archive.models import Point
-from kbackup.archive.reader import Archive
 
 
 def history(points: Iterable[Point]) -> list[str]:
@@ -24,17 +22,6 @@ def history(points: Iterable[Point]) -> list[str]:
             said.append(f"what was before is lost: {made} was made of what was found")
         said += [f"not known: {what}" for what in point.repaired.not_known]
     return said
-
-
-def made_again(archive: Archive, seq: int) -> int | None:
-    """The restore point of a repair that gave up number `seq` and had its records again, which may have expired since;
-    None where there was none. Who has the records up to `seq` can't tell which of that one's are the same."""
-    numbers = given_up(archive.restore_points)
-    for link in archive.gone:
-        numbers += [range(some.first, some.last + 1) for some in link.given_up]
-        if not link.restore_points:
-            numbers.append(range((link.parent or 0) + 1, link.last + 1))
-    return next((some.stop for some in numbers if seq in some), None)
 
 
 def are_lost(numbers: Sequence[int]) -> str:

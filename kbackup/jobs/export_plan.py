@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from kbackup.archive.followed import given_up_with
 from kbackup.archive.models import Point
 from kbackup.archive.reader import Archive, in_place
-from kbackup.archive.repaired import made_again
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.select import Selection
@@ -79,10 +79,10 @@ class Additions:
 
     def _check_not_repaired(self, seq: int) -> None:
         """A repair's restore point has what was added by those that it gave up."""
-        again = made_again(self._archive, seq)
-        if again is not None:
+        lost = given_up_with(self._archive, seq)
+        if lost is not None:
             raise RefusedError(
-                f"restore point {seq}, up to which records were exported, was lost: restore point {again}, "
+                f"restore point {seq}, up to which records were exported, was lost: restore point {lost.stop}, "
                 "which 'kbackup repair' made, has its records again",
                 "export to another place",
             )

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kbackup.archive.expired import Place, log_starts
+from kbackup.archive.followed import check_same_point, given_up_with, manifest_of
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.reader import Archive, in_place, open_archive
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
@@ -19,7 +20,8 @@ from kbackup.jobs.source.options import Request
 from kbackup.types import TopicPartition
 
 Offset = dict[str, Any]
-"""`backup`: the number of the last restore point whose records have come; 0 for none. `archive`: its id."""
+"""`backup`: the number of the last restore point whose records have come; 0 for none. `manifest`: the checksum of what
+it says; '' where there is none of that number. `archive`: its id."""
 
 
 class StreamReader(DataSourceStreamReader):
@@ -29,6 +31,7 @@ class StreamReader(DataSourceStreamReader):
         self._request = request
         self._columns = list(columns)
         self._store = request.store()
+        self._given: Offset = {"archive": "", "backup": -1}
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's)
         starting, archive = self._request.starting.lower(), self._open()
@@ -38,20 +41,37 @@ class StreamReader(DataSourceStreamReader):
             raise UsageError(
                 f"option startingBackup: {starting} can't be used", "give a number, earliest or latest"
             )
-        return _offset(archive, 0 if starting == "earliest" else max(int(starting) - 1, 0))
+        lost = given_up_with(archive, self._first)
+        return _offset(archive, self._first if lost is None else lost.start - 1)
+
+    @property
+    def _first(self) -> int:
+        """The number before the first one that was asked for: it may not be there yet."""
+        starting = self._request.starting
+        return max(int(starting) - 1, 0) if starting.isascii() and starting.isdigit() else 0
 
     def latestOffset(self) -> Offset:  # noqa: N802 (Spark's)
+        """Never below one that was given: Spark would take that for new, and have records again."""
         archive = self._open()
-        return _offset(archive, _last(archive))
+        return self._give(_offset(archive, max(_last(archive), self._first)))
+
+    def _give(self, offset: Offset) -> Offset:
+        if offset["archive"] != self._given["archive"] or offset["backup"] > self._given["backup"]:
+            self._given = offset
+        return self._given
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         archive = self._open()
+        newest = max(_last(archive), self._first)
         for offset in (start, end):
-            if offset["archive"] != archive.info.id:
+            self._check_same(archive, offset)
+            if not offset["backup"] <= min(end["backup"], newest):
                 raise RefusedError(
-                    f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}",
-                    "give the stream another checkpointLocation",
+                    f"the stream came to restore point {offset['backup']}, {self._store.url} was at "
+                    f"{min(end['backup'], newest)} only",
+                    "is it a copy that lags behind, or was it rolled back? See 'Following an archive'",
                 )
+        self._give(end)
         after, last = int(start["backup"]), int(end["backup"])
         if after and self._request.fail_on_data_loss:
             require_whole(archive, after, self._wants)
@@ -61,6 +81,25 @@ class StreamReader(DataSourceStreamReader):
             if self._wants(TopicPartition(s.topic, s.partition))
         )
         return tasks(added, self._request, [Pushed()])
+
+    def _check_same(self, archive: Archive, offset: Offset) -> None:
+        """`RefusedError` where the archive is not the one that the stream followed up to there."""
+        number, hint = offset["backup"], "give the stream another checkpointLocation"
+        if offset["archive"] != archive.info.id:
+            raise RefusedError(
+                f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}",
+                hint,
+            )
+        lost = given_up_with(archive, number)
+        if lost is not None:
+            raise RefusedError(
+                f"restore point {number}, to which the stream came, was lost: restore point {lost.stop}, "
+                "which 'kbackup repair' made, has its records again",
+                hint,
+            )
+        check_same_point(
+            archive, number, offset.get("manifest", ""), "the one to which the stream came", hint
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
@@ -128,4 +167,4 @@ def _last(archive: Archive) -> int:
 
 
 def _offset(archive: Archive, number: int) -> Offset:
-    return {"archive": archive.info.id, "backup": number}
+    return {"archive": archive.info.id, "backup": number, "manifest": manifest_of(archive, number)}

@@ -6,12 +6,14 @@ import json
 import pickle
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
 from kbackup.archive.commit import open_or_create
 from kbackup.archive.reader import open_archive
+from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
@@ -52,7 +54,7 @@ def of_orders(first: int, stop: int) -> Rows:
 
 
 def at(stream: StreamReader, number: int) -> Offset:
-    return stream.latestOffset() | {"backup": number}
+    return stream.latestOffset() | {"backup": number, "manifest": ""}
 
 
 def test_where_it_begins(store: FileStore) -> None:
@@ -106,6 +108,65 @@ def test_another_archive_under_the_same_address(store: FileStore, tmp_path: Path
 def test_a_folder_of_the_java_tool() -> None:
     with pytest.raises(UsageError, match="no restore points to follow"):
         reader(FileStore(JAVA / "archive")).latestOffset()
+
+
+def lose(store: FileStore, seq: int) -> None:
+    """And repair."""
+    store.delete([f"backups/{seq:010d}/manifest.json"])
+    assert main(["repair", store.url, "--confirm", "--quiet"]) in (0, 3)
+
+
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_repair_gave_up_where_it_was(store: FileStore, goes: bool) -> None:
+    followed = reader(store)
+    had = followed.latestOffset()
+    lose(store, 2)
+    grow(store, 4, 50, 60)
+    if goes:
+        expired(store, last=1)
+    for stream in (followed, reader(store)):
+        with pytest.raises(
+            RefusedError, match=r"restore point 2, .* was lost: restore point 3, which 'kbackup repair"
+        ):
+            stream.partitions(had, stream.latestOffset())
+    assert batch(stream, at(stream, 3), stream.latestOffset()) == of_orders(50, 60)
+    assert len(batch(stream, at(stream, 1), stream.latestOffset())) == 34
+    for starting in ("2", "3"):
+        fresh = reader(store, startingBackup=starting)
+        assert fresh.initialOffset()["backup"] == 1, "restore point 3 has what was lost"
+        assert len(batch(fresh, fresh.initialOffset(), fresh.latestOffset())) == 34
+
+
+def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
+    copytree(tmp_path / "archive", tmp_path / "copy")
+    stream = reader(store)
+    for seq in (3, 4):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    had = stream.latestOffset()
+    (tmp_path / "archive").rename(tmp_path / "ahead")
+    (tmp_path / "copy").rename(tmp_path / "archive")
+    assert stream.latestOffset() == had
+    again = reader(store)
+    with pytest.raises(RefusedError, match=r"the stream came to restore point 4, .* was at 2 only"):
+        again.partitions(had, again.latestOffset())
+    with pytest.raises(RefusedError, match=r"the stream came to restore point 4, .* was at 2 only"):
+        again.partitions(at(again, 2), had)  # a batch that was begun
+    for seq in (3, 4, 5):
+        grow(store, seq, seq * 11, seq * 11 + 10)
+    with pytest.raises(
+        RefusedError, match=r"restore point 4 of .* is another one than the one to which the stream"
+    ):
+        again.partitions(had, again.latestOffset())
+
+
+def test_it_begins_with_a_restore_point_that_is_not_there_yet(store: FileStore) -> None:
+    first = reader(store, startingBackup="4")
+    start = first.initialOffset()
+    for stream in (first, reader(store, startingBackup="4")):
+        assert batch(stream, start, stream.latestOffset()) == []
+    for seq in (3, 4):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    assert batch(first, start, first.latestOffset()) == of_orders(40, 50)
 
 
 def expired(store: FileStore, before: int | None = None, **policy: Any) -> None:
