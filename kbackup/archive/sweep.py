@@ -7,7 +7,7 @@ than the grace time, and whatever the next backup may still take over from a run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -157,21 +157,24 @@ def _of_runs(archive: Archive, expired: Expired | None, keys: Iterable[str]) -> 
     return sorted(found, key=lambda key: (key.endswith("/" + layout.MANIFEST), key))
 
 
-def _expirations(archive: Archive, expired: Expired | None, keys: Iterable[str]) -> list[str]:
+def _expirations(archive: Archive, expired: Expired | None, keys: Collection[str]) -> list[str]:
     """Expirations that nobody can want any more, and tables of such as were never committed. Nothing above the newest
     one: it may be committed at this moment."""
     newest = archive.expired
     if expired is None or newest is None:
         return []
+    wanted = set()
+    for number in committed_of(steps(keys)):
+        if number >= expired.number:
+            whole = read_expired(archive.store, number, archive.info.id)
+            wanted.add(segments_key(number, whole.segments))
     found = []
     for key in keys:
         parsed = layout.parse_expiration_key(key)
         if parsed is None or parsed[0] > newest.number:
             continue
         number, name = parsed
-        whole = read_expired(archive.store, number, archive.info.id) if number >= expired.number else None
-        tables = {segments_key(number, whole.segments)} if whole is not None else set()
-        if number < expired.number or (name.startswith("segments-") and key not in tables):
+        if number < expired.number or (name.startswith("segments-") and key not in wanted):
             found.append(key)
     return sorted(found, key=lambda key: (key.endswith("/" + layout.EXPIRED), key))
 

@@ -378,6 +378,25 @@ def test_grace_is_kept_where_a_checkpoint_was_made_since() -> None:
     check_whole(store, clean=True)
 
 
+def test_a_table_of_an_expiration_that_a_copy_never_got_is_in_nobodys_way() -> None:
+    """It was cut off before the commit, and came to a later one then."""
+    store = Memory()
+    build(store)
+    expired(store, last=6, grace=timedelta(days=1))
+    expired(store, last=5, grace=timedelta(days=1))
+    table = layout.expiration_key(2, "segments-0123456789abcdef.parquet")
+    expired(store, last=4, grace=timedelta(days=1))
+    store.put(table, b"never committed")
+    left = {e.key for e in store.list(layout.expiration_key(2, ""))}
+    store.delete(sorted(left - {table}))
+    long_ago(store, 1)
+    assert expired(store, grace=timedelta(days=1)).deleted > 1
+    assert {e.key for e in store.list(layout.EXPIRATIONS)}.isdisjoint({table})
+    assert [link.last for link in open_archive(store).gone] == [2, 3, 4]
+    expired(store)
+    check_whole(store, clean=True)
+
+
 def test_deletes_that_are_refused_are_told_and_tried_again() -> None:
     store = Memory()
     build(store)
