@@ -17,7 +17,7 @@ from kbackup.archive.java import is_java_archive, java_topics
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.repair.choose import choose
 from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, read_any
+from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, place_of, read_any
 from kbackup.archive.segments import Segment
 from kbackup.archive.verify.points import Points
 from kbackup.archive.writer import Target
@@ -95,8 +95,8 @@ def adopt(
     spark: Callable[[], SparkSession],
     listener: Listener,
 ) -> RepairReport:
-    """Without `confirm` nothing is written. `RefusedError` where there is an archive with restore points already,
-    `NoArchiveError` where there is no folder of the Java tool."""
+    """Without `confirm` nothing is written. `RefusedError` where there is an archive with restore points already, or
+    what is left of one, `NoArchiveError` where there is no folder of the Java tool."""
     phases = Phases(listener)
     if encryption_of(store) is not None:
         raise UsageError(
@@ -118,8 +118,26 @@ def _check_place(store: Store) -> None:
             raise RefusedError(
                 f"{store.url} is an archive already: there is {entry.key}", "see 'kbackup list'"
             )
+    for folder in (layout.BACKUPS, layout.CHECKPOINTS, layout.EXPIRATIONS, layout.TOPICS):
+        key = next((entry.key for entry in store.list(folder) if _is_of_commit(entry.key)), None)
+        if key is not None:
+            raise RefusedError(
+                f"{store.url} is an archive that has lost its restore points: there is {key}",
+                "see 'kbackup repair'",
+            )
     if not is_java_archive(store):
         raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
+
+
+def _is_of_commit(key: str) -> bool:
+    """Whether there was a restore point before this was written: an adoption that was cut off has none such."""
+    backup, place = layout.parse_backup_key(key), place_of(key)
+    return (
+        (backup is not None and backup[1] == layout.REFRESHED)
+        or layout.parse_checkpoint_key(key) is not None
+        or layout.parse_expiration_key(key) is not None
+        or (place is not None and layout.parse_partition_index(place[2]) is not None)
+    )
 
 
 def _adopt(

@@ -155,3 +155,18 @@ def test_commands_say_what_they_did(folder: FileStore, capsys: pytest.CaptureFix
     folder.delete(["backups/0000000001/manifest.json", "topics/orders.v1/index_partition_000"])
     assert cli.main(["repair", root, "--confirm"]) == 3
     assert "restore point 2 was taken" in capsys.readouterr().out
+
+
+def test_an_archive_that_lost_its_restore_points_is_no_folder_to_adopt(folder: FileStore) -> None:
+    """It was adopted once and went on: taken anew, what came since would not be in it."""
+    run(folder)
+    for entry in list(folder.list()):
+        if entry.key.endswith(f"/{layout.MANIFEST}"):
+            folder.delete([entry.key])
+    marks = [e.key for e in folder.list(layout.BACKUPS) if e.key.endswith(layout.REFRESHED)]
+    for gone in ([], marks, [e.key for e in folder.list(layout.CHECKPOINTS)]):
+        folder.delete(gone)
+        for confirm in (False, True):
+            with pytest.raises(RefusedError, match="lost its restore points") as raised:
+                run(folder, confirm)
+            assert "kbackup repair" in raised.value.hint
