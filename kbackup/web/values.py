@@ -25,6 +25,8 @@ PART = 4 << 10
 """Bytes of a field that a page of records shows."""
 LINE = 200
 """The same in a line."""
+NAME = 1 << 10
+"""Bytes of a header's key that are shown anywhere."""
 
 _INDENTED = 1 << 20  # characters: a few brackets in each other become many when they are indented
 _HEX_CUT = 4  # a dump is so many times as long
@@ -87,8 +89,11 @@ def line(data: bytes | None) -> Shown:
 
 
 def name(data: bytes) -> str:
-    """A header's key."""
-    return printable(data.decode("utf-8", "backslashreplace"))
+    """A header's key; of a long one the beginning."""
+    text = _text(data, NAME)
+    if text is None:
+        text = data[:NAME].decode("utf-8", "backslashreplace")
+    return printable(text) + ("\N{HORIZONTAL ELLIPSIS}" if len(data) > NAME else "")
 
 
 def _text(data: bytes, most: int) -> str | None:

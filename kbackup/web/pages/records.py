@@ -23,6 +23,10 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 View = Literal["lines", "auto", "text", "json", "hex"]
 Size = Annotated[int, Query(ge=1, le=500)]
+MOST = 200
+"""Headers of a record that its own page shows."""
+FEW = 20
+"""Headers of a record that a page of records shows."""
 _END = 2**63 - 1
 
 
@@ -78,6 +82,7 @@ def records(
         line=values.line,
         shown=_shown_part,
         header=values.name,
+        most=FEW,
     )
 
 
@@ -114,7 +119,8 @@ def record(
         views=values.VIEWS,
         key=values.shown(row.key, view),
         value=values.shown(row.value, view),
-        headers=[(values.name(k), values.shown(v, view, values.PART)) for k, v in row.headers],
+        headers=[(values.name(k), values.shown(v, view, values.PART)) for k, v in row.headers[:MOST]],
+        more=max(0, len(row.headers) - MOST),
         size=page.blocks[0].nbytes,
     )
 

@@ -13,6 +13,8 @@ import pytest
 from fastapi.routing import APIRoute
 
 from kbackup.archive import layout
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
@@ -20,6 +22,7 @@ from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.held import FRESH, Held
 from tests.archives import commit_point, group_at, make_archive, topic_state
 from tests.golden.java_archive import ROOT as JAVA
+from tests.plain_records import Plain, block_of
 from tests.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
 from tests.unit.archive.faulty import FaultyStore
 from tests.unit.archive.test_browse import encrypting
@@ -139,6 +142,35 @@ def test_a_record_in_every_form(rich: Store) -> None:
     json = unescape(re.sub("<[^>]+>", "", client.get("/topics/odd/0/records/6").text))
     assert '"big": 12345678901234567890123' in json
     assert '"price": 1.10' in json
+
+
+def test_pages_stay_small_whatever_headers_there_are(tmp_path: Path) -> None:
+    """A message of one MB has room for some hundred thousand, or for one whose name is as long."""
+    headers = tuple((b"h%d" % n, b"x") for n in range(2000))
+    plain = [
+        Plain(b"key", b"value", headers=headers),
+        Plain(b"key", b"value", headers=((b"n" * 5000, b"x"),)),
+    ]
+    store = FileStore(tmp_path / "archive")
+    with PartitionWriter(store, Target("busy", 1, 0, 1 << 20, "none")) as writer:
+        segments = [*writer.append(block_of(plain)), *writer.finish()]
+    commit_point(
+        open_or_create(store), 1, [topic_state("busy", 1, "present", [(0, 2, segments)])], segments, []
+    )
+    client = visit(store)
+    some = client.get("/topics/busy/0/records?view=auto").text
+    assert "header h19 " in text(some)
+    assert "header h20 " not in text(some)
+    assert "and 1,980 more" in text(some)
+    assert "2,000" in text(client.get("/topics/busy/0/records").text)
+    one = client.get("/topics/busy/0/records/0").text
+    assert "h199 " in text(one)
+    assert "h200 " not in text(one)
+    assert "headers 2,000 " in text(one)
+    assert "and 1,800 more" in text(one)
+    assert client.get("/topics/busy/0/records/0/headers/1999").content == b"x"
+    long = client.get("/topics/busy/0/records/1").text
+    assert ">" + "n" * 1024 + "\N{HORIZONTAL ELLIPSIS}<" in long
 
 
 @pytest.mark.parametrize(
@@ -347,8 +379,6 @@ def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:
 
 
 def test_an_archive_without_a_restore_point(tmp_path: Path) -> None:
-    from kbackup.archive.commit import open_or_create
-
     store = FileStore(tmp_path / "archive")
     open_or_create(store)
     client = visit(store)
