@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _TASK_ROWS = 1_000_000
 """Rows of small partitions that share a task, about; those of one partition always do."""
+_NEEDED = ("topic", "incarnation", "partition", "offset", "restorePoint")
 _CHANGED = "was the table changed? each offset of a partition is there once"
 
 
@@ -57,23 +58,37 @@ class TableRows:
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
-        offset = f.col("offset")
-        found: list[Held] = []
+        offset, lacking = (
+            f.col("offset"),
+            f.concat(*(f.col(name).cast("string") for name in _NEEDED)).isNull(),
+        )
+        found: list[list[Any]] = []
         for table in self.tables:
             rows = self._upto(table).groupBy("topic", "incarnation", "partition")
             try:
                 summed = rows.agg(
-                    f.count("*"), f.min(offset), f.max(offset), f.max("partitions"), f.max("restorePoint")
+                    f.count("*"),
+                    f.min(offset),
+                    f.max(offset),
+                    f.max("partitions"),
+                    f.max("restorePoint"),
+                    f.count_if(lacking),
                 ).toArrow()
             except PySparkException as error:
                 raise from_spark(error) from None
-            columns: list[list[Any]] = [column.to_pylist() for column in summed.columns]
-            found += [Held(*row) for row in zip(*columns, strict=True)]
-        wanted = set(self.selection.topics({h.topic for h in found}))
-        newest: dict[str, int] = {}
-        for h in found:
-            newest[h.topic] = max(newest.get(h.topic, 0), h.incarnation)
-        return sorted(h for h in found if h.topic in wanted and h.incarnation == newest[h.topic])
+            found += [list(row) for row in zip(*(c.to_pylist() for c in summed.columns), strict=True)]
+        return held_of(found, self.selection)
+
+    def newest(self) -> list[int]:
+        """The greatest restore point that rows of each table are from; 0 where it has none."""
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions as f
+
+        try:
+            found = [table.agg(f.max("restorePoint")).toArrow() for table in self.tables]
+        except PySparkException as error:
+            raise from_spark(error) from None
+        return [int(each.column(0)[0].as_py() or 0) for each in found]
 
     def write(self, store: Store, options: Backup, held: Sequence[Held]) -> list[Segment]:
         """Their segments in `store`, all as of a first incarnation. `CorruptError` for rows that are no records of
@@ -101,7 +116,31 @@ class TableRows:
         return from_batches(done.to_batches())
 
     def _upto(self, table: DataFrame) -> DataFrame:
-        return table if self.last is None else table.where(table["restorePoint"] <= self.last)
+        """A row that does not say when it came is not left out: `held` complains of it."""
+        if self.last is None:
+            return table
+        at = table["restorePoint"]
+        return table.where((at <= self.last) | at.isNull())
+
+
+def held_of(sums: Sequence[Sequence[Any]], selection: Selection) -> list[Held]:
+    """Those that `selection` selects, by partition, of each topic's newest incarnation. Each of `sums` has the fields
+    of a `Held`, and how many rows lack what each needs: `CorruptError` where there are such."""
+    wanted = set(selection.topics({topic for topic, *_ in sums if topic is not None}))
+    found: list[Held] = []
+    newest: dict[str, int] = {}
+    for topic, incarnation, partition, rows, first, last, partitions, point, lacking in sums:
+        if topic is not None and topic not in wanted:
+            continue
+        if lacking:
+            raise CorruptError(
+                f"Delta table: {lacking} rows{f' of {topic}' if topic is not None else ''} "
+                f"lack what every record has: one of {', '.join(_NEEDED)} is null",
+                "did somebody else write them? delete them, or fill them in",
+            )
+        found.append(Held(topic, incarnation, partition, rows, first, last, partitions or 0, point))
+        newest[topic] = max(newest.get(topic, 0), incarnation)
+    return sorted(h for h in found if h.incarnation == newest[h.topic])
 
 
 @dataclass(frozen=True)

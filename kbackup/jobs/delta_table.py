@@ -34,27 +34,13 @@ class DeltaTable:
 
     def reached(self, app: str) -> int:
         """The restore point that `app` appended last; 0 where there is none, or no table."""
-        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-        from pyspark.errors import PySparkException
-
-        jvm: Any = self.session._jvm
-        options = jvm.java.util.HashMap()
-        for name, value in self.options.items():
-            options.put(name, value)
-        try:
-            found = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
-                self.session._jsparkSession,
-                jvm.org.apache.hadoop.fs.Path(self.path),
-                jvm.PythonUtils.toScalaMap(options),
-            )
-            version = found._2().transactions().get(app)
-            return int(version.get()) if version.isDefined() else 0
-        except (Py4JError, PySparkException) as error:
-            raise self._error(error) from None
+        transactions = self._snapshot("transactions")
+        version = transactions.get(app)
+        return int(version.get()) if version.isDefined() else 0
 
     def append(self, rows: DataFrame, app: str, version: int, note: Mapping[str, object]) -> None:
         """One commit of `rows`, unless `app` has committed `version` or a later one; `note` is its `userMetadata`."""
-        from py4j.protocol import Py4JError
+        from py4j.protocol import Py4JError  # type: ignore[import-untyped]
         from pyspark.errors import PySparkException
 
         writer = (
@@ -74,12 +60,32 @@ class DeltaTable:
             raise self._error(error) from None
 
     def rows(self) -> DataFrame:
-        """All of it, as of now."""
+        """All of it, as of now, however often it is read."""
         from pyspark.errors import PySparkException
 
+        reader = self.session.read.format("delta").option("versionAsOf", self._snapshot("version"))
         try:
-            return self.session.read.format("delta").options(**self.options).load(self.path)
+            return reader.options(**self.options).load(self.path)
         except PySparkException as error:
+            raise self._error(error) from None
+
+    def _snapshot(self, of: str) -> Any:
+        """What Delta's newest snapshot of the table says `of` itself."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        jvm: Any = self.session._jvm
+        options = jvm.java.util.HashMap()
+        for name, value in self.options.items():
+            options.put(name, value)
+        try:
+            found = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
+                self.session._jsparkSession,
+                jvm.org.apache.hadoop.fs.Path(self.path),
+                jvm.PythonUtils.toScalaMap(options),
+            )
+            return getattr(found._2(), of)()
+        except (Py4JError, PySparkException) as error:
             raise self._error(error) from None
 
     def _error(self, error: Any) -> KbackupError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,8 @@ from kbackup.archive.segment_io import read_segment
 from kbackup.archive.segments import Segment, from_batches
 from kbackup.errors import CorruptError, from_text
 from kbackup.formats.scan import scan
-from kbackup.jobs.delta_rows import WriteSegments
+from kbackup.jobs.delta_rows import Held, WriteSegments, held_of
+from kbackup.jobs.select import Selection
 from kbackup.store.file import FileStore
 from tests.unit.formats.reference import Record, decode_records, encode_record
 
@@ -94,3 +96,32 @@ def test_rows_that_are_no_records(store: FileStore, batches: list[pa.RecordBatch
     assert isinstance(error, CorruptError)
     assert "a-0" in error.message
     assert not [entry.key for entry in store.list()]
+
+
+def test_the_newest_incarnation_of_what_is_selected() -> None:
+    sums = [
+        ("a", 1, 0, 9, 0, 8, 3, 4, 0),
+        ("a", 2, 1, 5, 0, 8, 3, 6, 0),
+        ("a", 2, 0, 2, 3, 8, None, 5, 0),  # somebody's own rows
+        ("b", 1, 0, 9, 0, 8, 3, 4, 0),
+        ("c", None, 0, 9, 0, 8, 3, None, 9),
+    ]
+    assert held_of(sums, Selection.of(["a"], [])) == [
+        Held("a", 2, 0, 2, 3, 8, 0, 5),
+        Held("a", 2, 1, 5, 0, 8, 3, 6),
+    ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (None, 1, 0, 1, 7, 7, 3, 4, 1),
+        ("a", None, 0, 1, 7, 7, 3, 4, 1),
+        ("a", 1, None, 1, 7, 7, 3, 4, 1),
+        ("a", 1, 0, 1, None, None, 3, 4, 1),
+        ("a", 1, 0, 1, 7, 7, 3, None, 1),
+    ],
+)
+def test_rows_without_what_each_record_has(row: tuple[Any, ...]) -> None:
+    with pytest.raises(CorruptError, match=r"1 rows.* lack what every record has"):
+        held_of([("a", 1, 0, 9, 0, 8, 3, 4, 0), row], Selection.of(["a"], []))
