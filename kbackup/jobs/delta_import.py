@@ -129,10 +129,11 @@ class DeltaImport:
         ranged = {parse_range(text).topic for text in self.options.range}
         wanted = tuple(sorted(ranged)) or self.options.topics
         url, selection = self.place.url, Selection.of(wanted, self.options.exclude_topics)
-        urls = [url]
+        urls, topics = [url], []
         if not self._is_table(""):
             names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]
-            urls = [f"{url}/{name}" for name in selection.topics(names)]
+            topics = selection.topics(names)
+            urls = [f"{url}/{name}" for name in topics]
             if not names:
                 raise NoArchiveError(
                     f"there are no Delta tables at {url}", "give the URL that 'kbackup export --delta' had"
@@ -140,10 +141,32 @@ class DeltaImport:
         options = hadoop_options(self.place.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
         last = None if self.options.backup == "latest" else self.options.backup
-        return TableRows(session, tables, selection, last)
+        rows = TableRows(session, tables, selection, last)
+        if last is not None:
+            check_reached(self.place, topics, rows.newest(), last)
+        return rows
 
     def _is_table(self, folder: str) -> bool:
         return next(self.place.store.list(f"{folder}_delta_log/"), None) is not None
+
+
+def check_reached(place: Place, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
+    """`UsageError` where a table may lack records that came up to restore point `last`. `newest` is what the rows of
+    each are from (`TableRows.newest`); `topics` are those of the tables, none for one of all topics."""
+    noted = place.noted()  # a table to which nothing came for long does not tell by itself
+    even: Sequence[str] = ()
+    if noted is not None and noted.restore_point >= last:
+        even = Selection.of(noted.topics, noted.exclude_topics).topics(topics) if topics else ("",)
+    behind = [(topic, seq) for topic, seq in zip(topics or ("",), newest, strict=False) if seq < last]
+    behind = [(topic, seq) for topic, seq in behind if topic not in even]
+    if behind:
+        (topic, seq), others = behind[0], len(behind) - 1
+        where = f"{place.url}/{topic}" if topic else place.url
+        raise UsageError(
+            f"Delta table {where} is known to be at restore point {seq}, not at {last}"
+            + (f", and {others} more are behind" if others else ""),
+            f"run 'kbackup export --delta {place.url}', or give an earlier --backup, or latest for what there is",
+        )
 
 
 def clear(staging: Store) -> None:

@@ -2,6 +2,8 @@
 
 - `export.json` says what the place holds: another archive, or another form, is refused.
 - `lock.json` is the lease of the one exporter. Delta's own log on S3 is safe with one writer alone.
+- `seen.json` says which restore point was the archive's newest one: one that is behind, or has another one of that number,
+  is refused.
 - `reached.json` says up to which restore point all tables are; a hint that saves looking into each.
 - `points/<n>.json`: the files that a restore point added to an export of Parquet files, written when all are there.
 """
@@ -17,14 +19,17 @@ from typing import Literal
 from urllib.parse import unquote
 
 from kbackup.archive import layout
+from kbackup.archive.followed import check_same_point
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Document, Part, dump, load
+from kbackup.archive.reader import Archive
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
 
 FOLDER = "_kbackup"
 _EXPORT = "export.json"
 _REACHED = "reached.json"
+_SEEN = "seen.json"
 
 
 class ExportInfo(Document, frozen=True, kw_only=True):
@@ -45,6 +50,16 @@ class Reached(Document, frozen=True, kw_only=True):
     restore_point: int
     topics: tuple[str, ...]
     exclude_topics: tuple[str, ...]
+
+
+class Seen(Document, frozen=True, kw_only=True):
+    """_kbackup/seen.json: the newest restore point that the archive ever had when an export began, written before
+    anything of it. `manifest` is its checksum: of a copy that was written to another one may have that number."""
+
+    format: Literal["kbackup-export-seen"] = "kbackup-export-seen"
+    archive_id: str
+    restore_point: int
+    manifest: str
 
 
 class ExportedFile(Part, frozen=True, kw_only=True):
@@ -136,6 +151,25 @@ class Place:
                 "what is written together has one selection of topics: give the same, or use another place",
             )
 
+    def check_goes_on(self, archive: Archive) -> None:
+        """`RefusedError` where `archive` is behind what was exported, or has gone another way; notes how far it is."""
+        newest, hint = archive.restore_points[-1], "export from the archive that is ahead, or to another place"
+        try:
+            seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
+        except NotFoundError:
+            seen = Seen(archive_id=archive.info.id, restore_point=0, manifest="")
+        if newest.seq < seen.restore_point:
+            raise RefusedError(
+                f"{self.url} was brought up to restore point {seen.restore_point}, the newest of {archive.store.url} "
+                f"is {newest.seq}",
+                hint,
+            )
+        noted = f"the one that {self.url} was brought up to"
+        check_same_point(archive, seen.restore_point, seen.manifest, noted, hint)
+        if newest.seq > seen.restore_point:
+            here = Seen(archive_id=archive.info.id, restore_point=newest.seq, manifest=newest.checksum)
+            self.own.put(_SEEN, dump(here))
+
     def info(self) -> ExportInfo | None:
         """What the place holds; None where nothing was exported to it."""
         try:
@@ -145,12 +179,18 @@ class Place:
 
     def reached(self, due: Reached) -> int:
         """The restore point that all tables of the selection of `due` are at, as far as is known."""
-        try:
-            found = load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
-        except (NotFoundError, CorruptError):
+        found = self.noted()
+        if found is None:
             return 0
         same = (found.archive_id, found.topics, found.exclude_topics)
         return found.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
+
+    def noted(self) -> Reached | None:
+        """What the last export that came to its end has noted; None where nobody knows."""
+        try:
+            return load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
+        except (NotFoundError, CorruptError):
+            return None
 
     def note_reached(self, reached: Reached) -> None:
         self.own.put(_REACHED, dump(reached))
