@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from kbackup.archive import layout
 from kbackup.archive.browse import Catalogue, catalogue, catalogue_of
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.expired import read_pins
+from kbackup.archive.expired import gone_with, read_pins
 from kbackup.archive.group_overview import (
     GroupOverview,
     GroupsOverview,
@@ -31,7 +31,7 @@ from kbackup.archive.overview import (
 )
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, UsageError
-from kbackup.store.base import Store
+from kbackup.store.base import ObjectInfo, Store
 
 FRESH = 5.0
 """Seconds in which nobody looks for new restore points."""
@@ -39,6 +39,9 @@ FRESH_JAVA = 300.0
 """The same of a folder of the Java tool, all of whose indexes have to be read."""
 KEPT = 3
 """Restore points whose catalogue is kept."""
+
+Listed = list[tuple[str, str]]
+"""Keys and ETags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +209,14 @@ class Held:
         if not opened or self._archive is None:
             self._open()
         else:
-            seen = self._fingerprint(self._archive)
-            if seen != self._seen:
+            if (self._new(self._archive), self._beside()) != self._seen:
                 self._open()
         self._looked = now
 
     def _open(self) -> None:
         doubts = self._doubts  # what is doubted from now on may be what is read here
         self._kept.clear()
+        beside = self._beside()
         try:
             self._archive = open_archive(self.store)
         except NoArchiveError:
@@ -221,16 +224,37 @@ class Held:
                 raise
             self._archive = None
         if self._archive is not None:
-            self._seen = self._fingerprint(self._archive)
+            new = self._new(self._archive)
+            # what was committed while it was opened may not be in it: then the next one who looks opens it anew
+            self._seen = (new, beside) if _stands(self._archive, new) else None
             pins = read_pins(self.store, self._archive.info.id)
             self._points = [replace(p, pinned=p.number in pins) for p in list_points(self._archive)]
             self._expired = expired_points(self._archive)
         self._opened = doubts
 
-    def _fingerprint(self, archive: Archive) -> object:
-        """What changes with every new restore point, with every pin, and with whatever does away with old ones: a few
-        listings of a few keys."""
+    def _new(self, archive: Archive) -> Listed:
+        """The files of the newest restore point and of all after it."""
         last = archive.restore_points[-1].seq if archive.restore_points else 0
-        new = self.store.list(layout.BACKUPS, layout.backup_key(last, "")[:-1])
-        beside = (self.store.list(p) for p in (layout.CHECKPOINTS, layout.EXPIRATIONS, layout.PINS))
-        return last, [(entry.key, entry.etag) for listing in (new, *beside) for entry in listing]
+        return _listed(self.store.list(layout.BACKUPS, layout.backup_key(last, "")[:-1]))
+
+    def _beside(self) -> Listed:
+        """What changes with every pin, and with whatever does away with old restore points: a few keys."""
+        return [
+            entry
+            for folder in (layout.CHECKPOINTS, layout.EXPIRATIONS, layout.PINS)
+            for entry in _listed(self.store.list(folder))
+        ]
+
+
+def _listed(entries: Iterable[ObjectInfo]) -> Listed:
+    return [(entry.key, entry.etag) for entry in entries]
+
+
+def _stands(archive: Archive, new: Listed) -> bool:
+    """Whether `archive` has every manifest that is listed in `new`, but for those that are gone."""
+    closed = {run.seq for run in archive.runs if layout.MANIFEST in run.files}
+    listed = (layout.parse_backup_key(key) for key, _ in new)
+    return all(
+        name != layout.MANIFEST or seq in closed or gone_with(archive.gone, seq) is not None
+        for seq, name in filter(None, listed)
+    )

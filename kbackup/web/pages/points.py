@@ -49,7 +49,7 @@ def point(look: Look, number: str) -> HTMLResponse:
     snapshot = shown.at
     if snapshot.point is None or snapshot.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "look at its topics")
-    committed = look.held.committed()
+    committed = snapshot.archive.restore_points  # what a second look finds may not have this one any more
     at = [p.seq for p in committed].index(snapshot.point.seq)
     metadata = snapshot.metadata()
     return shown.page(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from kbackup.archive import layout
-from kbackup.store.base import Store
-from kbackup.web.held import Held
+from kbackup.archive.reader import open_archive
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.web.held import FRESH, Held, Snapshot
+from tests.archives import commit_point, group_at, topic_state
 from tests.unit.archive.faulty import FaultyStore
+from tests.unit.web.visits import text, visit
 
 SOON = 20.0
 """Seconds after which somebody is taken to wait for ever."""
@@ -31,6 +34,19 @@ class Slow(FaultyStore):
             self.reached.set()
             assert self.go_on.wait(SOON)
         return super().get(key)
+
+
+class Meanwhile(FaultyStore):
+    """`happens` once, as soon as the restore points were listed."""
+
+    happens: Callable[[], object] | None = None
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after)]
+        if prefix == layout.BACKUPS and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        return iter(found)
 
 
 @pytest.fixture
@@ -62,3 +78,54 @@ def test_a_doubt_waits_for_no_request_that_opens(slow: Slow) -> None:
     assert slow.opened == 3
     held.points()
     assert slow.opened == 3
+
+
+def _third(store: Store) -> None:
+    state = topic_state("later", 3, "present", [(0, 0, [])])
+    commit_point(open_archive(store), 3, [state], [], [group_at("new", ("later", 0, 0))])
+
+
+def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store) -> None:
+    """The archive was listed before, what is compared later on was listed after it."""
+    now = [0.0]
+    meanwhile = Meanwhile(store)
+    meanwhile.happens = lambda: _third(store)
+    held = Held(meanwhile, lambda: now[0])
+    assert [point.seq for point in held.committed()] == [1, 2]
+    now[0] += FRESH + 1
+    assert [point.seq for point in held.committed()] == [1, 2, 3]
+    now[0] += FRESH + 1
+    archive = held.snapshot().archive
+    now[0] += FRESH + 1
+    assert held.snapshot().archive is archive, "opened once for it"
+
+
+def test_an_expiration_while_the_archive_opens_is_noticed(store: Store) -> None:
+    now = [0.0]
+    meanwhile = Meanwhile(store)
+    meanwhile.happens = lambda: store.put(layout.EXPIRATIONS + "begun", b"")
+    held = Held(meanwhile, lambda: now[0])
+    archive = held.snapshot().archive
+    assert held.snapshot().archive is archive
+    now[0] += FRESH + 1
+    assert held.snapshot().archive is not archive
+
+
+def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
+    """The page is of one archive, and the next one of another."""
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    client = visit(store, held=held)
+    snapshot = held.snapshot
+
+    def then_it_goes(wanted: str = "latest") -> Snapshot:
+        found = snapshot(wanted)
+        store.delete([layout.backup_key(2, name) for name in (layout.MANIFEST, layout.REFRESHED)])
+        now[0] += FRESH + 1
+        return found
+
+    held.snapshot = then_it_goes  # type: ignore[method-assign]
+    assert client.get("/points/2").status_code == 200
+    answer = client.get("/points/2")
+    assert answer.status_code == 404
+    assert "there is no restore point 2" in text(answer.text)
