@@ -408,6 +408,7 @@ D = TypeVar("D", bound=Document)
 
 
 _HINT = "is the archive damaged? run 'kbackup verify'"
+_NEWER = "use the kbackup that wrote it, or a newer one"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
@@ -429,11 +430,17 @@ def dump(document: Document, indent: int = 1) -> bytes:
     return msgspec.json.format(msgspec.json.encode(full), indent=indent) + b"\n"
 
 
+class NewerError(CorruptError):
+    """A file that is whole by its own checksum, in a version or with members that are not known here: nothing that is
+    damaged, and nothing to be replaced."""
+
+
 class _Head(msgspec.Struct, frozen=True):
     """What comes before everything else: no other member is looked at."""
 
     format: Any = None
     version: Any = None
+    checksum: Any = None
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -458,27 +465,27 @@ def _format_of(kind: type[Document]) -> object:
 
 
 def load(kind: type[D], data: bytes, name: str) -> D:
-    """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here."""
+    """Raises `CorruptError` for anything that is not a whole file of this kind in a version known here; `NewerError`
+    where it is whole."""
     try:
         head = _HEAD.decode(data)
-        found = (head.format, head.version)
     except msgspec.ValidationError:
-        found = (None, None)  # JSON, but no object
+        head = _Head()  # JSON, but no object
     except _UNREADABLE as error:
         raise CorruptError(f"file {name} is not JSON: {error}", _HINT) from error
     expected = _format_of(kind)
-    if found[0] != expected:
+    if head.format != expected:
         raise CorruptError(
-            f"file {name} says format {found[0]!r}, not {expected!r}", "is this a kbackup archive?"
+            f"file {name} says format {head.format!r}, not {expected!r}", "is this a kbackup archive?"
         )
-    if found[1] != 1:
-        raise CorruptError(
-            f"file {name} has version {found[1]!r}, known is 1",
-            "use the kbackup that wrote it, or a newer one",
-        )
+    if head.version != 1:
+        error_of = NewerError if head.checksum == _sum(data) else CorruptError
+        raise error_of(f"file {name} has version {head.version!r}, known is 1", _NEWER)
     try:
         document = _decoder(kind).decode(data)
     except _UNREADABLE as error:
+        if head.checksum == _sum(data):
+            raise NewerError(f"file {name}: {error}", _NEWER) from error
         raise CorruptError(f"file {name}: {error}", _HINT) from error
     if document.checksum != _sum(data):
         raise CorruptError(

@@ -13,6 +13,7 @@ from kbackup.archive.lease import read_lease
 from kbackup.archive.models import (
     ArchiveInfo,
     Lease,
+    NewerError,
     dump,
     now,
 )
@@ -34,11 +35,14 @@ class Mended:
 
 
 def free_the_lease(store: Store) -> None:
-    """Replace a lease that can't be read, which nobody could take or give back, by one that was given back."""
+    """Replace a damaged lease, which nobody could take or give back, by one that was given back. `NewerError` for one
+    that a newer version wrote: it may be held."""
     try:
         read_lease(store)
     except NotFoundError:
         return
+    except NewerError:
+        raise
     except CorruptError:
         _, etag = store.get_with_etag(layout.LOCK)
         free = Lease(

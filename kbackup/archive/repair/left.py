@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
@@ -26,6 +26,7 @@ from kbackup.archive.models import (
     Intent,
     Manifest,
     Metadata,
+    NewerError,
     Point,
     load,
 )
@@ -39,6 +40,32 @@ from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 
 _THREADS = 16
+
+
+class _Damages(Findings):
+    """Findings but for what is whole and was written by a newer version."""
+
+    @contextmanager
+    def catching(self, file: str, hint: str = "") -> Iterator[None]:
+        newer: list[NewerError] = []
+        with super().catching(file, hint):
+            try:
+                yield
+            except NewerError as error:
+                newer.append(error)
+        for each in newer:
+            raise each
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    """What is missing or damaged tells nothing."""
+    try:
+        yield
+    except NewerError:
+        raise
+    except (CorruptError, NotFoundError):
+        return
 
 
 @dataclass
@@ -93,9 +120,10 @@ class Left:
 
 
 def look(store: Store, sizes: Sizes) -> Left:
-    """`WrongKeyError` where the archive is encrypted and the store is not, or the other way round."""
+    """`WrongKeyError` where the archive is encrypted and the store is not, or the other way round; `NewerError` where
+    any file is of a version that is not known here: nothing is to be repaired by that."""
     _check_key(store)
-    findings = Findings()
+    findings = _Damages()
     points = read_restore_points(store, sizes, findings)
     left = Left(sizes, points, findings.found, archive_id=points.archive_id)
     bad = {finding.file for finding in findings.found}
@@ -219,11 +247,11 @@ def _read_checkpoints(store: Store, left: Left) -> None:
     for seq, name in heads:
         if name != layout.CHECKPOINT:
             continue
-        with suppress(CorruptError, NotFoundError):
+        with _readable():
             for part in read_head(store, seq, left.archive_id).parts:
-                with suppress(CorruptError, NotFoundError):
+                with _readable():
                     left.past |= {p.seq: p for p in read_points(store, part, left.archive_id)}
-                with suppress(CorruptError, NotFoundError):
+                with _readable():
                     _add(left.rows, from_batches(folded(store, part, SCHEMA.names).to_batches()))
 
 
@@ -239,19 +267,19 @@ def _read_beside(store: Store, left: Left, runs: Mapping[int, set[str]]) -> None
         if seq not in committed and seq in left.points.closed:
             continue  # sealed: it never committed
         key = {name: layout.backup_key(seq, name) for name in files}
-        with suppress(CorruptError, NotFoundError):
+        with _readable():
             if layout.SEGMENTS in files and seq not in left.points.added:
                 table = decode_segments(store.get(key[layout.SEGMENTS]), key[layout.SEGMENTS])
                 left.tabled[seq] = {segment.key for segment in table}
                 vouched = layout.REFRESHED in files and not any(seq in numbers for numbers in gone)
                 _add(left.rows if vouched else left.loose, table)
-        with suppress(CorruptError, NotFoundError):
+        with _readable():
             if layout.GROUPS in files and seq not in left.groups:
                 left.groups[seq] = load(Groups, store.get(key[layout.GROUPS]), key[layout.GROUPS])
-        with suppress(CorruptError, NotFoundError):
+        with _readable():
             if layout.METADATA in files:
                 left.metadata[seq] = load(Metadata, store.get(key[layout.METADATA]), key[layout.METADATA])
-        with suppress(CorruptError, NotFoundError):
+        with _readable():
             if layout.INTENT in files:
                 left.intents[seq] = load(Intent, store.get(key[layout.INTENT]), key[layout.INTENT])
 

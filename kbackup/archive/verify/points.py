@@ -80,7 +80,7 @@ def read_points(store: Store, sizes: Sizes, findings: Findings) -> Points:
     check_pins(store, sizes, points, findings)
     runs = {seq: files for seq, files in numbers(sizes).items() if gone_with(points.gone, seq) is None}
     with ThreadPoolExecutor(_THREADS) as pool:
-        early = Findings()
+        early = type(findings)()
         read = pool.map(lambda seq: _manifest(store, seq, early), _closed(runs))
         manifests = dict(zip(_closed(runs), read, strict=True))
         _leave_given_up(runs, manifests, early, findings)

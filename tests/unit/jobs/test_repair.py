@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
 import pytest
 from awscrt.checksums import crc64nvme
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +21,7 @@ from kbackup.archive.commit import seal_unfinished
 from kbackup.archive.expire import prepare, publish
 from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import TopicState
+from kbackup.archive.models import NewerError, TopicState
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -39,6 +42,7 @@ from tests.archives import LOSS, T0, commit_point, group_at, make_archive, topic
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
 LAST = 6
+CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
 Place = tuple[str, int, int]
 
@@ -382,6 +386,51 @@ def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: Memory, 
 def test_it_waits_for_no_writer(store: Memory) -> None:
     with HeldLease(store, "kbackup backup", 60), pytest.raises(LockedError):
         run(store)
+
+
+def newer(data: bytes, change: tuple[bytes, bytes]) -> bytes:
+    """A document as a later version may write it, with its own checksum."""
+    assert change[0] in data
+    changed = CHECKSUM.sub(b'"checksum":""', msgspec.json.format(data.replace(*change, 1), indent=-1))
+    whole = f'"checksum":"sha256:{hashlib.sha256(changed).hexdigest()}"'.encode()
+    return changed.replace(b'"checksum":""', whole, 1)
+
+
+@pytest.mark.parametrize(
+    "change", [(b'"version": 1', b'"version": 2'), (b'"checksum"', b'"new": 1, "checksum"')]
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        layout.LOCK,
+        layout.ARCHIVE,
+        layout.backup_key(3, layout.MANIFEST),
+        layout.backup_key(3, layout.REFRESHED),
+        layout.backup_key(LAST, layout.INTENT),
+        layout.backup_key(2, layout.METADATA),
+        layout.checkpoint_key(4, layout.CHECKPOINT),
+        layout.expiration_key(1, layout.EXPIRED),
+        layout.expiration_key(1, layout.REFRESHED),
+    ],
+)
+def test_what_a_newer_version_wrote_is_no_damage(
+    store: Memory, name: str, change: tuple[bytes, bytes]
+) -> None:
+    if name.startswith(layout.EXPIRATIONS):
+        archive = open_archive(store)
+        publish(archive, prepare(archive, {1}, (), None, ()), lambda: None)
+        settle(archive, lambda: None)
+    with HeldLease(store, "kbackup backup", 60):
+        pass
+    harm(store, layout.backup_key(5, layout.GROUPS), "gone")
+    store.put(name, newer(store.get(name), change))
+    before = {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
+    for confirm, rebuild in ((False, False), (True, False), (True, True)):
+        with pytest.raises(NewerError, match=name):
+            run(store, confirm, rebuild)
+    assert {e.key: store.get(e.key) for e in store.list() if e.key != layout.LOCK} == before
+    if name == layout.LOCK:
+        assert b'"new"' in store.get(name) or b'"version":2' in store.get(name)
 
 
 def test_there_must_be_something_of_an_archive() -> None:
