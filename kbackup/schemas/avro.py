@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import fastavro
 from fastavro._read_py import schemaless_reader as python_reader
@@ -18,6 +19,8 @@ from kbackup.schemas.base import Json, Kind, Schema, misfit
 from kbackup.schemas.values import plain
 
 _WHOLE = ""
+_MOST_IDLE = 1_000
+_MOST_LEVELS = 100
 
 
 class _Texts(AbstractSchemaRepository):
@@ -40,13 +43,12 @@ class AvroCodec:
     def __init__(self, schema: Schema) -> None:
         """Raises what fastavro does for a schema that is none."""
         self._schema = load_schema(_WHOLE, repo=_Texts({**dict(schema.references), _WHOLE: schema.text}))
-        found = list(_types(self._schema))
-        if any(_is_array_of_nothing(kind) for kind, _ in found):
-            # a few bytes could say that there are 2^62 of them
-            raise UndecodableError(f"{schema.name} has an array of items that take no bytes")
-        # compiled, the reader of a type within itself ends the process where data goes deep
-        nested = any(isinstance(kind, str) and kind in within for kind, within in found)
-        self._read = python_reader if nested else fastavro.schemaless_reader
+        try:
+            extent = _extent(self._schema, {})
+        except UndecodableError as error:
+            raise UndecodableError(f"{schema.name} can't be read by: {error.message}") from None
+        # compiled, the reader ends the process where data goes deep
+        self._read = python_reader if extent.deep > _MOST_LEVELS else fastavro.schemaless_reader
         # serializers of registries write a value of this type as it is, without its length
         self._bytes = self._schema == "bytes" or self._schema == {"type": "bytes"}
 
@@ -64,31 +66,49 @@ class AvroCodec:
         return value
 
 
-def _types(schema: Any, within: frozenset[str] = frozenset()) -> Iterator[tuple[Any, frozenset[str]]]:
-    """Every type in a schema, each with the names of those that it stands in."""
-    yield schema, within
+class _Extent(NamedTuple):
+    """Of a type: how many values one of it is made of where none of them takes a byte (0 where one does), and how many
+    types it goes through at most."""
+
+    idle: int = 0
+    deep: float = 0
+
+
+_BARE = dict.fromkeys(("boolean", "int", "long", "float", "double", "bytes", "string"), _Extent())
+_BARE["null"] = _Extent(idle=1)
+_OPEN = _Extent(deep=math.inf)  # of a type within itself
+
+
+def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
+    """`known` are those of the types that were named so far. `UndecodableError` where a few bytes could be any number
+    of values: arrays of nothing, and records of nothing within others, which double with each level."""
+    if isinstance(schema, str):
+        return _BARE.get(schema) or known.get(schema, _OPEN)
     if isinstance(schema, list):
-        for kind in schema:
-            yield from _types(kind, within)
-    elif isinstance(schema, dict):
-        inside = within | {schema["name"]} if "name" in schema else within
-        for field in schema.get("fields", ()):
-            yield from _types(field["type"], inside)
-        for name in ("items", "values"):
-            if name in schema:
-                yield from _types(schema[name], inside)
+        return _Extent(deep=1 + _deepest([_extent(kind, known) for kind in schema]))
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        inner = [_extent(field["type"], known) for field in schema["fields"]]
+        idle = 1 + sum(each.idle for each in inner) if all(each.idle for each in inner) else 0
+        found = _Extent(idle, 1 + _deepest(inner))
+    elif kind in ("array", "map"):
+        item = _extent(schema["items" if kind == "array" else "values"], known)
+        if item.idle and kind == "array":
+            raise UndecodableError("an array of items that take no bytes could be any number of them")
+        found = _Extent(deep=1 + item.deep)
+    else:
+        found = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
+    if found.idle > _MOST_IDLE:
+        raise UndecodableError(
+            f"a record of {found.idle:,} values that take no bytes is nothing but their number"
+        )
+    if "name" in schema:
+        known[schema["name"]] = found
+    return found
 
 
-def _is_array_of_nothing(schema: Any) -> bool:
-    return isinstance(schema, dict) and schema["type"] == "array" and _is_nothing(schema["items"])
-
-
-def _is_nothing(schema: Any) -> bool:
-    if isinstance(schema, dict):
-        if schema["type"] == "record":
-            return all(_is_nothing(field["type"]) for field in schema["fields"])
-        return bool(schema["type"] == "null" or (schema["type"] == "fixed" and schema["size"] == 0))
-    return bool(schema == "null")
+def _deepest(extents: Sequence[_Extent]) -> float:
+    return max((each.deep for each in extents), default=0)
 
 
 def _loaded(text: str) -> Any:

@@ -11,10 +11,12 @@ from uuid import UUID
 
 from kbackup.schemas.base import Json
 
+_MOST_ZEROS = 1_000
+
 
 def plain(value: object) -> Json:
-    """Decimals as text with all their digits, times as RFC 3339, bytes as base64, what is no number as `NaN`,
-    `Infinity`, `-Infinity`; `TypeError` for what has no such form."""
+    """Decimals as text with all their digits (and an exponent where too many zeros would lead), times as RFC 3339,
+    bytes as base64, what is no number as `NaN`, `Infinity`, `-Infinity`; `TypeError` for what has no such form."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -32,7 +34,8 @@ def plain(value: object) -> Json:
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, Decimal):
-        return f"{value:f}"
+        # of a schema's scale of millions, two bytes would be megabytes of zeros
+        return f"{value:f}" if value.adjusted() >= -_MOST_ZEROS else str(value)
     if isinstance(value, UUID):
         return str(value)
     raise TypeError(f"a {type(value).__name__} has no form in JSON")

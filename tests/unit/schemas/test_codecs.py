@@ -139,12 +139,67 @@ def test_avro_that_goes_deep() -> None:
 
 @pytest.mark.parametrize(
     "items",
-    ["null", {"type": "fixed", "name": "F", "size": 0}, {"type": "record", "name": "R", "fields": []}],
+    [
+        "null",
+        {"type": "null"},
+        {"type": "fixed", "name": "F", "size": 0},
+        {"type": "record", "name": "R", "fields": []},
+        {"type": "error", "name": "E", "fields": [{"name": "a", "type": "null"}]},
+        "shop.Nothing",
+    ],
 )
 def test_avro_arrays_of_nothing(items: object) -> None:
     """Ten bytes would make 2^62 of them."""
     with pytest.raises(UndecodableError, match="an array of items that take no bytes"):
-        codec_of(Schema("AVRO", json.dumps(["null", {"type": "array", "items": items}])))
+        codec_of(Schema("AVRO", json.dumps([NOTHING, {"type": "array", "items": items}])))
+
+
+NOTHING: dict[str, Any] = {
+    "type": "record",
+    "name": "shop.Nothing",
+    "fields": [
+        {"name": "a", "type": {"type": "fixed", "name": "Empty", "size": 0}},
+        {"name": "b", "type": "Empty"},
+    ],
+}
+
+
+def test_avro_records_of_nothing() -> None:
+    """Each has two of the one before: without a byte of data 40 of them are 2^40 values. Few are read."""
+    chain = [NOTHING]
+    for n in range(40):
+        last = chain[-1]["name"]
+        fields = [{"name": "a", "type": last}, {"name": "b", "type": last}]
+        chain.append({"type": "record", "name": f"shop.N{n}", "fields": fields})
+    nothing = {"a": "", "b": ""}
+    assert codec_of(Schema("AVRO", json.dumps(chain[:3]))).decode(b"\x02") == {"a": nothing, "b": nothing}
+    with pytest.raises(UndecodableError, match=r"a record of 1,\d\d\d values that take no bytes"):
+        codec_of(Schema("AVRO", json.dumps(chain)))
+
+
+def test_avro_records_that_are_deep_by_their_names() -> None:
+    """20,000 records, each within the next one: told, where the compiled reader would end the process."""
+    chain: list[dict[str, Any]] = [{"type": "record", "name": "A0", "fields": [{"name": "a", "type": "int"}]}]
+    for n in range(1, 20_000):
+        chain.append({"type": "record", "name": f"A{n}", "fields": [{"name": "a", "type": f"A{n - 1}"}]})
+    any_of_them = {"type": "record", "name": "Any", "fields": [{"name": "a", "type": chain}]}
+    codec = codec_of(Schema("AVRO", json.dumps(any_of_them)))
+    assert codec.decode(b"\x02\x06") == {"a": {"a": {"a": 3}}}
+    with pytest.raises(UndecodableError, match="not AVRO by its schema: maximum recursion depth"):
+        codec.decode(b"\xbe\xb8\x02\x06")
+
+
+def test_avro_decimals_of_any_scale() -> None:
+    """A scale of 19,000,000 does not make 19 MB of two bytes; no digit is lost."""
+    for scale, shown in ((3, "0.005"), (1000, "0." + "0" * 999 + "5"), (19_000_000, "5E-19000000")):
+        kind = {"type": "bytes", "logicalType": "decimal", "precision": 19_000_000, "scale": scale}
+        record = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
+        codec = codec_of(Schema("AVRO", json.dumps(record)))
+        assert codec.decode(b"\x02\x05") == {"a": shown}
+        zero = codec.decode(b"\x02\x00")
+        assert isinstance(zero, dict)
+        assert Decimal(str(zero["a"])).as_tuple() == Decimal(f"0E-{scale}").as_tuple()
+        assert len(str(zero["a"])) < 1010
 
 
 def test_protobuf_by_text_and_by_descriptor() -> None:
