@@ -14,6 +14,7 @@ from contextlib import suppress
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.derived import group_files, partition_indexes
+from kbackup.archive.expired import gone_with
 from kbackup.archive.fold import fold
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -95,16 +96,30 @@ def put_part(archive: Archive, seq: int, name: str, data: bytes) -> FileSum:
     return file_sum(data)
 
 
-def publish(archive: Archive, manifest: Manifest) -> None:
-    """The commit. `LeaseLostError` where this number was sealed or committed by another meanwhile."""
+def publish(archive: Archive, manifest: Manifest, check: Callable[[], None] = lambda: None) -> None:
+    """The commit. `LeaseLostError` where this number was sealed or committed by another meanwhile.
+
+    `check` raises that where the lease is not ours any more: a run that slept for so long that its number expired, and
+    the seal with it, would take for a commit what no reader ever sees."""
+    check()
     try:
         archive.store.put_new(layout.backup_key(manifest.seq, layout.MANIFEST), dump(manifest))
     except AlreadyExistsError as error:
-        raise LeaseLostError(
-            f"restore point {manifest.seq} was closed by another writer while this run was working",
-            "its lease had run out; nothing was committed, run again",
-        ) from error
+        raise _closed_by_another(manifest) from error
     archive.forget()
+    try:
+        check()
+    except LeaseLostError as error:
+        archive.reopen()
+        if gone_with(archive.gone, manifest.seq) is not None:
+            raise _closed_by_another(manifest) from error
+
+
+def _closed_by_another(manifest: Manifest) -> LeaseLostError:
+    return LeaseLostError(
+        f"restore point {manifest.seq} was closed by another writer while this run was working",
+        "its lease had run out; nothing was committed, run again",
+    )
 
 
 def refresh_derived(

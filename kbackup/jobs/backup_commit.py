@@ -54,8 +54,7 @@ def commit(
         totals=totals(plan, segments, len(groups.groups)),
         files=files,
     )
-    run.lease.check()
-    publish(run.archive, manifest)
+    publish(run.archive, manifest, run.lease.check)
     run.refreshed, run.head, run.added = run.head, manifest, segments
     run.seq, run.groups, run.settings = manifest.seq + 1, captured.groups, captured.settings
     # as whoever begins anew would look for them: also what the newest restore point took over from

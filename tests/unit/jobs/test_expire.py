@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, seal_unfinished
+from kbackup.archive.commit import open_or_create, publish, seal_unfinished
 from kbackup.archive.content import content_of
 from kbackup.archive.expired import read_pins
 from kbackup.archive.lease import HeldLease
@@ -523,6 +523,33 @@ def test_one_that_slept_changes_nothing() -> None:
     check_whole(store)
     expired(store)
     check_whole(store, clean=True)
+
+
+@pytest.mark.parametrize("slept", [False, True])
+def test_a_run_that_slept_until_its_seal_was_deleted_commits_nothing(slept: bool) -> None:
+    """Nothing keeps it from creating the manifest any more: nobody sees it there, so it must not say that it is."""
+    store = Memory()
+    history = build(store)
+    opened = history.archive
+    due = replace(opened.restore_point(5), seq=6 if slept else 10)
+    assert opened.expired is None
+    expired(store, last=2)
+    assert layout.backup_key(6, layout.MANIFEST) not in {e.key for e in store.list(layout.BACKUPS)}
+    lease = [None, LeaseLostError("the lease was taken over", "run again")]
+
+    def check() -> None:
+        if error := lease.pop(0):
+            raise error
+
+    if slept:
+        with pytest.raises(LeaseLostError, match="restore point 6 was closed by another writer"):
+            publish(opened, due, check)
+        assert [p.seq for p in open_archive(store).restore_points] == [8, 9]
+        expired(store)
+        check_whole(store, clean=True)
+    else:
+        publish(opened, due, check)  # it was committed in time: what follows meets the lost lease
+    assert not lease
 
 
 def test_pins() -> None:
