@@ -107,7 +107,8 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
         try:
             done = subprocess.run(  # noqa: S603 (no shell, and no program but this one)
                 [
-                    *(sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
+                    # -P: nothing of the current directory is run, whatever it is called
+                    *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}", *_googleapis()),
                     *(f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={out}"),
                     str(path) if path.exists() else file,
                 ],
@@ -120,7 +121,7 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
         except subprocess.TimeoutExpired:
             raise UndecodableError(f"{name} was not compiled within {_SECONDS} seconds") from None
         if done.returncode:
-            said = done.stderr.strip().partition("\n")[0]
+            said = done.stderr.strip().partition("\n")[0] or f"protoc ended with {done.returncode}"
             raise UndecodableError(f"{name} can't be compiled: {said}")
         return FileDescriptorSet.FromString(out.read_bytes())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import struct
 import tempfile
 from contextlib import suppress
@@ -222,6 +223,22 @@ def test_protobuf_by_text_and_by_descriptor() -> None:
     assert codec.decode(b"\x0a\x02it", (0, 0)) == {"what": "it"}
     with pytest.raises(UndecodableError, match=r"its schema has no message 0\.1"):
         codec.decode(b"", (0, 1))
+
+
+def test_protobuf_runs_nothing_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python would take modules from the current directory first."""
+    (tmp_path / "grpc_tools").mkdir()
+    for name in ("grpc_tools/__init__.py", "grpc_tools/protoc.py", "sitecustomize.py", "google.py"):
+        (tmp_path / name).write_text("open('was-run', 'w').close(); raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert codec_of(Schema("PROTOBUF", MONEY)).decode(b"") == {"currency": "", "amount": 0.0}
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_protobuf_by_a_compiler_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    with pytest.raises(UndecodableError, match=r"the schema can't be compiled: protoc ended with 1$"):
+        codec_of(Schema("PROTOBUF", MONEY))
 
 
 def test_protobuf_of_text_and_descriptors_together() -> None:
