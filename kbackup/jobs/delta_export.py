@@ -140,6 +140,7 @@ def export_delta(
     with place.held(lease_seconds) as lease:
         with phases.step("plan"):
             place.claim(_info(archive, options))
+            place.check_goes_on(archive)
             due = Reached(
                 archive_id=archive.info.id,
                 restore_point=newest,
