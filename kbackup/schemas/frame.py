@@ -39,7 +39,9 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
 
 
 def in_front(data: bytes) -> Frame | None:
-    """No registry gives the id 0: a number as eight bytes is not taken for a frame."""
+    """By the data alone: no registry gives the id 0, so that a number below 2^24 as eight bytes is no frame. A larger
+    one, such as a time in milliseconds, can't be told from an id and three bytes of data (Avro's of a text of two
+    letters); it is what `--decode value` is for, or what no schema is found for."""
     if len(data) < 5 or data[0] != 0:
         return None
     (number,) = struct.unpack_from(">I", data, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -79,6 +80,14 @@ def test_any_bytes_behind_a_frame(data: bytes) -> None:
 )
 def test_what_is_no_frame(data: bytes) -> None:
     assert in_front(data) is None
+
+
+def test_a_time_as_eight_bytes_looks_like_a_frame() -> None:
+    """An id and three bytes of data are the same bytes; it is shown as it is, unless there is such a schema."""
+    moment = struct.pack(">q", 1_770_000_000_000)
+    assert in_front(moment) == Frame(1_770_000_000_000 >> 24, moment[5:])
+    found = ByRegistry(registry(), HEADERS["key"])(moment, ())
+    assert found == Undecoded(f"the registry has no schema {1_770_000_000_000 >> 24}")
 
 
 def test_headers_name_schemas() -> None:
