@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.checkpoints import bare, given_up
-from kbackup.archive.expired import Place, log_starts, segments_key
+from kbackup.archive.expired import Place, check_order, log_starts, segments_key
 from kbackup.archive.models import (
     Expired,
     ExpiredPartition,
@@ -98,9 +98,11 @@ def prepare(
     pins: Collection[int],
     cutoff: int | None,
     spared: Collection[str],
+    cut: bool = False,
 ) -> Expiration:
     """What it takes for the restore points `gone` not to be there, and for records from before `cutoff` (ms) to go: by
     whole segments from the start of a partition, none that a restore point of `pins` has, none of the topics `spared`.
+    What went beyond the newest restore point (`is_cut_off`) is forgotten by that; `cut`: also if nothing else goes.
 
     `RefusedError` where nothing would be left of the newest restore point's records."""
     kept = what_stays(archive, gone, pins)
@@ -139,7 +141,7 @@ def prepare(
             f"it would leave no record in restore point {newest}, the newest", "an archive is not emptied"
         )
     removed = tuple(s for s, gone_now in zip(rows, going, strict=True) if gone_now)
-    if not gone and not removed:
+    if not gone and not removed and not cut:
         return Expiration(None, b"", (), records)
     data = encode_folded([rows_where(table, ~goes)])
     return Expiration(_document(archive, gone, kept, file_sum(data), starts), data, removed, records)
@@ -182,6 +184,22 @@ def _past(segment: Segment, before: ExpiredPartition | None) -> ExpiredPartition
     )
 
 
+def _within(went: ExpiredPartition, state: TopicState) -> ExpiredPartition | None:
+    """What went, as far as restore points that stay have it: the next backup goes on where the last of them ends."""
+    for p in state.partitions:
+        if p.partition == went.partition and went.start > p.end:
+            return ExpiredPartition(partition=p.partition, start=p.end, records=p.records, bytes=p.bytes)
+        if p.partition == went.partition:
+            return went
+    return None
+
+
+def is_cut_off(archive: Archive) -> bool:
+    """Whether restore points went that are newer than all it has: it is a copy on its way."""
+    newest = archive.restore_points[-1].seq if archive.restore_points else 0
+    return archive.expired is not None and archive.expired.upto > newest
+
+
 def _document(
     archive: Archive,
     gone: Collection[int],
@@ -189,16 +207,21 @@ def _document(
     segments: FileSum,
     starts: Mapping[Place, ExpiredPartition],
 ) -> Expired:
-    before, at = archive.expired, now()
-    links = [*archive.gone, *_links(archive.restore_points, gone, at)]
+    before, at, upto = archive.expired, now(), archive.restore_points[-1].seq
+    links = [link for link in archive.gone if link.last < upto]
+    links += _links(archive.restore_points, gone, at)
     there = {p.seq for p in archive.restore_points if p.seq not in gone}
     carried = [bare(p) for seq, p in archive.captures.items() if seq in kept.captured and seq not in there]
-    living = sorted((place, start) for place, start in starts.items() if place[:2] in kept.last)
+    living = [
+        (place, within)
+        for place, start in sorted(starts.items())
+        if place[:2] in kept.last and (within := _within(start, kept.last[place[:2]][1])) is not None
+    ]
     return Expired(
         archive_id=archive.info.id,
         number=before.number + 1 if before is not None else 1,
         at=at,
-        upto=archive.restore_points[-1].seq,
+        upto=upto,
         segments=segments,
         gone=tuple(sorted(links, key=lambda link: link.last)),
         carried=tuple(carried),
@@ -237,6 +260,7 @@ def publish(archive: Archive, expiration: Expiration, check: Callable[[], None])
     """The commit; `archive` is as after it then. `LeaseLostError` where another expired something meanwhile."""
     document, store = expiration.document, archive.store
     assert document is not None  # noqa: S101 (the caller knows that something changes)
+    check_order(document)
     key = segments_key(document.number, document.segments)
     check()
     store.put(key, expiration.table)

@@ -73,12 +73,18 @@ def read_expired(store: Store, number: int, archive_id: str) -> Expired:
     _check_owner(key, found.archive_id, archive_id)
     if found.number != number:
         raise CorruptError(f"file {key} is number {found.number}", _ELSEWHERE)
+    check_order(found)
+    return found
+
+
+def check_order(expired: Expired) -> None:
+    """`CorruptError` unless what is gone is in order and before `upto`: asked of what is written, too."""
     edge = 0
-    for gone in found.gone:
-        if not edge <= (gone.parent or 0) < gone.last < found.upto:
+    for gone in expired.gone:
+        if not edge <= (gone.parent or 0) < gone.last < expired.upto:
+            key = layout.expiration_key(expired.number, layout.EXPIRED)
             raise CorruptError(f"file {key} names numbers that are not in order", "which tool wrote it?")
         edge = gone.last
-    return found
 
 
 def read_step(store: Store, key: str, archive_id: str) -> ExpirationStep:

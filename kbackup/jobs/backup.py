@@ -5,11 +5,13 @@ from __future__ import annotations
 from kbackup import metrics
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, read_intent, refresh_derived, seal_unfinished
+from kbackup.archive.expire import is_cut_off
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import now
 from kbackup.archive.reader import Archive
 from kbackup.archive.settle import is_settled, settle
 from kbackup.config.models import Backup
+from kbackup.errors import RefusedError
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
 from kbackup.jobs.backup_run import BackupReport, Run, Spark
@@ -55,7 +57,14 @@ def begin(
     brokers: int,
     lease: HeldLease,
 ) -> Run:
-    """Seals what is unfinished, and finds out where the archive stands."""
+    """Seals what is unfinished, and finds out where the archive stands. `RefusedError` for a copy that was cut off:
+    what is gone there says of the next numbers as well that they are."""
+    if is_cut_off(archive):
+        raise RefusedError(
+            f"{archive.store.url} is a copy that was cut off: its newest restore points are not there yet",
+            "run the same 'kbackup copy' again; where its source is lost, "
+            "'kbackup expire --keep-last 1000000 --confirm' makes an archive of what is there",
+        )
     seal_unfinished(archive, lease.owner)
     _repair_derived(archive, lease)
     head = archive.head

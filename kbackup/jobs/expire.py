@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from kbackup.archive import layout
-from kbackup.archive.expire import Expiration, prepare, publish
+from kbackup.archive.expire import Expiration, is_cut_off, prepare, publish
 from kbackup.archive.expired import Place, gone_with, read_pins
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Expired, Manifest, Metadata
@@ -127,7 +127,9 @@ def _choose(archive: Archive, expiry: Expiry) -> _Chosen:
     if expiry.older_than is not None:
         cutoff = _cutoff(newest, expiry.older_than)
         spared = frozenset(_spared(archive, newest))
-    expiration = prepare(archive, gone, pins.keys(), cutoff, spared)
+    # asked for nothing, it only deletes: a copy that was cut off can be gone on with then
+    cut = is_cut_off(archive) and not (expiry.policy.keeps_all and expiry.older_than is None)
+    expiration = prepare(archive, gone, pins.keys(), cutoff, spared, cut)
     fates = tuple(
         PointFate(
             p.seq,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.expire import is_cut_off
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError, RefusedError
+from kbackup.jobs.backup import begin
 from kbackup.jobs.copy import CopyReport, copy_archive
 from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
-from tests.histories import Memory, copy_of
+from tests.histories import History, Memory, copy_of
 from tests.unit.jobs.test_copy import Crash, Crashing
 from tests.unit.jobs.test_expire import all_seen, build, check_whole, expired
 
@@ -101,3 +105,72 @@ def test_the_source_goes_on() -> None:
     copied(source, target)
     assert all_seen(open_archive(target)) == all_seen(open_archive(again))
     check_whole(target)
+
+
+def cut_off(source: Store, partly: Store) -> Iterator[Memory]:
+    """Copies on the way from `partly`, that know of more than they have."""
+    counting = Crashing(copy_of(partly))
+    copied(source, counting)
+    for at in range(1, counting.writes + 1, 3):
+        inner = copy_of(partly)
+        with pytest.raises(Crash):
+            copied(source, Crashing(inner, at))
+        inner.delete([layout.LOCK])
+        if is_cut_off(open_archive(inner)):
+            yield inner
+
+
+def test_no_backup_into_a_copy_that_was_cut_off() -> None:
+    """Its restore point would be one of those that are gone."""
+    source, partly = made(4)
+    expired(source, last=2, days=3)
+    for inner in cut_off(source, partly):
+        before = {e.key: inner.get(e.key) for e in inner.list()}
+        refused = pytest.raises(RefusedError, match="a copy that was cut off")
+        with HeldLease(inner, "kbackup backup", 60) as lease, refused as raised:
+            begin(None, None, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
+        assert "run the same 'kbackup copy' again" in raised.value.hint
+        inner.delete([layout.LOCK])
+        assert {e.key: inner.get(e.key) for e in inner.list()} == before
+        copied(source, inner)
+        with HeldLease(inner, "kbackup backup", 60) as lease:
+            run = begin(None, None, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
+        assert run.seq == 10
+
+
+@pytest.mark.parametrize(("last", "grace"), [(1, SCRATCH), (1000, SCRATCH), (1000, timedelta(days=1))])
+def test_a_copy_that_was_cut_off_for_good_is_made_an_archive(last: int, grace: timedelta) -> None:
+    """Whose source is lost: what had come is what it has, and backups go on where it ends."""
+    source, partly = made(4)
+    expired(source, last=2, days=2)
+    found = 0
+    for inner in cut_off(source, partly):
+        found += 1
+        archive = open_archive(inner)
+        before = all_seen(archive)
+        assert expired(inner).expiration is None, "asked for nothing, it stays a copy"
+        report = expired(inner, last=last, grace=grace)
+        assert report.expiration == 2
+        archive = open_archive(inner)
+        assert not is_cut_off(archive)
+        assert all_seen(archive) == {n: each for n, each in before.items() if n == max(before) or last > 1}
+        check_whole(inner)
+        head = archive.head
+        assert head is not None
+        with HeldLease(inner, "kbackup backup", 60) as lease:
+            run = begin(None, None, archive, None, "", 0, lease)  # type: ignore[arg-type]
+        known = archive.keys()  # the backup clears up after unfinished runs
+        known |= {layout.index_key_of(key) for key in known}
+        inner.delete([e.key for e in inner.list("topics/") if "/segment_" in e.key and e.key not in known])
+        history = History(inner, topics={t.name: t for t in head.topics})
+        history.run(run.seq, {t.name: 3 for t in head.topics})
+        after = open_archive(inner)
+        assert after.restore_points[-1].seq == run.seq
+        left = {s.key for s in all_seen(after)[run.seq].segments}
+        assert len(left) > len(all_seen(archive)[head.seq].segments)
+        check_whole(inner)
+        expired(inner, last=2)
+        check_whole(inner)
+        with pytest.raises(RefusedError, match="of its own"):
+            copied(source, inner)
+    assert found > 5
