@@ -6,7 +6,7 @@ already is not written again, whoever was killed when. The archive is only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.parts import WHOLE, plan_parts
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Export
-from kbackup.errors import RefusedError
+from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UnreachableError
 from kbackup.jobs.batch_frame import batch_frame
 from kbackup.jobs.delta_session import delta_session, hadoop_options
 from kbackup.jobs.delta_table import DeltaTable, app_id
@@ -76,17 +76,35 @@ class _Export:
     bytes: int = 0
     expected: int = 0
 
-    def table(self, url: str, topic: str | None) -> TableReport | None:
+    def every(self, topics: Mapping[str, str | None]) -> list[TableReport]:
+        """Brings the tables of `topics`, by URL, up to date; returns those that got something. What fails with one does
+        not keep the others: it is raised when they are done."""
+        done: list[TableReport] = []
+        failed: dict[str, KbackupError] = {}
+        for url, topic in topics.items():
+            table = DeltaTable(self.session, url, hadoop_options(self.s3, url))
+            try:
+                report = self.table(table, topic)
+            except (LeaseLostError, UnreachableError):  # others would fail alike
+                raise
+            except KbackupError as error:
+                failed[url] = error
+                continue
+            done += [report] if report is not None else []
+        if failed:
+            raise _all_of(failed, len(topics))
+        return done
+
+    def table(self, table: DeltaTable, topic: str | None) -> TableReport | None:
         """Brings one table up to date; None where there is nothing for it."""
         app = app_id(self.archive.info.id)
-        table = DeltaTable(self.session, url, hadoop_options(self.s3, url))
         due = list(self.additions.after(table.reached(app), topic))
         self.expected += sum(addition.records for addition in due)
         for addition in due:
             self._append(table, app, addition)
         if not due:
             return None
-        return TableReport(url, tuple(a.point.seq for a in due), sum(a.records for a in due))
+        return TableReport(table.url, tuple(a.point.seq for a in due), sum(a.records for a in due))
 
     def _append(self, table: DeltaTable, app: str, addition: Addition) -> None:
         point = addition.point
@@ -127,7 +145,8 @@ def export_delta(
     lease_seconds: float,
 ) -> ExportReport:
     """Every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is killed,
-    the tables are at a restore point each, and the next export goes on from there."""
+    the tables are at a restore point each, and the next export goes on from there. A table that can't be written does
+    not keep the others: what it failed with is raised when they are done."""
     phases = Phases(listener)
     place = Place.at(url, s3)
     selection = Selection.of(options.topics, options.exclude_topics)
@@ -151,14 +170,25 @@ def export_delta(
         with phases.step("run"):
             run = _Export(archive, place, s3, additions, lease, spark, listener)
             if options.one_table:
-                tables = [run.table(place.url, None)] if topics else []
+                done = run.every({place.url: None} if topics else {})
             else:
                 _check_folders(topics)
-                tables = [run.table(f"{place.url}/{topic}", topic) for topic in topics]
+                done = run.every({f"{place.url}/{topic}": topic for topic in topics})
         with phases.step("commit"):
             place.note_reached(due)
-    done = tuple(table for table in tables if table is not None)
-    return ExportReport("delta", place.url, store.url, newest, done, phases.seconds)
+    return ExportReport("delta", place.url, store.url, newest, tuple(done), phases.seconds)
+
+
+def _all_of(failed: Mapping[str, KbackupError], tables: int) -> KbackupError:
+    """The error of the first of them, naming all that failed."""
+    first = next(iter(failed.values()))
+    if tables == 1:
+        return first
+    return type(first)(
+        f"{len(failed)} of {tables} Delta tables could not be brought up to date ({', '.join(failed)}): "
+        f"{first.message}",
+        first.hint,
+    )
 
 
 def _check_folders(topics: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from kbackup.archive.parts import Part
 from kbackup.archive.reader import Archive
 from kbackup.config.models import Export
+from kbackup.errors import KbackupError, LeaseLostError
 from kbackup.jobs import delta_export
 from kbackup.jobs.delta_export import ExportReport, export_delta
 from kbackup.jobs.export_plan import Addition, Additions
@@ -31,7 +32,7 @@ class Delta:
     broken: dict[str, BaseException] = field(default_factory=dict)
 
     def table(self, session: object, url: str, options: Mapping[str, str]) -> Table:
-        return Table(self, url.rpartition("/")[2])
+        return Table(self, url)
 
     @contextmanager
     def batch_frame(
@@ -43,7 +44,11 @@ class Delta:
 @dataclass
 class Table:
     delta: Delta
-    name: str
+    url: str
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
 
     def reached(self, app: str) -> int:
         return max(self.delta.points.get(self.name, []), default=0)
@@ -89,3 +94,29 @@ def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
     pieces = [piece for part in delta.parts for piece in part.pieces]
     assert sum(piece.segment.count for piece in pieces) == 66
     assert all(piece.whole for piece in pieces)
+
+
+def test_a_table_that_can_not_be_written_does_not_keep_the_others(
+    delta: Delta, archive: Archive, tmp_path: Path
+) -> None:
+    delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
+    with pytest.raises(KbackupError) as raised:
+        export(archive, tmp_path)
+    assert raised.value.message.startswith("1 of 2 Delta tables could not be brought up to date (")
+    assert raised.value.message.endswith("/clicks): Delta table clicks: has another schema")
+    assert raised.value.hint == "hint"
+    assert delta.points == {"orders": [1, 2]}
+    del delta.broken["clicks"]
+    assert [table.restore_points for table in export(archive, tmp_path).tables] == [(1,)]
+    assert delta.points == {"orders": [1, 2], "clicks": [1]}
+    assert export(archive, tmp_path).tables == ()
+
+
+@pytest.mark.parametrize("error", [LeaseLostError("taken over"), KeyboardInterrupt()], ids=repr)
+def test_nothing_more_is_written_where_no_other_table_could_be(
+    error: BaseException, delta: Delta, archive: Archive, tmp_path: Path
+) -> None:
+    delta.broken["clicks"] = error
+    with pytest.raises(type(error)):
+        export(archive, tmp_path)
+    assert delta.points == {}
