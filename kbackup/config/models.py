@@ -284,8 +284,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metadata_cache: Annotated[
         bool,
         Meta(
-            description="Keep what `info`, `list`, `ls`, `cat` and `find` read of an archive's metadata in a bucket "
-            "for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
+            description="Keep what `info`, `list`, `ls`, `cat`, `find` and `ui` read of an archive's metadata in a "
+            "bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
         ),
     ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)

@@ -1,0 +1,46 @@
+"""Where documents say which commands do something, they name all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from kbackup.cli import COMMANDS, cli
+from tests.unit.docs.documents import ROOT
+
+CONTEXT = click.Context(cli, info_name="kbackup")
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for name in COMMANDS:
+        command = cli.get_command(CONTEXT, name)
+        assert command is not None
+        yield name, command
+
+
+def _with_option(option: str) -> set[str]:
+    return {name for name, command in _commands() if any(option in p.opts for p in command.params)}
+
+
+def _told(document: str, sentence: str) -> set[str]:
+    """The commands in code between the two halves of a sentence ('…' stands between), in one point of a list."""
+    before, after = (re.escape(half).replace(r"\ ", r"\s+") for half in sentence.split("…"))
+    (found,) = re.findall(
+        f"{before}((?:(?!\n- ).)*?){after}", (ROOT / document).read_text("utf-8"), re.DOTALL
+    )
+    return {text.split()[0] for text in re.findall(r"`([^`]+)`", found)}
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("infra/docs/configuration.md", "Keep what … read of an archive's metadata"),
+        ("infra/docs/security.md", "- What … keep of an archive's metadata"),
+        ("infra/docs/requests.md", "segment's index and one of the record. What … read of metadata"),
+    ],
+)
+def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
+    assert _told(document, sentence) == _with_option("--cache")
