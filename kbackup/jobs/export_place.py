@@ -2,8 +2,8 @@
 
 - `export.json` says what the place holds: another archive, or another form, is refused.
 - `lock.json` is the lease of the one exporter. Delta's own log on S3 is safe with one writer alone.
-- `seen.json` says which restore point was the archive's newest one: one that is behind, or has another one of that number,
-  is refused.
+- `seen.json` says which restore point was the archive's newest one: an archive that is behind, or has another one of
+  that number, is refused.
 - `reached.json` says up to which restore point all tables are; a hint that saves looking into each.
 - `points/<n>.json`: the files that a restore point added to an export of Parquet files, written when all are there.
 """
@@ -153,7 +153,10 @@ class Place:
 
     def check_goes_on(self, archive: Archive) -> None:
         """`RefusedError` where `archive` is behind what was exported, or has gone another way; notes how far it is."""
-        newest, hint = archive.restore_points[-1], "export from the archive that is ahead, or to another place"
+        newest, hint = (
+            archive.restore_points[-1],
+            "export from the archive that is ahead, or to another place",
+        )
         try:
             seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
         except NotFoundError:

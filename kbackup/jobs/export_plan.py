@@ -57,7 +57,8 @@ class Additions:
             raise UsageError(f"there is no topic {name} in {self._archive.store.url}", "see 'kbackup ls'")
 
     def topics_after(self, seq: int) -> list[str]:
-        """Those that restore points after `seq` added something to, sorted."""
+        """Those that restore points after `seq` added something to, sorted; `RefusedError` where there is no `seq`."""
+        self._check_not_ahead(seq)
         found = (
             topic
             for point in self._points(seq)
@@ -69,7 +70,7 @@ class Additions:
     def after(self, seq: int, topic: str | None = None) -> Iterator[Addition]:
         """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing.
         `RefusedError` where nobody can tell what of them is there already."""
-        self._check_not_repaired(seq)
+        self._check_known(seq)
         for point in self._points(seq):
             found = self._of(point)
             some = found.values() if topic is None else [found.get(topic, [])]
@@ -77,14 +78,23 @@ class Additions:
             if segments:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
 
-    def _check_not_repaired(self, seq: int) -> None:
+    def _check_known(self, seq: int) -> None:
         """A repair's restore point has what was added by those that it gave up."""
+        self._check_not_ahead(seq)
         lost = given_up_with(self._archive, seq)
         if lost is not None:
             raise RefusedError(
                 f"restore point {seq}, up to which records were exported, was lost: restore point {lost.stop}, "
                 "which 'kbackup repair' made, has its records again",
                 "export to another place",
+            )
+
+    def _check_not_ahead(self, seq: int) -> None:
+        if seq > self.newest:
+            raise RefusedError(
+                f"records were exported up to restore point {seq}, the newest of {self._archive.store.url} is "
+                f"{self.newest}",
+                "export from the archive that is ahead, or to another place",
             )
 
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:

@@ -129,6 +129,7 @@ def export_parquet(
                     exclude_topics=options.exclude_topics,
                 )
             )
+            place.check_goes_on(archive)
             due = list(additions.after(_reached(place)))
         with phases.step("run"):
             for addition in due:

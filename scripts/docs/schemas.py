@@ -10,7 +10,7 @@ import msgspec
 from kbackup.archive import models
 from kbackup.archive.models import Document
 from kbackup.jobs.drill_report import DrillReport
-from kbackup.jobs.export_place import ExportedPoint, ExportInfo, Reached
+from kbackup.jobs.export_place import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
@@ -29,6 +29,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "drill_report": DrillReport,
     "export": ExportInfo,
     "export_reached": Reached,
+    "export_seen": Seen,
     "export_point": ExportedPoint,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,

@@ -30,7 +30,7 @@ from kbackup.errors import CorruptError
 from kbackup.jobs.drill_report import store_report
 from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached
+from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import Captures, GroupBefore
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
@@ -145,6 +145,7 @@ def test_files_beside_exports_are_valid() -> None:
     documents = {
         "export": ExportInfo(archive_id="id", kind="delta table", topics=("orders",)),
         "export_reached": Reached(archive_id="id", restore_point=3, topics=(), exclude_topics=()),
+        "export_seen": Seen(archive_id="id", restore_point=3, manifest="sha256:" + 64 * "0"),
         "export_point": ExportedPoint(
             archive_id="id",
             restore_point=3,

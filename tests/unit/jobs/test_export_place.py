@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shutil import copytree
 from typing import Never
 
 import pytest
 
+from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
-from kbackup.errors import UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.delta_export import export_delta
 from kbackup.jobs.export_place import Place
 from kbackup.jobs.listen import Silent
@@ -16,6 +18,7 @@ from kbackup.jobs.parquet_export import export_parquet
 from kbackup.store import S3Options, open_store
 from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.unit.jobs.source.growing import grow
 
 
 def no_spark() -> Never:
@@ -57,3 +60,38 @@ def test_prefixes_of_buckets(place: str, archive: str, apart: bool, monkeypatch:
         return
     with pytest.raises(UsageError, match="one folder, or one within the other"):
         beside.check_apart(open_store(archive))
+
+
+def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
+    place = Place.at(f"{tmp_path}/lake", S3Options())
+    store, lags, diverged = (FileStore(tmp_path / name) for name in ("archive", "lags", "diverged"))
+    make_archive(store)
+    copytree(tmp_path / "archive", tmp_path / "lags")
+    copytree(tmp_path / "archive", tmp_path / "diverged")
+    grow(store, 3, 50, 60)
+    place.check_goes_on(open_archive(store))
+    with pytest.raises(RefusedError, match=r"brought up to restore point 3, the newest of .*lags is 2"):
+        place.check_goes_on(open_archive(lags))
+    for seq in (3, 4):
+        grow(diverged, seq, seq * 17, seq * 17 + 10)
+    with pytest.raises(
+        RefusedError, match=r"restore point 3 of .*diverged is another one than the one that .*lake"
+    ):
+        place.check_goes_on(open_archive(diverged))
+    copytree(tmp_path / "archive", tmp_path / "lags", dirs_exist_ok=True)
+    grow(lags, 4, 60, 70)
+    place.check_goes_on(open_archive(lags))
+    with pytest.raises(RefusedError, match=r"brought up to restore point 4, the newest of .*archive is 3"):
+        place.check_goes_on(open_archive(store))
+
+
+@pytest.mark.parametrize("form", ["delta", "parquet"])
+def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Path) -> None:
+    job = export_delta if form == "delta" else export_parquet
+    store, ahead = FileStore(tmp_path / "archive"), FileStore(tmp_path / "ahead")
+    make_archive(store)
+    copytree(tmp_path / "archive", tmp_path / "ahead")
+    grow(ahead, 3, 50, 60)
+    Place.at(f"{tmp_path}/lake", S3Options()).check_goes_on(open_archive(ahead))
+    with pytest.raises(RefusedError, match="brought up to restore point 3"):
+        job(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60)

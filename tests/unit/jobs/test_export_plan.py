@@ -42,6 +42,9 @@ def test_restore_points_in_order(archive: Archive) -> None:
     assert found.topics_after(1) == ["orders"]
     first, second = found.after(0, "orders")
     assert first.partitions == second.partitions == {("orders", 1): 3}
+    for ahead in (lambda: list(found.after(3)), lambda: found.topics_after(3)):
+        with pytest.raises(RefusedError, match=r"up to restore point 3, the newest of .* is 2"):
+            ahead()
     places = [(s.partition, s.first) for s in first.segments]
     assert places == sorted(places)
 
