@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterator
 
@@ -44,3 +45,20 @@ def _told(document: str, sentence: str) -> set[str]:
 )
 def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
     assert _told(document, sentence) == _with_option("--cache")
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        ("README.md", "where it runs, for Spark; … don't, nor"),
+        ("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark;"),
+    ],
+)
+def test_commands_without_spark(document: str, sentence: str) -> None:
+    """Those whose modules can't start it, and two that need not."""
+    modules = {
+        name: importlib.import_module(f"kbackup.cli.{module}") for name, (module, _) in COMMANDS.items()
+    }
+    without = {name for name, module in modules.items() if not hasattr(module, "spark_session")}
+    assert without == {*COMMANDS} - _with_option("--master") | {"config"}
+    assert _told(document, sentence) == without | {"restore", "verify"}
