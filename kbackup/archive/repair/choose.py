@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.expired import log_starts
-from kbackup.archive.models import Loss, Manifest
+from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.left import Left, not_expired
 from kbackup.archive.repair.scan import Damaged, Whole, place_of
 from kbackup.archive.segments import Segment, in_order
@@ -32,11 +32,13 @@ class LeftOut:
 @dataclass
 class Chosen:
     """`kept` are the restore points that stay; `segments` all whole ones by partition, in order; `tabled` the keys of
-    those that tables of `kept` name. `losses`, `warnings` and `not_known` are for the restore point to tell."""
+    those that tables of `kept` name; `cut` the partitions of which the last records are not there. `losses`, `warnings`
+    and `not_known` are for the restore point to tell."""
 
     kept: list[Manifest]
     segments: dict[Place, list[Segment]]
     tabled: set[str]
+    cut: set[Place] = field(default_factory=set)
     left_out: list[LeftOut] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -67,12 +69,18 @@ def choose(left: Left, found: Sequence[Whole | Damaged]) -> Chosen:
         candidates[s.topic, s.incarnation, s.partition].append(each)
     for place, those in candidates.items():
         chosen.segments[place] = _fitting(those, left, chosen)
+    overlapping = dict(map(astuple, chosen.left_out))
     damaged = [each for each in found if isinstance(each, Damaged)]
     chosen.left_out += [LeftOut(each.key, each.why) for each in damaged]
     chosen.left_out += [LeftOut(key, "has no records beside it") for key in _lone_indexes(left)]
     taken = {s.key for some in chosen.segments.values() for s in some}
-    for hole in sorted(_holes(left, damaged, taken)):
+    holes = _holes(left, damaged, taken, overlapping)
+    for place, those in candidates.items():
+        left_out = [each.segment for each in those if each.segment.key not in taken]
+        holes |= {_Hole(place, s.first, s.last + 1, s.key, overlapping[s.key]) for s in left_out}
+    for hole in sorted(holes):
         _tell(hole, chosen)
+    _tell_missing(left, chosen)
     for place, some in sorted(chosen.segments.items()):
         _tell_gaps(place, some, left, chosen)
     return chosen
@@ -118,12 +126,14 @@ def _fitting(some: Sequence[Whole], left: Left, chosen: Chosen) -> list[Segment]
     return sorted(fitting, key=in_order)
 
 
-def _holes(left: Left, damaged: Sequence[Damaged], taken: set[str]) -> set[_Hole]:
+def _holes(
+    left: Left, damaged: Sequence[Damaged], taken: set[str], overlapping: Container[str]
+) -> set[_Hole]:
     """What tables say was there and is not whole, and what is there, not whole, and in no table."""
     why = {each.key: each.why for each in damaged}
     holes: set[_Hole] = set()
     for key, rows in left.rows.items():
-        if key not in taken and place_of(key) is not None:
+        if key not in taken and key not in overlapping and place_of(key) is not None:
             row = rows[0]
             place = (row.topic, row.incarnation, row.partition)
             holes.add(_Hole(place, row.first, row.last + 1, key, why.get(key, "is missing")))
@@ -135,36 +145,98 @@ def _holes(left: Left, damaged: Sequence[Damaged], taken: set[str]) -> set[_Hole
 
 
 def _tell(hole: _Hole, chosen: Chosen) -> None:
-    """As a loss where later segments are there; else the next backup reads these offsets again, if it can."""
-    topic, _, partition = hole.place
-    some = chosen.segments.get(hole.place, [])
-    covers = [s for s in some if s.first <= hole.first <= s.last]
-    after = [s.first for s in some if s.first > hole.first]
-    tp = TopicPartition(topic, partition)
+    """What no other whole segment has of it: as a loss where later segments are there; else the next backup reads these
+    offsets again, if it can."""
     said = (
         f"file {hole.key} {hole.why}"
-        if hole.why.startswith(("is ", "has ", "begins"))
+        if hole.why.startswith(("is ", "has ", "begins", "overlaps "))
         else (f"file {hole.key}: {hole.why}")
     )
-    if covers:
-        return  # another whole segment has these records
-    if not after:
-        chosen.warnings.append(
-            f"{said}: what {tp} had from offset {hole.first} on is left out; the next backup reads it again, as far as "
-            "the source still has it"
-        )
-        return
-    end = min(hole.end if hole.end is not None else after[0], after[0])
+    at = hole.first
+    for s in chosen.segments.get(hole.place, []):
+        if hole.end is not None and at >= hole.end:
+            return
+        if s.last < at:
+            continue
+        if s.first > at:
+            _tell_loss(hole.place, at, min(hole.end or s.first, s.first), said, chosen)
+        if hole.end is None:
+            return  # the rest is told of by what comes then
+        at = s.last + 1
+    if hole.end is None or at < hole.end:
+        _tell_tail(hole.place, at, said, chosen)
+
+
+def _tell_loss(place: Place, first: int, end: int, said: str, chosen: Chosen) -> None:
+    tp = TopicPartition(place[0], place[2])
     chosen.losses.append(
         Loss(
             kind="damaged",
-            topic=topic,
-            partition=partition,
-            start=hole.first,
+            topic=tp.topic,
+            partition=tp.partition,
+            start=first,
             end=end,
-            message=f"offsets {hole.first} to {end - 1} of {tp}, or some of them, are lost from the archive: {said}",
+            message=f"offsets {first} to {end - 1} of {tp}, or some of them, are lost from the archive: {said}",
         )
     )
+
+
+def _tell_tail(place: Place, first: int, said: str, chosen: Chosen) -> None:
+    tp = TopicPartition(place[0], place[2])
+    chosen.cut.add(place)
+    chosen.warnings.append(
+        f"{said}: what {tp} had from offset {first} on is left out; the next backup reads it again, as far as the "
+        "source still has it"
+    )
+
+
+def _tell_missing(left: Left, chosen: Chosen) -> None:
+    """Where a restore point counted more records up to its end of a partition than there are, or than tables name, it
+    may be the last ones that are not there."""
+    starts = log_starts(left.points.expired)
+    named: dict[Place, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for row in (rows[0] for rows in left.rows.values()):
+        named[row.topic, row.incarnation, row.partition][row.key] = (row.last, row.count)
+    for place, some in chosen.segments.items():
+        named[place] |= {s.key: (s.last, s.count) for s in some}
+    for place, states in sorted(_states(left).items()):
+        went = starts.get(place)
+        gone, begin = (went.records, went.start) if went is not None else (0, 0)
+        counts = sorted(named[place].values())
+        sums = [0, *accumulate(count for _, count in counts)]
+        lasts = [last for last, _ in counts]
+        told = 0
+        for state, seq in states.items():
+            there = sums[bisect_left(lasts, state.end)]
+            if state.end >= begin and there + told < state.records - gone:
+                told = state.records - gone - there
+                what = f"restore point {seq} had {told:,} records more of it than are there"
+                _tell_end(place, max(state.start, begin), state.end, what, chosen)
+
+
+def _states(left: Left) -> dict[Place, dict[PartitionState, int]]:
+    """What restore points say of each partition, with the first that says so, oldest first."""
+    found: dict[Place, dict[PartitionState, int]] = defaultdict(dict)
+    for manifest in left.manifests:
+        for topic in manifest.topics:
+            for state in topic.partitions:
+                found[topic.name, topic.incarnation, state.partition].setdefault(state, manifest.seq)
+    return found
+
+
+def _tell_end(place: Place, start: int, end: int, said: str, chosen: Chosen) -> None:
+    """That offsets before `end` are not there, unless there is nothing between the segments there."""
+    some = chosen.segments.get(place, [])
+    last = max((s.last + 1 for s in some if s.last < end), default=start)
+    later = min((s.first for s in some if s.first >= last), default=None)
+    if last >= end or place in chosen.cut:
+        return
+    if later is None:
+        _tell_tail(place, last, said, chosen)
+    elif not any(
+        (loss.topic, loss.partition, loss.start) == (place[0], place[2], last) for loss in chosen.losses
+    ):
+        _tell_loss(place, last, min(end, later), said, chosen)
 
 
 def _tell_gaps(place: Place, some: Sequence[Segment], left: Left, chosen: Chosen) -> None:

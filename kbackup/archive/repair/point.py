@@ -105,7 +105,7 @@ def topic_state(
     starts = log_starts(left.points.expired)
     for number in range(max(known.partitions, default=-1) + 1):
         segments = chosen.segments.get((*topic, number), [])
-        cut = any(f"what {topic[0]}-{number} had from offset" in warning for warning in chosen.warnings)
+        cut = (*topic, number) in chosen.cut
         state = _partition(number, segments, states.get(number), cut, highest.get(number, 0))
         if left.expirations:  # it starts where there is something left
             state = _after(starts.get((*topic, number)), state, segments)

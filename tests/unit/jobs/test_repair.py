@@ -280,6 +280,52 @@ def test_damaged_records_alone_are_for_another_copy_to_mend(store: Memory) -> No
     assert verified(store).findings == ()
 
 
+def lose_run(store: Store, seq: int) -> None:
+    """Its table, and its segments of topic more; the partition index is gone as well."""
+    store.delete([layout.backup_key(seq, layout.SEGMENTS), "topics/more/index_partition_000"])
+    store.delete([e.key for e in store.list("topics/more/") if f"_{seq * 10:010d}_" in e.key])
+    store.delete([e.key for e in store.list("topics/more/") if f"_{seq * 10 + 8:010d}_" in e.key])
+
+
+def test_a_lost_end_is_for_the_next_backup_to_read(store: Memory) -> None:
+    """A manifest counts records that no table and no object is left of."""
+    lose_run(store, LAST)
+    end = max(
+        s.last for s in open_archive(store).added(open_archive(store).restore_points[-2]) if s.topic == "more"
+    )
+    report = run(store)
+    assert report.losses == ()
+    assert [line for line in report.warnings if f"more-0 had from offset {end + 1} on" in line]
+    head = open_archive(store).head
+    assert head is not None
+    assert [(t.partitions[0].end, t.partitions[0].records) for t in head.topics if t.name == "more"] == [
+        (end + 1, 27)
+    ]
+    again = run(store, rebuild=True)
+    assert (again.warnings, again.losses) == ((), ())
+
+
+def test_a_lost_run_before_others_is_a_loss(store: Memory) -> None:
+    lose_run(store, 5)
+    report = run(store)
+    assert [line.partition(":")[0] for line in report.losses] == [
+        "offsets 49 to 58 of more-0, or some of them, are lost from the archive"
+    ]
+    assert not [line for line in report.warnings if "more-0" in line]
+    again = run(store, rebuild=True)
+    assert (again.warnings, again.losses) == ((), ())
+
+
+def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: Memory) -> None:
+    target = Target("over", 1, 0, 1 << 20, "none")
+    for offsets in (range(10), range(5, 20), range(20, 25)):
+        write(store, target, offsets)
+    report = run(store, rebuild=True)
+    middle = "topics/over/segment_partition_000_from_offset_0000000005_records"
+    assert [out.key for out in report.left_out] == [middle]
+    assert [line for line in report.losses if "offsets 10 to 19 of over-0" in line], report
+
+
 def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
     harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
     run(store)
