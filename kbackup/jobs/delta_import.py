@@ -10,13 +10,14 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
+    Document,
     Groups,
     Intent,
     IntentTopic,
@@ -48,6 +49,17 @@ if TYPE_CHECKING:
 
 Spark = Callable[[], "SparkSession"]
 
+_IMPORT = "import.json"
+
+
+class Import(Document, frozen=True, kw_only=True):
+    """import.json beside the archive that is made: which rows of the tables it has."""
+
+    format: Literal["kbackup-import"] = "kbackup-import"
+    topics: tuple[str, ...]
+    exclude_topics: tuple[str, ...]
+    backup: str
+
 
 @dataclass(frozen=True)
 class DeltaImport:
@@ -65,9 +77,25 @@ class DeltaImport:
         layout.restore_key(self.restore_id, layout.PLAN)  # refuses what is no name
         return self.place.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
 
+    @property
+    def asked(self) -> Import:
+        ranged = sorted({parse_range(text).topic for text in self.options.range})
+        return Import(
+            topics=tuple(ranged) or self.options.topics,
+            exclude_topics=self.options.exclude_topics,
+            backup=str(self.options.backup),
+        )
+
+    def _asked_before(self) -> bool:
+        """Whether the attempt before this one was of the same choice."""
+        try:
+            return self.staging.get(_IMPORT) == dump(self.asked)
+        except NotFoundError:
+            return False
+
     def run(self, target: Properties, state: Store, spark: Spark, listener: Listener) -> None:
-        """Makes the archive, unless an attempt before this has, or the restore has ended. What can't be finished is
-        removed, and nothing begun while the target can't be reached."""
+        """Makes the archive, unless an attempt before this has, for the same choice, or the restore has ended. What
+        can't be finished is removed, and nothing begun while the target can't be reached."""
         phases = Phases(listener)
         staging = self.staging
         if self._has(state, layout.REPORT):
@@ -78,12 +106,13 @@ class DeltaImport:
             phases.step("import"),
             HeldLease(staging, "kbackup restore", self.segments.lease_seconds) as lease,
         ):
-            archive = open_or_create(staging)
-            if archive.restore_points:
+            begun = self._has(state, layout.PLAN)  # then that is gone on with, whatever is asked now
+            if open_or_create(staging).restore_points and (begun or self._asked_before()):
                 return
             clear(staging)
+            staging.put(_IMPORT, dump(self.asked))
             try:
-                self._fill(archive, delta_session(spark()), lease)
+                self._fill(open_or_create(staging), delta_session(spark()), lease)
             except BaseException:
                 clear(staging)
                 raise
@@ -126,9 +155,7 @@ class DeltaImport:
         _commit(archive, held, segments)
 
     def _rows(self, session: SparkSession) -> TableRows:
-        ranged = {parse_range(text).topic for text in self.options.range}
-        wanted = tuple(sorted(ranged)) or self.options.topics
-        url, selection = self.place.url, Selection.of(wanted, self.options.exclude_topics)
+        url, selection = self.place.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
         urls, topics = [url], []
         if not self._is_table(""):
             names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kbackup.archive import layout
+from kbackup.archive.reader import Archive
+from kbackup.config.models import Backup, Restore
 from kbackup.errors import UsageError
-from kbackup.jobs.delta_import import check_reached
+from kbackup.jobs import delta_import
+from kbackup.jobs.delta_import import DeltaImport, check_reached
 from kbackup.jobs.export_place import Place, Reached
+from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options
+from tests.archives import make_archive
 
 
 @pytest.fixture
@@ -54,3 +61,43 @@ def test_a_table_without_rows(place: Place) -> None:
     with pytest.raises(UsageError, match="at restore point 0, not at 1"):
         check_reached(place, [], [0], 1)
     check_reached(place, [], [], 1)
+
+
+@pytest.fixture
+def read(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
+    """The options of imports that read tables; each makes an archive."""
+    found: list[Restore] = []
+
+    def fill(self: DeltaImport, archive: Archive, session: object, lease: object) -> None:
+        found.append(self.options)
+        make_archive(archive.store)
+
+    def nothing(*_: object) -> Any:
+        return type("Nothing", (), {"connect": lambda self: None})()
+
+    monkeypatch.setattr(DeltaImport, "_fill", fill)
+    monkeypatch.setattr(delta_import, "delta_session", nothing)
+    monkeypatch.setattr(delta_import, "Cluster", nothing)
+    return found
+
+
+def run(place: Place, **options: Any) -> DeltaImport:
+    made = DeltaImport(place, Restore(**options), Backup(), "", "again")
+    made.run({}, made.staging, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    return made
+
+
+def test_an_attempt_again_takes_what_was_imported_only_for_the_same_choice(
+    place: Place, read: list[Restore]
+) -> None:
+    run(place, topics=("a",), backup=1)
+    run(place, topics=("a",), backup=1, to_time="2024-01-01T00:00:00Z")
+    run(place, range=("a:0:1-3", "a:1:4-"), backup=1)
+    assert len(read) == 1
+    for others in ({"topics": ("b",), "backup": 1}, {"backup": 1}, {"exclude_topics": ("b",)}, {"backup": 2}):
+        made = run(place, **others)
+        assert read[-1] == made.options
+    assert len(read) == 5
+    made.staging.put(layout.restore_key("again", layout.PLAN), b"{}")
+    run(place, topics=("a",))  # goes on with what was begun
+    assert len(read) == 5
