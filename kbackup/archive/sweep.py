@@ -27,6 +27,7 @@ from kbackup.archive.expired import (
 from kbackup.archive.models import Expired, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.settle import step_of
+from kbackup.errors import StoreError
 from kbackup.store.base import Failed
 
 _AT_ONCE = 1000
@@ -63,7 +64,9 @@ def _settled_at(archive: Archive, number: int) -> datetime:
 
 
 def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste:
-    """What is to be deleted of the objects `sizes`, which were listed under the lease."""
+    """What is to be deleted of the objects `sizes`, which were listed under the lease. `StoreError` where another
+    listing has other restore points: what they need would be deleted."""
+    _check_listed(archive, sizes)
     expired, known = due(archive, sizes, grace)
     if not known or _repairs(archive.expired) != _repairs(expired):
         return Waste(None, ())
@@ -83,6 +86,25 @@ def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste
     ]
     runs, expirations = _of_runs(archive, expired, sizes), _expirations(archive, expired, sizes)
     return Waste(expired, (*topics, *runs, *expirations))
+
+
+def _check_listed(archive: Archive, keys: Iterable[str]) -> None:
+    parsed = filter(None, map(layout.parse_backup_key, keys))
+    closed = {seq for seq, name in parsed if name == layout.MANIFEST}
+    listed = {seq for seq in closed if gone_with(archive.gone, seq) is None}
+
+    def known() -> set[int]:
+        return {run.seq for run in archive.runs if layout.MANIFEST in run.files}
+
+    if listed - known():
+        archive.forget()  # without a lease: a backup may just have committed
+    odd = sorted(seq for seq in listed ^ known() if not archive.is_given_up(seq))
+    if odd:
+        key = layout.backup_key(odd[0], layout.MANIFEST)
+        raise StoreError(
+            f"{archive.store.url} lists file {key} at one time and not at another",
+            "nothing was deleted; does something else write there, or is the store out of order?",
+        )
 
 
 def _repairs(expired: Expired | None) -> set[int]:

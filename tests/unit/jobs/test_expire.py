@@ -33,6 +33,7 @@ from kbackup.errors import (
     LockedError,
     NoArchiveError,
     RefusedError,
+    StoreError,
     UsageError,
 )
 from kbackup.formats.index import decode_partition_index
@@ -42,7 +43,7 @@ from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
-from kbackup.store.base import Buffer, Failed, Store
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
@@ -414,6 +415,35 @@ def test_deletes_that_are_refused_are_told_and_tried_again() -> None:
 class Undeletable(FaultyStore):
     def delete(self, keys: Iterable[str]) -> list[Failed]:
         return [Failed(key, DeniedError("it is locked", "wait")) for key in keys]
+
+
+class Forgetful(FaultyStore):
+    """The newest restore point is missing in the first `times` listings that begin with `prefix`."""
+
+    def __init__(self, inner: Store, prefix: str, times: int) -> None:
+        super().__init__(inner)
+        self.prefix, self.times = prefix, times
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        self.times -= prefix == self.prefix
+        left_out = layout.backup_key(9, "") if prefix == self.prefix and self.times >= 0 else "none"
+        return (e for e in super().list(prefix, start_after) if not e.key.startswith(left_out))
+
+
+@pytest.mark.parametrize(("prefix", "times"), [(layout.BACKUPS, 99), ("", 99), (layout.BACKUPS, 1)])
+def test_nothing_is_deleted_where_listings_differ(prefix: str, times: int) -> None:
+    store = Memory()
+    before = all_seen(build(store).archive)
+    for confirm in (False, True):
+        forgetful = Forgetful(store, prefix, times)
+        if times > 1:
+            with pytest.raises(StoreError, match=r"lists file backups/0000000009/manifest\.json at one time"):
+                expired(forgetful, confirm=confirm)
+            assert not [key for call, key in forgetful.calls if call == "delete"]
+        else:
+            expired(forgetful, confirm=confirm)
+    assert all_seen(open_archive(store)) == before
+    check_whole(store)
 
 
 def test_what_the_next_backup_may_take_over_stays() -> None:
