@@ -9,6 +9,7 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.models import Document
+from kbackup.jobs.delta_import import Import
 from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.export_place import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import GroupsBefore
@@ -31,6 +32,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "export_reached": Reached,
     "export_seen": Seen,
     "export_point": ExportedPoint,
+    "export_import": Import,
     "checkpoint": models.Checkpoint,
     "points": models.FoldedPoints,
     "expired": models.Expired,

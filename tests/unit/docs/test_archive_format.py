@@ -27,6 +27,7 @@ from kbackup.archive.models import (
     load,
 )
 from kbackup.errors import CorruptError
+from kbackup.jobs.delta_import import Import
 from kbackup.jobs.drill_report import store_report
 from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
@@ -156,6 +157,7 @@ def test_files_beside_exports_are_valid() -> None:
                 ),
             ),
         ),
+        "export_import": Import(topics=("orders",), exclude_topics=(), backup="latest"),
     }
     assert documents.keys() == {name for name in DOCUMENTS if name.startswith("export")}
     for name, document in documents.items():
