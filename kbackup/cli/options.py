@@ -215,7 +215,14 @@ cache_option = key_option(
 state_options = options(
     common_options,
     archive_option,
-    click.option("-b", "--backup", default="latest", metavar="[N|latest]", help="As of this restore point."),
+    click.option(
+        "-b",
+        "--backup",
+        default="latest",
+        show_default=True,
+        metavar="[N|latest]",
+        help="As of this restore point.",
+    ),
     click.option(
         "--at",
         metavar="TIME",

@@ -71,8 +71,13 @@ def _table(params: Iterable[click.Parameter]) -> str:
     options = [param for param in params if isinstance(param, click.Option) and not param.hidden]
     if not options:
         return ""
-    rows = [f"| {_names(option)} | {_cell(option.help or '')} |\n" for option in options]
+    rows = [f"| {_names(option)} | {_cell(_meaning(option))} |\n" for option in options]
     return "| option | meaning |\n|---|---|\n" + "".join(rows)
+
+
+def _meaning(option: click.Option) -> str:
+    """With the default, where click would show it; a key of the configuration says its own."""
+    return f"{option.help or ''}{f' [default {option.default}]' if option.show_default else ''}"
 
 
 def _names(option: click.Option) -> str:

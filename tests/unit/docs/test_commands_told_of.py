@@ -62,3 +62,18 @@ def test_commands_without_spark(document: str, sentence: str) -> None:
     without = {name for name, module in modules.items() if not hasattr(module, "spark_session")}
     assert without == {*COMMANDS} - _with_option("--master") | {"config"}
     assert _told(document, sentence) == without | {"restore", "verify"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_defaults(name: str) -> None:
+    """Where an option is a word or a number by itself, its table says so."""
+    document = (ROOT / "infra/docs/commands.md").read_text("utf-8")
+    own, _, rest = document.partition(f"\n## kbackup {name}\n")[2].partition("\n## ")
+    shared = rest[rest.index("Options of every command\n") :]
+    rows = [line for line in (own + shared).splitlines() if line.startswith("| `")]
+    for option in dict(_commands())[name].params:
+        if not isinstance(option, click.Option) or option.is_flag or option.count:
+            continue
+        if isinstance(option.default, str | int):
+            (row,) = [row for row in rows if f"`{option.opts[-1]} " in row]
+            assert f"[default {option.default}" in row
