@@ -95,17 +95,17 @@ def what_stays(archive: Archive, gone: Collection[int] = (), pins: Collection[in
 def prepare(
     archive: Archive,
     gone: Collection[int],
-    pins: Collection[int],
+    kept: Kept,
     cutoff: int | None,
-    spared: Collection[str],
+    spared: Collection[Incarnation],
     cut: bool = False,
 ) -> Expiration:
     """What it takes for the restore points `gone` not to be there, and for records from before `cutoff` (ms) to go: by
-    whole segments from the start of a partition, none that a restore point of `pins` has, none of the topics `spared`.
+    whole segments from the start of a partition, none that a pinned restore point has, none of the topics `spared`.
+    `kept` is what stays then (`what_stays`).
     What went beyond the newest restore point (`is_cut_off`) is forgotten by that; `cut`: also if nothing else goes.
 
     `RefusedError` where nothing would be left of the newest restore point's records."""
-    kept = what_stays(archive, gone, pins)
     newest = archive.restore_points[-1].seq
     tables = list(archive.tables(newest, FOLDED.names))
     table = pa.concat_tables([FOLDED.empty_table(), *tables]).sort_by(
@@ -118,7 +118,7 @@ def prepare(
     dead = [seq > last for seq, last in zip(seqs, lasts, strict=True)]
     old = [
         cutoff is not None
-        and s.topic not in spared
+        and (s.topic, s.incarnation) not in spared
         and s.max_timestamp is not None
         and s.max_timestamp < cutoff
         and seq > kept.pinned.get((s.topic, s.incarnation), 0)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.expire import Expiration, prepare
+from kbackup.archive.expire import Expiration, prepare, what_stays
 from kbackup.archive.expired import segments_key
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Expired, Manifest, dump, file_sum
@@ -63,7 +63,8 @@ def _without_others(archive: Archive, manifest: Manifest) -> Expiration:
     points = [point for point in archive.restore_points if point.seq <= manifest.seq]
     view = Archive(archive.store, archive.info)
     view.__dict__ |= {"expired": archive.expired, "covered": archive.covered, "restore_points": points}
-    found = prepare(view, {point.seq for point in points[:-1]}, (), None, ())
+    gone = {point.seq for point in points[:-1]}
+    found = prepare(view, gone, what_stays(view, gone), None, ())
     if found.document is None:
         return _as_expired(archive, manifest) if archive.expired is not None else found
     before = tuple(link for link in found.document.gone if link.last < manifest.seq)

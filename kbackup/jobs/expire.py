@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 
 from kbackup.archive import layout
-from kbackup.archive.expire import Expiration, is_cut_off, prepare, publish
+from kbackup.archive.expire import Expiration, Incarnation, is_cut_off, prepare, publish, what_stays
 from kbackup.archive.expired import Place, gone_with, read_pins
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Expired, Manifest, Metadata
+from kbackup.archive.models import Expired, Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.settle import is_settled, settle
 from kbackup.archive.sweep import Waste, sweep, waste
@@ -51,7 +53,8 @@ class ExpireReport:
     """`confirmed`: it was done. `expiration` is its number, None where nothing was to expire. `records`, `bytes` are
     those of segments that go (as they are stored) with all files that go by this expiration, to be deleted from
     `deleted_from` on; `deleted` objects of `deleted_bytes` were (or would be) deleted now, of which `failed` (key: why)
-    could not be. `spared` topics keep all records: they are compacted, or it is not known."""
+    could not be. `spared` topics keep all records: they are compacted, or it is not known; those that were made anew
+    since say which incarnation they are."""
 
     archive: str
     confirmed: bool
@@ -123,13 +126,14 @@ def _choose(archive: Archive, expiry: Expiry) -> _Chosen:
     for seq in pins.keys() & {p.seq for p in points}:
         why[seq] = ["pinned", *why.get(seq, [])]
     gone = frozenset(p.seq for p in points if p.seq not in why)
-    cutoff, spared = None, frozenset[str]()
+    kept = what_stays(archive, gone, pins.keys())
+    cutoff, spared = None, frozenset[Incarnation]()
     if expiry.older_than is not None:
         cutoff = _cutoff(newest, expiry.older_than)
-        spared = frozenset(_spared(archive, newest))
+        spared = frozenset(_spared(archive, (state for _, state in kept.last.values())))
     # asked for nothing, it only deletes: a copy that was cut off can be gone on with then
     cut = is_cut_off(archive) and not (expiry.policy.keeps_all and expiry.older_than is None)
-    expiration = prepare(archive, gone, pins.keys(), cutoff, spared, cut)
+    expiration = prepare(archive, gone, kept, cutoff, spared, cut)
     fates = tuple(
         PointFate(
             p.seq,
@@ -139,7 +143,7 @@ def _choose(archive: Archive, expiry: Expiry) -> _Chosen:
         )
         for p in points
     )
-    return _Chosen(expiration, fates, gone, cutoff, tuple(sorted(spared)), archive.expired)
+    return _Chosen(expiration, fates, gone, cutoff, _named(spared, kept.last), archive.expired)
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
@@ -149,22 +153,26 @@ def _cutoff(newest: Manifest, older_than: timedelta) -> int:
     return int((at - older_than).timestamp() * 1000)
 
 
-def _spared(archive: Archive, newest: Manifest) -> Iterator[str]:
+def _spared(archive: Archive, states: Iterable[TopicState]) -> Iterator[Incarnation]:
     """Topics of which old records are not old news: compacted ones keep the newest record of each key, however old it
-    is, and the source's is never read again. Those whose settings are not known are taken for such."""
+    is, and the source's is never read again. Each incarnation goes by what it had last; those whose settings are not
+    known are taken for such."""
     captures = archive.captures
-    known: dict[int, Metadata] = {}
-    for topic in newest.topics:
-        seq = topic.captured
-        if seq not in known and seq in captures:
-            known[seq] = archive.metadata(captures[seq])
-        configs = {t.name: t.configs for t in known[seq].topics} if seq in known else {}
-        if topic.name not in configs:
-            yield topic.name
-            continue
-        policy = configs[topic.name].get("cleanup.policy") or _default_policy(known[seq])
-        if "compact" in policy and "delete" not in policy:
-            yield topic.name
+    for seq, some in groupby(sorted(states, key=attrgetter("captured")), attrgetter("captured")):
+        metadata = archive.metadata(captures[seq]) if seq in captures else None
+        configs = {t.name: t.configs for t in metadata.topics} if metadata is not None else {}
+        for topic in some:
+            if metadata is None or topic.name not in configs:
+                yield topic.name, topic.incarnation
+                continue
+            policy = configs[topic.name].get("cleanup.policy") or _default_policy(metadata)
+            if "compact" in policy and "delete" not in policy:
+                yield topic.name, topic.incarnation
+
+
+def _named(spared: Iterable[Incarnation], known: Iterable[Incarnation]) -> tuple[str, ...]:
+    newest = dict(sorted(known))
+    return tuple(name if newest[name] == n else f"{name} (incarnation {n})" for name, n in sorted(spared))
 
 
 def _default_policy(metadata: Metadata) -> str:

@@ -11,7 +11,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.commit import seal_unfinished
 from kbackup.archive.content import content_of
-from kbackup.archive.expire import prepare, publish
+from kbackup.archive.expire import prepare, publish, what_stays
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Intent, Point, dump, load
 from kbackup.archive.reader import open_archive
@@ -434,7 +434,7 @@ def test_a_restore_point_of_an_archive_that_was_expired(place: Place) -> None:
     for seq in (3, 4, 5):
         add_point(source, seq, seq * 10)
     archive = open_archive(source)
-    publish(archive, prepare(archive, {1, 3, 4}, (), T0 + 8000, ()), lambda: None)
+    publish(archive, prepare(archive, {1, 3, 4}, what_stays(archive, {1, 3, 4}), T0 + 8000, ()), lambda: None)
     for seq in (2, 5):
         target = place(f"of {seq}")
         point_copied(source, target, str(seq))

@@ -267,6 +267,31 @@ def test_the_log_start_moves_on(store: Store) -> None:
     check_whole(store, clean=True)
 
 
+def test_each_incarnation_goes_by_its_own_settings() -> None:
+    """Compacted was what a topic was before it was made anew, or what it is since."""
+    store = Memory()
+    compacted = {"cleanup.policy": "compact"}
+    configs = {"was": compacted, "is": {}}
+    history = History(store, configs)
+    for seq in range(1, 9):
+        if seq == 4:
+            configs |= {"was": {}, "is": compacted}
+        history.run(seq, {"was": "anew" if seq == 4 else 2, "is": "anew" if seq == 4 else 2})
+    before = all_seen(history.archive)
+    report = expired(store, days=2)
+    assert report.spared == ("is", "was (incarnation 1)")
+    after = all_seen(open_archive(store))
+
+    def left(name: str, incarnation: int, seq: int) -> set[str]:
+        return {s.key for s in after[seq].segments if (s.topic, s.incarnation) == (name, incarnation)}
+
+    assert left("is", 1, 3) == set(), "they are old news"
+    assert left("was", 1, 3) == {s.key for s in before[3].segments if s.topic == "was"}
+    assert left("is", 2, 8) == {s.key for s in before[8].segments if s.topic == "is"}
+    assert 0 < len(left("was", 2, 8)) < len([s for s in before[8].segments if s.topic == "was"])
+    check_whole(store, clean=True)
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write(after: bool) -> None:
     """It is whole at each moment, and the next run comes to the same end."""
