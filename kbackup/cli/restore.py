@@ -55,7 +55,12 @@ if TYPE_CHECKING:
 @key_option("restore.settings", "--with")
 @key_option("restore.state", "--state")
 @key_option("restore.from_delta", "--from-delta")
-@click.option("--dry-run", is_flag=True, help="Check everything and show the plan; write nothing.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything and show the plan; write nothing to the target. With --from-delta the rows are read all the "
+    "same, into an archive beside the tables that goes when it ends.",
+)
 @s3_options
 @spark_options
 @pass_frame
@@ -149,7 +154,8 @@ def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
     )
     most = "" if plan.choice is None else "at most "
     reporter.line(
-        f"nothing was written; {most}{plural(plan.records, 'record')} in {plural(len(plan.units), 'unit')} would be"
+        f"nothing was written to the target; {most}{plural(plan.records, 'record')} in "
+        f"{plural(len(plan.units), 'unit')} would be"
     )
 
 

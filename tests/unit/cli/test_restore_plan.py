@@ -1,0 +1,28 @@
+"""What a dry run of a restore says."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.cli.output import Reporter
+from kbackup.cli.restore import _show_plan
+from kbackup.jobs.restore_plan import RestorePlan
+
+
+def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of Delta tables are written, as an archive beside them: only of the target it is true in any case."""
+    plan = RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=1,
+        target_cluster_id="t",
+        created_at="2026-01-31T12:00:00.000Z",
+        transactions=True,
+        transaction_bytes=0,
+        into_existing=False,
+        topics=(),
+        units=(),
+        groups=(),
+    )
+    _show_plan(plan, [], True, Reporter())
+    assert "nothing was written to the target; 0 records in 0 units would be" in capsys.readouterr().out
