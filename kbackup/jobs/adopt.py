@@ -16,8 +16,8 @@ from kbackup.archive.commit import open_or_create
 from kbackup.archive.java import is_java_archive, java_topics
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.repair.choose import choose
-from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, place_of, read_any
+from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
+from kbackup.archive.repair.scan import Damaged, ToScan, Whole, read_any
 from kbackup.archive.segments import Segment
 from kbackup.archive.verify.points import Points
 from kbackup.archive.writer import Target
@@ -168,6 +168,7 @@ def _adopt(
         store.url,
         left.archive_id,
         confirm,
+        is_loss=bool(chosen.losses or chosen.left_out),
         restore_point=manifest.seq,
         left_out=tuple(sorted(chosen.left_out)),
         losses=tuple(loss.message for loss in chosen.losses),

@@ -48,12 +48,14 @@ _REBUILD = f"{ANOTHER_COPY}; with --rebuild there is a restore point without it"
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What was done, or (not `confirmed`) is to be done. `restore_point` is the number of a new one, `kept` the newest
-    that stays, `lost` those that are known to have been and are no more. `left` could not be repaired."""
+    """What was done, or (not `confirmed`) is to be done. `is_loss`: restore points or records are lost. `restore_point`
+    is the number of a new one, `kept` the newest that stays, `lost` those that are known to have been and are no more.
+    `left` could not be repaired."""
 
     archive: str
     archive_id: str
     confirmed: bool
+    is_loss: bool = False
     restore_point: int | None = None
     kept: int | None = None
     lost: tuple[int, ...] = ()
@@ -66,11 +68,6 @@ class RepairReport:
     segments: int = 0
     records: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether restore points or records are."""
-        return bool(self.restore_point is not None and (self.lost or self.losses or self.left_out))
 
 
 @dataclass(frozen=True)
@@ -179,6 +176,7 @@ def _mend(job: _Repair, left: Left) -> RepairReport:
 def _new_point(job: _Repair, left: Left) -> RepairReport:
     """Restore points are lost: all that is whole goes into a new one. Where some were expired none of the others is
     kept: what they stand on is in a table that knows nothing of a new one."""
+    broken = left.is_broken
     with job.phases.step("read segments"):
         scanned = _scan(job, to_scan(left))
     if left.expirations:
@@ -199,13 +197,15 @@ def _new_point(job: _Repair, left: Left) -> RepairReport:
         mended += _mend(job, look(job.store, sizes)).mended  # of the restore points that stay
     kept = chosen.kept[-1].seq if chosen.kept else None
     newest = manifests[-1]
+    lost = manifests[0].repaired.restore_points if manifests[0].repaired is not None else ()
     return RepairReport(
         job.store.url,
         newest.archive_id,
         job.confirm,
+        is_loss=broken or bool(lost or chosen.losses or chosen.left_out),
         restore_point=newest.seq,
         kept=kept,
-        lost=manifests[0].repaired.restore_points if manifests[0].repaired is not None else (),
+        lost=lost,
         mended=tuple(sorted(mended)),
         left_out=tuple(sorted(chosen.left_out)),
         losses=tuple(loss.message for loss in chosen.losses),

@@ -74,7 +74,7 @@ def test_restore_points_that_were_lost(
 
     lose(archive.store, layout.ARCHIVE, layout.BACKUPS, layout.CHECKPOINTS, layout.RESTORES)
     repaired = kbackup("repair", archive.url, "--confirm")
-    assert (repaired.code, repaired.document["restore_point"], repaired.document["records"]) == (0, 1, 150)
+    assert (repaired.code, repaired.document["restore_point"], repaired.document["records"]) == (3, 1, 150)
     assert whole(kbackup, archive)
     produce(broker, topic_name, 1, range(30, 35))
     refused = kbackup("backup", "--archive", archive.url, *only)

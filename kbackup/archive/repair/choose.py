@@ -12,9 +12,10 @@ from typing import NamedTuple
 from kbackup.archive import layout
 from kbackup.archive.expired import log_starts
 from kbackup.archive.models import Loss, Manifest, PartitionState
-from kbackup.archive.repair.left import Left, not_expired
-from kbackup.archive.repair.scan import Damaged, Whole, place_of
+from kbackup.archive.repair.left import Left, not_expired, place_of
+from kbackup.archive.repair.scan import Damaged, Whole
 from kbackup.archive.segments import Segment, in_order
+from kbackup.archive.writer import Target
 from kbackup.types import TopicPartition
 
 Place = tuple[str, int, int]
@@ -71,10 +72,11 @@ def choose(left: Left, found: Sequence[Whole | Damaged]) -> Chosen:
         chosen.segments[place] = _fitting(those, left, chosen)
     overlapping = dict(map(astuple, chosen.left_out))
     damaged = [each for each in found if isinstance(each, Damaged)]
+    missing = [_missing(key) for key in sorted(left.unaccounted - left.sizes.keys())]
     chosen.left_out += [LeftOut(each.key, each.why) for each in damaged]
     chosen.left_out += [LeftOut(key, "has no records beside it") for key in _lone_indexes(left)]
     taken = {s.key for some in chosen.segments.values() for s in some}
-    holes = _holes(left, damaged, taken, overlapping)
+    holes = _holes(left, [*damaged, *missing], taken, overlapping)
     for place, those in candidates.items():
         left_out = [each.segment for each in those if each.segment.key not in taken]
         holes |= {_Hole(place, s.first, s.last + 1, s.key, overlapping[s.key]) for s in left_out}
@@ -84,6 +86,15 @@ def choose(left: Left, found: Sequence[Whole | Damaged]) -> Chosen:
     for place, some in sorted(chosen.segments.items()):
         _tell_gaps(place, some, left, chosen)
     return chosen
+
+
+def _missing(key: str) -> Damaged:
+    """A records object that is in a partition index alone."""
+    place = place_of(key)
+    name = layout.parse_segment(place[2]) if place is not None else None
+    assert place is not None and name is not None  # noqa: S101, PT018 (they were told by that)
+    target = Target(place[0], place[1], name.partition, 0, layout.compression_of(key))
+    return Damaged(target, name.start, key, "is missing")
 
 
 def _lone_indexes(left: Left) -> list[str]:

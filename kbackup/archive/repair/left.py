@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -40,6 +41,10 @@ from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 
 _THREADS = 16
+_FOLDER = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([1-9][0-9]*))?/([^/]+)\Z")
+
+MOST_PARTITIONS = 1_000_000
+"""A file of a higher one is nobody's: every partition below it would need an entry."""
 
 
 class _Damages(Findings):
@@ -76,7 +81,8 @@ class Left:
 
     `rows` are descriptors of segments by key, from tables that a manifest or a checkpoint vouches for; `loose` those
     from other tables, and `tabled` their keys by number. `unaccounted` are records objects that a partition index
-    names, so that they were committed, and no table of the first kind does. `root` is where the folders of topics
+    names, so that they were committed, and no table of the first kind does; of one that is not there nobody knows
+    whether it was compressed. `root` is where the folders of topics
     are."""
 
     sizes: Sizes
@@ -119,6 +125,14 @@ class Left:
         return sorted({m.seq for m in self.manifests if m.seq > seq} | {n for n in self.lost if n > seq})
 
 
+def place_of(key: str) -> tuple[str, int, str] | None:
+    """(topic, incarnation, file name) of a key in a topic's folder."""
+    found = _FOLDER.match(key)
+    if found is None or found[1] in (".", "..") or found[2] == "1":
+        return None
+    return found[1], int(found[2] or 1), found[3]
+
+
 def look(store: Store, sizes: Sizes) -> Left:
     """`WrongKeyError` where the archive is encrypted and the store is not, or the other way round; `NewerError` where
     any file is of a version that is not known here: nothing is to be repaired by that."""
@@ -149,37 +163,36 @@ def _unaccounted(store: Store, left: Left) -> set[str]:
     """Partition indexes are written after the commit: what one names was in a restore point. Until an expiration is
     settled, and for a topic that has been made anew since also after that, they name what is gone, too."""
     starts = starts_by_folder(left.points.expired)
-    over = _over(left) if left.points.expired is not None else set()
+    incarnations: dict[str, set[int]] = {}
+    for manifest in left.manifests if left.points.expired is not None else ():
+        for topic in manifest.topics:
+            incarnations.setdefault(topic.name, set()).add(topic.incarnation)
+
+    def is_over(name: str, incarnation: int) -> bool:
+        """No restore point has it, and one has a later one: the newest never expires, and has every topic."""
+        there = incarnations.get(name, set())
+        return incarnation < max(there, default=0) and incarnation not in there
 
     def named(key: str) -> list[str]:
-        folder, _, name = key.rpartition("/")
-        if layout.parse_partition_index(name) is None or folder + "/" in over:
+        place = place_of(key)
+        number = layout.parse_partition_index(place[2]) if place is not None else None
+        if place is None or number is None or number >= MOST_PARTITIONS or is_over(place[0], place[1]):
             return []
         try:
             entries = decode_partition_index(store.get(key), key)
         except (CorruptError, NotFoundError):
             return []
-        return [f"{folder}/{entry.name}_records{suffix}" for entry in entries for suffix in ("", ".zst")]
+        folder = layout.topic_dir(place[0], place[1])
+        names = {e.name: layout.parse_segment(f"{e.name}_records") for e in entries}
+        return [folder + name for name, of in names.items() if of is not None and of.partition == number]
 
     with ThreadPoolExecutor(_THREADS) as pool:
         found = pool.map(named, [key for key in left.sizes if key.startswith(layout.TOPICS)])
-        there = {key for keys in found for key in keys if key in left.sizes and key not in left.rows}
-    return {key for key in there if not is_before(starts, key)}
-
-
-def _over(left: Left) -> set[str]:
-    """Folders of incarnations that no restore point has, of topics that one has a later incarnation of: the newest
-    restore point never expires, and has every topic."""
-    incarnations: dict[str, set[int]] = {}
-    for manifest in left.manifests:
-        for topic in manifest.topics:
-            incarnations.setdefault(topic.name, set()).add(topic.incarnation)
-    return {
-        layout.topic_dir(name, number)
-        for name, there in incarnations.items()
-        for number in range(1, max(there))
-        if number not in there
-    }
+        stems = {stem for stems in found for stem in stems if not is_before(starts, f"{stem}_records")}
+    keys = {(f"{stem}_records", f"{stem}_records.zst") for stem in stems}
+    there = {key for pair in keys for key in pair if key in left.sizes and key not in left.rows}
+    missing = {pair[0] for pair in keys if not {*pair} & (left.sizes.keys() | left.rows.keys())}
+    return there | missing
 
 
 def _check_key(store: Store) -> None:

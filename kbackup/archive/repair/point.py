@@ -12,8 +12,7 @@ from kbackup.archive.expired import log_starts
 from kbackup.archive.models import ExpiredPartition, Groups, Loss, PartitionState, TopicState
 from kbackup.archive.repair.beside import Topic
 from kbackup.archive.repair.choose import Chosen
-from kbackup.archive.repair.left import Left
-from kbackup.archive.repair.scan import MOST_PARTITIONS, place_of
+from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
 from kbackup.archive.segments import Segment
 
 

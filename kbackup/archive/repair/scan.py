@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.repair.left import Left
+from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
 from kbackup.archive.segment_io import read_whole
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_index
 from kbackup.store.base import Store
-
-_FOLDER = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([1-9][0-9]*))?/([^/]+)\Z")
-
-MOST_PARTITIONS = 1_000_000
-"""A file of a higher one is nobody's: every partition below it would need an entry."""
 
 IndexState = Literal["whole", "missing", "damaged"]
 
@@ -50,14 +44,6 @@ class Damaged:
     start: int
     key: str
     why: str
-
-
-def place_of(key: str) -> tuple[str, int, str] | None:
-    """(topic, incarnation, file name) of a key in a topic's folder."""
-    found = _FOLDER.match(key)
-    if found is None or found[1] in (".", "..") or found[2] == "1":
-        return None
-    return found[1], int(found[2] or 1), found[3]
 
 
 def to_scan(left: Left) -> list[ToScan]:

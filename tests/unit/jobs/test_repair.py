@@ -316,6 +316,35 @@ def test_a_lost_run_before_others_is_a_loss(store: Memory) -> None:
     assert (again.warnings, again.losses) == ((), ())
 
 
+def test_what_a_partition_index_names_was_committed(store: Memory) -> None:
+    """All of the newest run is gone but for that, and the first segment of another partition with the tables of it."""
+    lost = [e.key for e in store.list("topics/more/") if "_0000000060_" in e.key or "_0000000068_" in e.key]
+    store.delete([*lost, *[e.key for e in store.list(layout.backup_key(LAST, ""))]])
+    for confirm in (False, True):
+        report = run(store, confirm)
+        assert (report.restore_point, report.kept, report.is_loss) == (LAST, LAST - 1, True)
+        said = [line for line in report.warnings if "is missing: what more-0 had from offset 60 on" in line]
+        assert said
+        assert "_from_offset_0000000060_records" in said[0]
+    again = run(store)
+    assert (again.restore_point, again.left, again.is_loss) == (None, (), False)
+
+
+def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: Memory) -> None:
+    store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
+    store.delete([f"{ORDERS}08_records", f"{ORDERS}08_index"])
+    report = run(store)
+    assert [line.partition(" of ")[0] for line in report.losses] == ["offsets 8 to 14"]
+    assert report.is_loss
+
+
+def test_that_all_restore_points_are_lost_is_a_loss(store: Memory) -> None:
+    store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
+    for confirm in (False, True):
+        report = run(store, confirm)
+        assert (report.restore_point, report.lost, report.losses, report.is_loss) == (2, (), (), True)
+
+
 def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: Memory) -> None:
     target = Target("over", 1, 0, 1 << 20, "none")
     for offsets in (range(10), range(5, 20), range(20, 25)):
