@@ -3,9 +3,14 @@ was: repairs give numbers up, and a copy that was written to has others under th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kbackup.archive.checkpoints import given_up
-from kbackup.archive.reader import Archive
+from kbackup.archive.expired import Place, log_starts
+from kbackup.archive.reader import Archive, in_place
+from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
 from kbackup.errors import RefusedError
+from kbackup.types import TopicPartition
 
 
 def given_up_with(archive: Archive, seq: int) -> range | None:
@@ -35,3 +40,42 @@ def check_same_point(archive: Archive, seq: int, manifest: str, noted: str, hint
             "from an older copy",
             hint,
         )
+
+
+def added_between(archive: Archive, after: int, last: int) -> list[Segment]:
+    """The segments that restore points from number `after` (exclusive) to `last` added, as far as they are left: those
+    of expired restore points too, where others stand on them."""
+    found: list[Segment] = []
+    for table in archive.tables(last, SCHEMA.names, after):
+        found += map(in_place, from_batches(table.to_batches()))
+    return sorted(found, key=in_order)
+
+
+def missed(
+    archive: Archive, after: int, wants: Callable[[TopicPartition], bool]
+) -> list[tuple[TopicPartition, int]]:
+    """The partitions of which records that came after restore point number `after` may have expired, and below which
+    offset."""
+    starts = [
+        (place, TopicPartition(place[0], place[2]), gone.start)
+        for place, gone in log_starts(archive.expired).items()
+    ]
+    asked = [start for start in starts if wants(start[1])]
+    if not asked or (archive.expired is not None and archive.expired.upto <= after):
+        return []
+    ends = _ends(archive, after)
+    return [(tp, start) for place, tp, start in asked if start > ends.get(place, 0)]
+
+
+def _ends(archive: Archive, number: int) -> dict[Place, int]:
+    """Where partitions ended at a restore point; where it has expired, as far as others and records tell."""
+    ends: dict[Place, int] = {}
+    points = [point for point in archive.restore_points if point.seq <= number]
+    if points:
+        topics = archive.manifest(points[-1]).topics
+        ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    if not points or points[-1].seq < number:
+        for s in added_between(archive, 0, number):
+            place = (s.topic, s.incarnation, s.partition)
+            ends[place] = max(ends.get(place, 0), s.last + 1)
+    return ends

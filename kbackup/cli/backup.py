@@ -91,9 +91,10 @@ def command(frame: Frame, follow: bool) -> int:
 
         report = backup(config.backup, config.source, store, session, shown)
         show(report, reporter)
+        losses = [loss.message for loss in report.losses]
         if url:
-            _export(frame, report, store, for_tables, shown)
-    return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
+            losses += _export(frame, report, store, for_tables, shown)
+    return EXIT_LOSS if losses and not config.backup.allow_loss else EXIT_OK
 
 
 def _export(
@@ -102,8 +103,9 @@ def _export(
     store: Store,
     session: Callable[[], SparkSession],
     shown: ShownProgress,
-) -> None:
-    """The restore point stands, whatever becomes of the tables; that they are behind is told by the exit code."""
+) -> tuple[str, ...]:
+    """The restore point stands, whatever becomes of the tables; that they are behind is told by the exit code. Returns
+    what they can't get any more."""
     from kbackup.jobs.delta_export import export_delta
 
     config = frame.config
@@ -117,6 +119,7 @@ def _export(
             f"the next backup or 'kbackup export --delta {url}' goes on there; {error.hint}",
         ) from error
     show_export(done, frame.reporter)
+    return done.losses
 
 
 def _refuse_what_does_not_follow(frame: Frame) -> None:

@@ -20,7 +20,7 @@ from kbackup.cli.options import (
 )
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, delta_config, spark_session
-from kbackup.errors import UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
     from kbackup.jobs.delta_export import ExportReport
@@ -35,11 +35,12 @@ if TYPE_CHECKING:
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame) -> None:
+def command(frame: Frame) -> int:
     """Write what an archive holds into Delta tables, or Parquet files: what came since the last export.
 
     Each restore point comes as one commit of a table, exactly once, whatever was killed when. Backups may run
-    meanwhile. Delta tables take jars that Spark fetches when it starts; Parquet files don't.
+    meanwhile. Delta tables take jars that Spark fetches when it starts; Parquet files don't. Ends with exit code 3
+    where records may have expired before they were exported.
     """
     config, reporter = frame.config, frame.reporter
     export = config.export
@@ -60,6 +61,7 @@ def command(frame: Frame) -> None:
     for report in done:
         show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
+    return EXIT_LOSS if any(report.losses for report in done) and not config.backup.allow_loss else EXIT_OK
 
 
 def show_export(report: ExportReport, reporter: Reporter) -> None:
@@ -68,6 +70,8 @@ def show_export(report: ExportReport, reporter: Reporter) -> None:
             ("table", "restore points", "new records"),
             [(t.url, _points(t.restore_points), t.records) for t in report.tables],
         )
+    for loss in report.losses:
+        reporter.warning(f"loss: {loss}")
     reporter.line(
         f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
         f"{report.archive}; {human_duration(sum(report.seconds.values()))}"

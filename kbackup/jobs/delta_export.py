@@ -47,13 +47,15 @@ class TableReport:
 
 @dataclass(frozen=True)
 class ExportReport:
-    """`restore_point` is the newest one, which all tables are at now; `tables` are those that got something."""
+    """`restore_point` is the newest one, which all tables are at now; `tables` are those that got something. `losses`
+    says, in words, of what records may have expired before they were exported."""
 
     kind: str
     url: str
     archive: str
     restore_point: int
     tables: tuple[TableReport, ...]
+    losses: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -63,7 +65,7 @@ class ExportReport:
 
 @dataclass
 class _Export:
-    """An export under way."""
+    """An export under way. `since` is the restore point that all tables are known to have been at."""
 
     archive: Archive
     place: Place
@@ -72,6 +74,8 @@ class _Export:
     lease: HeldLease
     spark: Spark
     listener: Listener
+    since: int
+    losses: list[str] = field(default_factory=list)
     records: int = 0
     bytes: int = 0
     expected: int = 0
@@ -92,13 +96,15 @@ class _Export:
                 continue
             done += [report] if report is not None else []
         if failed:
-            raise _all_of(failed, len(topics))
+            raise _all_of(failed, len(topics), self.losses)
         return done
 
     def table(self, table: DeltaTable, topic: str | None) -> TableReport | None:
         """Brings one table up to date; None where there is nothing for it."""
         app = app_id(self.archive.info.id)
-        due = list(self.additions.after(table.reached(app), topic))
+        reached = table.reached(app)
+        due = list(self.additions.after(reached, topic))
+        self.losses += losses_of(self.additions, max(reached, self.since), table.url, topic)
         self.expected += sum(addition.records for addition in due)
         for addition in due:
             self._append(table, app, addition)
@@ -166,9 +172,11 @@ def export_delta(
                 topics=options.topics,
                 exclude_topics=options.exclude_topics,
             )
-            topics = additions.topics_after(place.reached(due))
+            since = place.reached(due)
+            topics = additions.topics_after(since)
+            topics = sorted({*topics, *(tp.topic for tp, _ in additions.missed(since))})
         with phases.step("run"):
-            run = _Export(archive, place, s3, additions, lease, spark, listener)
+            run = _Export(archive, place, s3, additions, lease, spark, listener, since)
             if options.one_table:
                 done = run.every({place.url: None} if topics else {})
             else:
@@ -176,17 +184,26 @@ def export_delta(
                 done = run.every({f"{place.url}/{topic}": topic for topic in topics})
         with phases.step("commit"):
             place.note_reached(due)
-    return ExportReport("delta", place.url, store.url, newest, tuple(done), phases.seconds)
+    return ExportReport("delta", place.url, store.url, newest, tuple(done), tuple(run.losses), phases.seconds)
 
 
-def _all_of(failed: Mapping[str, KbackupError], tables: int) -> KbackupError:
-    """The error of the first of them, naming all that failed."""
+def losses_of(additions: Additions, since: int, url: str, topic: str | None = None) -> list[str]:
+    """What a table that was at restore point `since` can't get any more, in words; nothing for one that begins."""
+    return [
+        f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
+        f"restore point {since}"
+        for tp, start in (additions.missed(since, topic) if since else [])
+    ]
+
+
+def _all_of(failed: Mapping[str, KbackupError], tables: int, losses: Sequence[str]) -> KbackupError:
+    """The error of the first of them, naming all that failed, and what the others lost: it is not found again."""
     first = next(iter(failed.values()))
     if tables == 1:
         return first
     return type(first)(
         f"{len(failed)} of {tables} Delta tables could not be brought up to date ({', '.join(failed)}): "
-        f"{first.message}",
+        + "; ".join([first.message, *losses]),
         first.hint,
     )
 

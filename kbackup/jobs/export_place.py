@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -223,3 +224,9 @@ def _selected(info: ExportInfo) -> str:
 
 def point_key(seq: int) -> str:
     return f"points/{seq:010d}.json"
+
+
+def point_of(key: str) -> int | None:
+    """The number of the restore point whose file this is; None where somebody else put it there."""
+    found = re.fullmatch(r"points/([0-9]{10,})\.json", key)
+    return int(found[1]) if found else None

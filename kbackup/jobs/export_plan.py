@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from kbackup.archive.followed import given_up_with
+from kbackup.archive.expired import log_starts
+from kbackup.archive.followed import given_up_with, missed
 from kbackup.archive.models import Point
 from kbackup.archive.reader import Archive, in_place
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.select import Selection
+from kbackup.types import TopicPartition
 
 TopicKey = tuple[str, int]
 """Topic and incarnation."""
@@ -44,6 +46,7 @@ class Additions:
         self._archive, self._selection = archive, selection
         self._found: dict[int, dict[str, list[_Added]]] = {}
         self._counts: dict[int, dict[TopicKey, int]] = {}
+        self._missed: dict[int, list[tuple[TopicPartition, int]]] = {}
 
     @property
     def newest(self) -> int:
@@ -77,6 +80,14 @@ class Additions:
             segments = sorted((s for of in some for added, s in of if added > seq), key=in_order)
             if segments:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
+
+    def missed(self, seq: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
+        """The partitions (of `topic`) of which records that came after `seq` may have expired, and below which offset:
+        they are in no `Addition`."""
+        if seq not in self._missed:
+            wanted = set(self._selection.topics({place[0] for place in log_starts(self._archive.expired)}))
+            self._missed[seq] = missed(self._archive, seq, lambda tp: tp.topic in wanted)
+        return [some for some in self._missed[seq] if topic is None or some[0].topic == topic]
 
     def _check_known(self, seq: int) -> None:
         """A repair's restore point has what was added by those that it gave up."""

@@ -24,8 +24,16 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
 from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.delta_export import ExportReport, Spark, TableReport
-from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Place, point_key
+from kbackup.jobs.delta_export import ExportReport, Spark, TableReport, losses_of
+from kbackup.jobs.export_place import (
+    ExportedFile,
+    ExportedPoint,
+    ExportInfo,
+    Place,
+    Reached,
+    point_key,
+    point_of,
+)
 from kbackup.jobs.export_plan import Addition, Additions
 from kbackup.jobs.export_read import ReadRows
 from kbackup.jobs.listen import Listener, Phases
@@ -130,7 +138,15 @@ def export_parquet(
                 )
             )
             place.check_goes_on(archive)
-            due = list(additions.after(_reached(place)))
+            reached = _reached(place)
+            due = list(additions.after(reached))
+            here = Reached(
+                archive_id=archive.info.id,
+                restore_point=newest,
+                topics=options.topics,
+                exclude_topics=options.exclude_topics,
+            )
+            losses = losses_of(additions, max(reached, place.reached(here)), place.url)
         with phases.step("run"):
             for addition in due:
                 lease.check()
@@ -144,14 +160,15 @@ def export_parquet(
                 lease.check()
                 place.own.put(point_key(addition.point.seq), dump(point))
                 done.append(addition)
+        place.note_reached(here)
     table = TableReport(place.url, tuple(a.point.seq for a in done), sum(a.records for a in done))
-    return ExportReport("parquet", place.url, store.url, newest, (table,) if done else (), phases.seconds)
+    tables = (table,) if done else ()
+    return ExportReport("parquet", place.url, store.url, newest, tables, tuple(losses), phases.seconds)
 
 
 def _reached(place: Place) -> int:
     """The newest restore point whose files are all there."""
-    names = [entry.key for entry in place.own.list("points/")]
-    return max((int(name[len("points/") : -len(".json")]) for name in names), default=0)
+    return max((point_of(entry.key) or 0 for entry in place.own.list("points/")), default=0)
 
 
 def _write(

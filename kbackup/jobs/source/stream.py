@@ -8,11 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kbackup.archive.expired import Place, log_starts
-from kbackup.archive.followed import check_same_point, given_up_with, manifest_of
+from kbackup.archive.followed import added_between, check_same_point, given_up_with, manifest_of, missed
 from kbackup.archive.java import is_java_archive
-from kbackup.archive.reader import Archive, in_place, open_archive
-from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.source.batch import read, tasks
 from kbackup.jobs.source.filters import Pushed
@@ -120,46 +118,14 @@ class StreamReader(DataSourceStreamReader):
             ) from None
 
 
-def added_between(archive: Archive, after: int, last: int) -> list[Segment]:
-    """The segments that restore points from number `after` (exclusive) to `last` added, as far as they are left: those
-    of expired restore points too, where others stand on them."""
-    found: list[Segment] = []
-    for table in archive.tables(last, SCHEMA.names, after):
-        found += map(in_place, from_batches(table.to_batches()))
-    return sorted(found, key=in_order)
-
-
 def require_whole(archive: Archive, after: int, wants: Callable[[TopicPartition], bool]) -> None:
     """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire'."""
-    starts = [
-        (place, TopicPartition(place[0], place[2]), gone.start)
-        for place, gone in log_starts(archive.expired).items()
-    ]
-    asked = [start for start in starts if wants(start[1])]
-    if not asked or (archive.expired is not None and archive.expired.upto <= after):
-        return
-    ends = _ends(archive, after)
-    for place, tp, start in asked:
-        if start > ends.get(place, 0):
-            raise RefusedError(
-                f"records of {tp} below offset {start} have expired, "
-                f"and the stream may not have had them all: it came to restore point {after}",
-                "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation",
-            )
-
-
-def _ends(archive: Archive, number: int) -> dict[Place, int]:
-    """Where partitions ended at a restore point; where it has expired, as far as others and records tell."""
-    ends: dict[Place, int] = {}
-    points = [point for point in archive.restore_points if point.seq <= number]
-    if points:
-        topics = archive.manifest(points[-1]).topics
-        ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
-    if not points or points[-1].seq < number:
-        for s in added_between(archive, 0, number):
-            place = (s.topic, s.incarnation, s.partition)
-            ends[place] = max(ends.get(place, 0), s.last + 1)
-    return ends
+    for tp, start in missed(archive, after, wants):
+        raise RefusedError(
+            f"records of {tp} below offset {start} have expired, "
+            f"and the stream may not have had them all: it came to restore point {after}",
+            "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation",
+        )
 
 
 def _last(archive: Archive) -> int:

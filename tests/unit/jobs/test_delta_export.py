@@ -21,6 +21,7 @@ from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.unit.jobs.source.growing import expired, grow
 
 
 @dataclass
@@ -120,3 +121,37 @@ def test_nothing_more_is_written_where_no_other_table_could_be(
     with pytest.raises(type(error)):
         export(archive, tmp_path)
     assert delta.points == {}
+
+
+def test_records_that_expired_before_a_table_had_them(delta: Delta, archive: Archive, tmp_path: Path) -> None:
+    assert export(archive, tmp_path).losses == ()
+    for seq in range(3, 7):
+        grow(archive.store, seq, seq * 10, seq * 10 + 10)
+    expired(archive.store, before=45)
+    found = export(archive, tmp_path)
+    assert [table.restore_points for table in found.tables] == [(4, 5, 6)]
+    (loss,) = found.losses
+    assert loss.startswith("records of orders-1 below offset 4")
+    assert loss.endswith(
+        "may not all have been exported: " + f"{tmp_path}/tables/orders was at restore point 2"
+    )
+    assert export(archive, tmp_path).losses == ()
+
+
+def test_records_that_expired_before_any_of_them_came(delta: Delta, archive: Archive, tmp_path: Path) -> None:
+    for seq in range(3, 7):
+        grow(archive.store, seq, seq * 10, seq * 10 + 10)
+    expired(archive.store, before=45)
+    assert export(archive, tmp_path).losses == (), "tables begin with what there is"
+
+
+def test_what_others_lost_is_told_where_a_table_fails(delta: Delta, archive: Archive, tmp_path: Path) -> None:
+    delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
+    with pytest.raises(KbackupError):
+        export(archive, tmp_path)
+    grow(archive.store, 3, 12, 15)
+    expired(archive.store, before=16)
+    with pytest.raises(
+        KbackupError, match=r"has another schema; records of orders-1 below offset 15 have expired"
+    ):
+        export(archive, tmp_path)

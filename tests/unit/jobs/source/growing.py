@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
 from kbackup.archive.models import TopicState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.writer import Target
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
-from tests.archives import commit_point, topic_state, write
+from tests.archives import T0, commit_point, topic_state, write
 
 CLICKS = [("clicks", 0, o) for o in range(20)]
 FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]
@@ -25,3 +31,14 @@ def grow(store: Store, seq: int, first: int, stop: int) -> None:
         topic_state("orders", seq, "present", [(0, 41, []), (0, stop, segments), (0, 0, [])]),
     ]
     commit_point(archive, seq, states, segments, [])
+
+
+def expired(store: Store, before: int | None = None, **policy: Any) -> None:
+    """By policy, and records up to `before` seconds after `T0`, deleted at once."""
+    newest = open_archive(store).restore_points[-1].committed_at
+    age = None
+    if before is not None:
+        moment = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(seconds=before)
+        age = datetime.fromisoformat(newest) - moment
+    report = expire(store, Expiry(Policy(**policy), age, timedelta(0)), 60, Silent(), confirm=True)
+    assert report.expiration is not None

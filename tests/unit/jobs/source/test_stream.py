@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shutil import copytree
-from typing import Any
 
 import pytest
 
@@ -15,15 +13,12 @@ from kbackup.archive.commit import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.source.options import request_of
 from kbackup.jobs.source.stream import Offset, StreamReader
 from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
-from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, grow
+from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, expired, grow
 
 Rows = list[tuple[str, int, int]]
 COLUMNS = ["topic", "partition", "offset"]
@@ -167,17 +162,6 @@ def test_it_begins_with_a_restore_point_that_is_not_there_yet(store: FileStore) 
     for seq in (3, 4):
         grow(store, seq, seq * 10, seq * 10 + 10)
     assert batch(first, start, first.latestOffset()) == of_orders(40, 50)
-
-
-def expired(store: FileStore, before: int | None = None, **policy: Any) -> None:
-    """By policy, and records up to `before` seconds after `T0`, deleted at once."""
-    newest = open_archive(store).restore_points[-1].committed_at
-    age = None
-    if before is not None:
-        moment = datetime.fromtimestamp(T0 / 1000, UTC) + timedelta(seconds=before)
-        age = datetime.fromisoformat(newest) - moment
-    report = expire(store, Expiry(Policy(**policy), age, timedelta(0)), 60, Silent(), confirm=True)
-    assert report.expiration is not None
 
 
 def test_expired_restore_points_are_no_gap(store: FileStore) -> None:

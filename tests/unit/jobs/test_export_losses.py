@@ -1,0 +1,45 @@
+"""Records that expired before Parquet files had them: told once, by exit code 3."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.jobs import parquet_export
+from kbackup.store.file import FileStore
+from tests.archives import make_archive
+from tests.unit.jobs.source.growing import expired, grow
+
+
+def test_records_that_expired_before_they_were_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = FileStore(tmp_path / "archive")
+    make_archive(store)
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
+    assert main(command) == 0
+    for seq in range(3, 7):
+        grow(store, seq, seq * 10, seq * 10 + 10)
+    expired(store, before=45)
+    capsys.readouterr()
+    assert main(command) == 3
+    said = capsys.readouterr()
+    assert "warning: loss: records of orders-1 below offset 4" in said.err
+    assert "lake was at restore point 2" in said.err
+    assert main(command) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = FileStore(tmp_path / "archive")
+    make_archive(store)
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake", "--topic", "orders"]
+    assert main(command) == 0
+    grow(store, 3, 12, 15)
+    expired(store, before=16)
+    assert main(command) == 3
+    assert main(command) == 0, "told once"
