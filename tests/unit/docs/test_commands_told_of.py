@@ -77,3 +77,16 @@ def test_defaults(name: str) -> None:
         if isinstance(option.default, str | int):
             (row,) = [row for row in rows if f"`{option.opts[-1]} " in row]
             assert f"[default {option.default}" in row
+
+
+def test_every_command_that_opens_an_archive_has_a_role() -> None:
+    """Of a bucket's three; `config` opens none."""
+    text = (ROOT / "infra/docs/security.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[\w+\.json\]\(\.\./policies/\w+\.json\) \| (.*?) \|", text, re.MULTILINE)
+    assert len(rows) == len([*(ROOT / "infra" / "policies").glob("*.json")])
+    told = {code.removeprefix("kbackup ") for row in rows for code in re.findall(r"`([^`]+)`", row)}
+    due = set(COMMANDS) - {"config", "key", "groups"}
+    for name, command in _commands():
+        if isinstance(command, click.Group):
+            due |= {f"{name} {part}" for part in command.commands}
+    assert told - {"keep --undo", "--state"} == due - {"key generate"}
