@@ -6,9 +6,10 @@ point's segments are there before its manifest, and its manifest after those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from kbackup.archive import layout
 from kbackup.archive.commit import read_intent
@@ -16,12 +17,13 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest, Point, load
 from kbackup.archive.reader import Archive, in_place, open_archive
 from kbackup.archive.segments import SCHEMA, Segment, from_batches
+from kbackup.archive.settle import is_settled, settle
 from kbackup.archive.transfer import THREADS, Due, missing, objects_of, put_same, send
 from kbackup.errors import CorruptError
 from kbackup.jobs.copy_beside import copy_beside, copy_keys
 from kbackup.jobs.copy_claim import claim, to_copy
 from kbackup.jobs.copy_derived import refresh
-from kbackup.jobs.copy_expired import copy_expired
+from kbackup.jobs.copy_expired import check_expired, is_due, put_expired
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
@@ -82,11 +84,11 @@ def copy_archive(source: Store, target: Store, lease_seconds: float, listener: L
         with phases.step("compare"):
             copy_keys(source, target)
             there = open_archive(target)
-            copy_expired(archive, there, lease.check)
+            check_expired(archive, there)
             points = to_copy(closed, archive, there)
         copy = Copy(archive, there, lease, listener, sum(p.totals.records for p in points if p.totals))
         with phases.step("copy"):
-            for batch in _batches(points):
+            for batch in _batches(_catch_up(copy, points)):
                 _copy_batch(copy, batch)
             refresh(there, lease.check)
         with phases.step("restores and drills"):
@@ -115,19 +117,45 @@ def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
         yield points[at : at + _BATCH]
 
 
+def _catch_up(copy: Copy, points: Sequence[Point]) -> Sequence[Point]:
+    """What expired, and those of `points` that it counts with; the others are returned. What the copy has may be gone
+    from its view by that, so segments go before it, and the first manifests right after it."""
+    source, target = copy.source, copy.target
+    due: list[Point] = []
+    if source.expired is not None and is_due(source, target):
+        upto = source.expired.upto
+        due = [point for point in points if point.seq <= upto]
+        _send(copy, due)
+        put = partial(put_expired, source, target, copy.lease.check)
+        for batch in _batches(due):
+            commit_points(copy, batch, put if batch[0] == due[0] else None)
+        if not due:
+            put()
+    if not is_settled(target):
+        settle(target, copy.lease.check)
+    return points[len(due) :]
+
+
 def _copy_batch(copy: Copy, points: Sequence[Point]) -> None:
     """Segments, then the files beside the manifests, then the manifests in order, then what follows from them."""
+    _send(copy, points)
+    commit_points(copy, points)
+
+
+def _send(copy: Copy, points: Sequence[Point]) -> None:
     committed = [point for point in points if point.status == "committed"]
     reached = copy.target.restore_points
     for segments in _segments(copy.source, committed, reached[-1].seq if reached else 0):
         copy_segments(copy, segments)
-    commit_points(copy, points)
 
 
-def commit_points(copy: Copy, points: Sequence[Point]) -> None:
-    """What stands beside the manifests of `points`, whose segments are there, the manifests, and what follows."""
+def commit_points(copy: Copy, points: Sequence[Point], before: Callable[[], None] | None = None) -> None:
+    """What stands beside the manifests of `points`, whose segments are there, the manifests, and what follows. `before`
+    is what else has to be there before the manifests."""
     with ThreadPoolExecutor(THREADS) as pool:
         manifests = list(pool.map(lambda point: _copy_parts(copy, point), points))
+    if before is not None:
+        before()
     for point, manifest in zip(points, manifests, strict=True):
         copy.lease.check()
         put_same(copy.target.store, layout.backup_key(point.seq, layout.MANIFEST), manifest)
@@ -143,7 +171,8 @@ def _segments(archive: Archive, points: Sequence[Point], after: int) -> Iterator
     upto = archive.expired.upto if archive.expired is not None else 0
     if points and after < upto:
         for table in archive.tables(min(points[-1].seq, upto), SCHEMA.names, after):
-            some += from_batches(table.to_batches())
+            for at in range(0, len(table), SEGMENTS_AT_ONCE):
+                yield from_batches(table.slice(at, SEGMENTS_AT_ONCE).to_batches())
     for point in (point for point in points if point.seq > upto):
         some += from_batches(archive.table(point).to_batches())
         if len(some) >= SEGMENTS_AT_ONCE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbackup.archive import layout
+from kbackup.archive.expired import gone_with
 from kbackup.archive.models import ArchiveInfo, Point, load
 from kbackup.archive.reader import Archive
 from kbackup.archive.transfer import DIVERGED
@@ -48,14 +49,15 @@ def _is_ours(info: ArchiveInfo, target: Store) -> bool:
 
 def to_copy(closed: Sequence[Point], source: Archive, target: Archive) -> list[Point]:
     """Those of the manifests `closed` that `target` lacks, in order. `RefusedError` where it has what the source has
-    not: somebody made backups into it."""
+    not, but for what went from the source: somebody made backups into it."""
     ours = {point.seq: point.checksum for point in closed}
     there = {point.seq: point.checksum for point in target.closed}
     for seq, checksum in there.items():
-        if ours.get(seq) != checksum:
+        if ours.get(seq) != checksum and gone_with(source.gone, seq) is None:
             raise _diverged(layout.backup_key(seq, layout.MANIFEST), source, target)
     for run in target.runs:
-        if run.seq not in there and layout.INTENT in run.files:
+        gone = gone_with(source.gone, run.seq) is not None
+        if run.seq not in there and layout.INTENT in run.files and not gone:
             key = layout.backup_key(run.seq, layout.INTENT)
             if run.seq not in ours or stored(source.store).get(key) != stored(target.store).get(key):
                 raise _diverged(key, source, target)
