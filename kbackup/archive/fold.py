@@ -38,10 +38,14 @@ def fold(archive: Archive, manifest: Manifest, check: Callable[[], None], every:
     covered = archive.covered
     since = covered.seq if covered is not None else 0
     new = [point for point in closed if since < point.seq <= manifest.seq]
+    # groups and metadata alone are those of a number that is gone where a copy came from
     open_runs = [
         run
         for run in archive.runs
-        if run.seq <= manifest.seq and layout.MANIFEST not in run.files and not archive.is_given_up(run.seq)
+        if run.seq <= manifest.seq
+        and layout.INTENT in run.files
+        and layout.MANIFEST not in run.files
+        and not archive.is_given_up(run.seq)
     ]
     if sum(point.status == "committed" for point in new) < every or open_runs:
         return

@@ -272,6 +272,17 @@ def test_a_run_that_may_yet_commit_is_not_passed_by(many: MemoryStore) -> None:
     assert [p.seq for p in open_archive(many).abandoned] == [76]
 
 
+def test_what_a_copy_carries_of_a_gone_number_is_no_run(many: MemoryStore) -> None:
+    """A copy that was cut off for good keeps groups that nothing names, with no intent: no run will end there."""
+    many.put(layout.backup_key(76, layout.GROUPS), b"{}")
+    committed(many, 77, 75)
+    archive = open_archive(many)
+    fold(archive, archive.restore_point("latest"), lambda: None, every=1)
+    assert archive.covered is not None
+    assert archive.covered.seq == 77
+    assert seen(open_archive(many)) == seen(open_archive(without_checkpoints(many)))
+
+
 @pytest.mark.parametrize("name", [layout.POINTS, layout.SEGMENTS, layout.CHECKPOINT])
 def test_a_run_that_dies_on_the_way_leaves_work_to_the_next(many: MemoryStore, name: str) -> None:
     before = seen(open_archive(without_checkpoints(many)))
