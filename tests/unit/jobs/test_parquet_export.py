@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,9 @@ from kbackup.archive.export_rows import to_export_batch
 from kbackup.formats.block import slice_block
 from kbackup.formats.scan import scan
 from kbackup.jobs import parquet_export
+from kbackup.jobs.export_place import Place, point_key
 from kbackup.jobs.parquet_export import by_date, chunks
+from kbackup.store import S3Options
 from kbackup.types import RecordBlock
 from tests.unit.formats.reference import Record, encode_record
 
@@ -51,3 +54,13 @@ def test_a_file_for_each_date() -> None:
     }
     (only,) = by_date(table.slice(3, 2))
     assert only[0] == "1970-01-02"
+
+
+def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
+    place = Place.at(str(tmp_path), S3Options())
+    assert parquet_export._reached(place) == 0
+    for seq in (9, 41, 12_345_678_901):
+        place.own.put(point_key(seq), b"{}")
+        for other in ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json"):
+            place.own.put(f"points/{other}", b"mine")
+        assert parquet_export._reached(place) == seq
