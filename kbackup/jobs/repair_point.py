@@ -166,6 +166,8 @@ def _expire_the_others(store: Store, left: Left, made: Sequence[Manifest], check
     expiration in the place of those before. Damaged files of those go: this one says all that they said."""
     first, before = made[0], left.points.expired
     there = {(t.name, t.incarnation) for manifest in made for t in manifest.topics}
+    # those of the restore points that this repair gives up are in the first new one
+    losses = tuple(loss for link in left.points.gone for loss in link.losses)
     bare = Archive(store, ArchiveInfo(id=left.archive_id, created_at=""))
     table = encode_folded([with_seq(bare.table(first), first.seq)])
     document = Expired(
@@ -174,7 +176,7 @@ def _expire_the_others(store: Store, left: Left, made: Sequence[Manifest], check
         at=now(),
         upto=first.seq,
         segments=file_sum(table),
-        gone=(Gone(parent=None, last=first.seq - 1, restore_points=0, expired_at=now(), losses=()),),
+        gone=(Gone(parent=None, last=first.seq - 1, restore_points=0, expired_at=now(), losses=losses),),
         topics=tuple(
             t for t in (before.topics if before is not None else ()) if (t.name, t.incarnation) in there
         ),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.expired import log_starts
+from kbackup.archive.expired import gone_with, log_starts
 from kbackup.archive.models import ExpiredPartition, Groups, Loss, PartitionState, TopicState
 from kbackup.archive.repair.beside import Topic
 from kbackup.archive.repair.choose import Chosen
@@ -158,7 +158,9 @@ def _after(
 def losses_of(left: Left, chosen: Chosen) -> tuple[Loss, ...]:
     """What the restore points that are given up had found lost, and what is lost now."""
     since = chosen.kept[-1].seq if chosen.kept else 0
-    told = {seq: point.losses for seq, point in left.past.items() if seq > since}
+    # what expired has them in its expiration
+    past = {seq: p for seq, p in left.past.items() if gone_with(left.points.gone, seq) is None}
+    told = {seq: point.losses for seq, point in past.items() if seq > since}
     told |= {m.seq: m.losses for m in left.manifests if m.seq > since}
     every = (*(loss for _, losses in sorted(told.items()) for loss in losses), *chosen.losses)
     return tuple(dict.fromkeys(every))  # a repair that was cut off has told them already

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +18,7 @@ import kbackup.jobs.repair as repair_job
 import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
 from kbackup.archive.commit import seal_unfinished
-from kbackup.archive.expire import prepare, publish
+from kbackup.archive.expire import prepare, publish, what_stays
 from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, TopicState
@@ -140,6 +140,12 @@ def run(store: Store, confirm: bool = True, rebuild: bool = False) -> RepairRepo
 
 def verified(store: Store) -> VerifyReport:
     return verify(store, "all", False, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+
+
+def expire_some(store: Store, gone: Collection[int], cutoff: int | None = T0 + 8000) -> None:
+    archive = open_archive(store)
+    publish(archive, prepare(archive, gone, what_stays(archive, gone), cutoff, ()), lambda: None)
+    settle(archive, lambda: None)
 
 
 def records(store: Store) -> dict[str, bytes]:
@@ -492,9 +498,7 @@ def test_what_a_newer_version_wrote_is_no_damage(
     store: Memory, name: str, change: tuple[bytes, bytes]
 ) -> None:
     if name.startswith(layout.EXPIRATIONS):
-        archive = open_archive(store)
-        publish(archive, prepare(archive, {1}, (), None, ()), lambda: None)
-        settle(archive, lambda: None)
+        expire_some(store, {1}, None)
     with HeldLease(store, "kbackup backup", 60):
         pass
     harm(store, layout.backup_key(5, layout.GROUPS), "gone")
@@ -522,9 +526,7 @@ def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: Memory)
 
 def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
     """What follows from the rest is made anew."""
-    archive = open_archive(store)
-    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
-    settle(archive, lambda: None)
+    expire_some(store, {1, 2, 4})
     before = held(store)
     assert run(store).mended == ()
     for key in (f"{ORDERS}32_index", "topics/more/index_partition_000", layout.backup_key(5, layout.INTENT)):
@@ -544,9 +546,7 @@ def test_an_expiration_that_was_cut_off_is_nothing_lost(made: Memory, gone: set[
             store.put(entry.key, made.get(entry.key))
         store.left = at
         try:
-            archive = open_archive(store)
-            publish(archive, prepare(archive, gone, (), T0 + 8000, ()), lambda: None)
-            settle(archive, lambda: None)
+            expire_some(store, gone)
             done = True
         except _Crash:
             done = False
@@ -565,9 +565,7 @@ def test_an_expiration_that_was_cut_off_is_nothing_lost(made: Memory, gone: set[
 @pytest.mark.parametrize("name", ["backups/0000000005/manifest.json", "expired.json", "segments-"])
 def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name: str) -> None:
     """One restore point of all that is left takes the place of all."""
-    archive = open_archive(store)
-    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
-    settle(archive, lambda: None)
+    expire_some(store, {1, 2, 4})
     before = held(store)
     for entry in list(store.list()):
         if name in entry.key:
@@ -590,9 +588,7 @@ def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name:
 @given(st.data())
 def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: Memory, data: st.DataObject) -> None:
     store = copy_of(made)
-    archive = open_archive(store)
-    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
-    settle(archive, lambda: None)
+    expire_some(store, {1, 2, 4})
     last, hows = held(store)[LAST], st.sampled_from(["gone", "gone", "cut", "flip"])
     hurt = data.draw(st.dictionaries(st.sampled_from(all_but_records(store)), hows, max_size=5))
     for key, how in hurt.items():
@@ -610,9 +606,7 @@ def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: Memory, dat
 
 def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
     expired = copy_of(made)
-    archive = open_archive(expired)
-    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
-    settle(archive, lambda: None)
+    expire_some(expired, {1, 2, 4})
     last = held(expired)[LAST]
     harm(expired, layout.backup_key(5, layout.MANIFEST), "gone")
     for at in range(0, 90, 2):
@@ -634,14 +628,21 @@ def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
     raise AssertionError("it never came to an end")
 
 
+def test_losses_of_what_had_expired_are_told_once(store: Memory) -> None:
+    """Restore point 2 found one: it stays with the archive after an expiration, and after repairs of that."""
+    expire_some(store, {1, 2, 4})
+    for _ in range(2):
+        run(store, rebuild=True)
+        archive = open_archive(store)
+        assert [loss.message for loss in archive.losses(archive.restore_points[-1].seq)] == [LOSS]
+
+
 @pytest.mark.parametrize("seal", [False, True])
 def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: Memory, seal: bool) -> None:
     """Of an archive whose restore points are whole, where some expired: a reader has what was, or what is new, or ends
     with an error that says 'kbackup repair'; which goes on, though nothing asks for a rebuild again."""
     expired = copy_of(made)
-    archive = open_archive(expired)
-    publish(archive, prepare(archive, {1, 2, 4}, (), T0 + 8000, ()), lambda: None)
-    settle(archive, lambda: None)
+    expire_some(expired, {1, 2, 4})
     bad = next(key for key in records(expired) if key.startswith("topics/more/") and "0000000040" in key)
     harm(expired, bad, "cut")
     before = held(expired)
