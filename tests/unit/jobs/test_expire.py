@@ -42,6 +42,7 @@ from kbackup.jobs.expire import ExpireReport, Expiry, expire
 from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.repair import repair
 from kbackup.jobs.verify import verify
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.crypt import CryptStore
@@ -440,6 +441,26 @@ def test_deletes_that_are_refused_are_told_and_tried_again() -> None:
 class Undeletable(FaultyStore):
     def delete(self, keys: Iterable[str]) -> list[Failed]:
         return [Failed(key, DeniedError("it is locked", "wait")) for key in keys]
+
+
+@pytest.mark.parametrize(
+    "lost", [layout.backup_key(8, layout.MANIFEST), layout.expiration_key(2, layout.EXPIRED)]
+)
+def test_an_expiration_soon_after_a_repair(lost: str) -> None:
+    """As it was before, nobody can open the archive: that waits for the grace time of what the repair made."""
+    store = Memory()
+    build(store)
+    for last in (5, 4):
+        expired(store, last=last, grace=timedelta(days=1))
+        long_ago(store, 1)
+    store.delete([lost])
+    assert repair(store, True, False, 60, lambda: None, Silent()).restore_point  # type: ignore[arg-type, return-value]
+    before = all_seen(open_archive(store))
+    assert expired(store, grace=timedelta(days=1)).deleted == 0
+    check_whole(store)
+    expired(store)
+    assert all_seen(open_archive(store)) == before
+    check_whole(store)
 
 
 class Forgetful(FaultyStore):
