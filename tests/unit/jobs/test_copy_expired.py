@@ -12,6 +12,7 @@ from kbackup.archive.expire import is_cut_off
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError, RefusedError
+from kbackup.jobs import copy as copying
 from kbackup.jobs.backup import begin
 from kbackup.jobs.copy import CopyReport, copy_archive
 from kbackup.jobs.expire import Expiry, expire
@@ -101,6 +102,17 @@ def test_a_copy_has_restore_points_while_it_catches_up() -> None:
         assert points in ([1, 2, 3, 4], [], [8], [8, 9])
         none += not points
     assert none == 1
+
+
+def test_segments_that_are_left_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Memory()
+    build(source)
+    expired(source, last=1)
+    archive = open_archive(source)
+    monkeypatch.setattr(copying, "SEGMENTS_AT_ONCE", 5)
+    some = list(copying._segments(archive, archive.restore_points, 0))
+    assert max(map(len, some)) == 5
+    assert sorted(s.key for each in some for s in each) == sorted(archive.keys())
 
 
 def others(source: Store) -> None:
