@@ -39,8 +39,9 @@ def command(frame: Frame, confirm: bool, rebuild: bool) -> int:
     one that needs nothing of what is lost; those between are gone, as 'info' and 'list --all' say from then on.
 
     First look for a whole copy: a bucket's versions, a place that 'kbackup copy' writes to. Nothing that is whole is
-    deleted or overwritten; what is damaged is set aside under damaged/. Ends with exit code 3 when restore points or
-    records are lost, and 13 when something can't be made good without --rebuild or another copy.
+    deleted or overwritten; what is damaged is set aside under damaged/. Where no restore point is lost, records are
+    held against their size alone, unless --rebuild reads them: 'kbackup verify' reads them, too. Ends with exit code 3
+    when restore points or records are lost, and 13 when something can't be made good without --rebuild or another copy.
     """
     store = archive_store(frame)
     with spark_session(frame.config) as session, ShownProgress(frame.reporter) as shown:
@@ -79,7 +80,7 @@ def show(report: RepairReport, reporter: Reporter, aside: bool = True) -> None:
 def _sum(report: RepairReport) -> str:
     if report.restore_point is None:
         if not report.mended and not report.left:
-            return "nothing to repair"
+            return "nothing to repair; records were not read: 'kbackup verify' does"
         said = f"{plural(len(report.mended), 'file')} {'' if report.confirmed else 'to be '}made good"
         return said + (f", {plural(len(report.left), 'finding')} left" if report.left else "")
     lost = f"; {are_lost(report.lost)}" if report.lost else ""
