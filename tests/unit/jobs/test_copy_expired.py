@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.content import content_of
 from kbackup.archive.expire import is_cut_off
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
@@ -274,3 +275,23 @@ def test_a_copy_that_was_cut_off_for_good_is_made_an_archive(last: int, grace: t
         with pytest.raises(RefusedError, match="of its own"):
             copied(source, inner)
     assert found == 2, "the manifests of 8 and 9 are still to come"
+
+
+def test_a_log_start_beyond_what_a_copy_has_moves_back() -> None:
+    """All records that it had went by age; the next backup's lie before where the source's log began."""
+    source, partly = Memory(), Memory()
+    build(source, lambda seq: seq == 4 and copied(source, partly))
+    expired(source, days=2)
+    inner = next(cut_off(source, partly))
+    head = open_archive(inner).head
+    assert head is not None
+    assert head.seq == 4
+    expired(inner, last=1)
+    with HeldLease(inner, "kbackup backup", 60) as lease:
+        seq = begin(None, None, open_archive(inner), None, "", 0, lease).seq  # type: ignore[arg-type]
+    History(inner, topics={t.name: t for t in head.topics}).run(seq, {"a": 3, "b": "out", "c": "out"})
+    archive = open_archive(inner)
+    found = content_of(archive, archive.restore_point(seq), archive.restore_point(seq).topics)
+    for before, now in zip(head.topics[0].partitions, found.topics[0].partitions, strict=True):
+        assert (now.start, now.expired, now.records) == (before.end, before.records, 3)
+    check_whole(inner)
