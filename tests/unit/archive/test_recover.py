@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create
-from kbackup.archive.expire import prepare, publish
+from kbackup.archive.expire import prepare, publish, what_stays
 from kbackup.archive.models import Intent
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -154,7 +154,7 @@ def test_what_has_expired_stays_for_its_readers(store: FaultyStore) -> None:
     """Their grace time is for 'kbackup expire' to tell."""
     first = write(store, target(), range(30))
     archive, _ = committed(store, 1, None, first, [state((0, 0, 30), seq=1)])
-    publish(archive, prepare(archive, (), (), 1015, ()), ours)
+    publish(archive, prepare(archive, (), what_stays(archive), 1015, ()), ours)
     assert {s.key for s in first} > archive.keys()
     intent = intend(archive, 2, 1)
     strays = write(store, target(), range(30, 50))
