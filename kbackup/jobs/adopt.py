@@ -53,7 +53,7 @@ class AdoptWork:
     def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
         for item in task:
             try:
-                segment, index, _ = read_any(self.store, item)
+                segment, index, _, end = read_any(self.store, item)
             except (CorruptError, NotFoundError) as error:
                 why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
                 yield Damaged(item.target, item.start, item.key, why)
@@ -64,7 +64,7 @@ class AdoptWork:
             if self.copy:
                 _copy(self.store, item.key, moved, index)
             progress.add(segment.count, segment.bytes)
-            yield Whole(moved, "whole", vouched=False)
+            yield Whole(moved, "whole", vouched=False, end=end)
 
 
 def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
@@ -83,7 +83,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
             # an adoption that was cut off had come so far
             there = Target(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
             item = ToScan(there, to.key, to.stored, to.first, ())
-            if read_any(store, item)[0].crc != to.crc:
+            if read_any(store, item).segment.crc != to.crc:
                 raise wrong from None
     store.put(layout.index_key_of(to.key), index)
 

@@ -206,7 +206,7 @@ def _new_point(job: _Repair, left: Left) -> RepairReport:
         restore_point=newest.seq,
         kept=kept,
         lost=lost,
-        mended=tuple(sorted(mended)),
+        mended=tuple(sorted(set(mended))),
         left_out=tuple(sorted(chosen.left_out)),
         losses=tuple(loss.message for loss in chosen.losses),
         warnings=tuple(chosen.warnings),

@@ -80,6 +80,9 @@ def choose(left: Left, found: Sequence[Whole | Damaged]) -> Chosen:
     for place, those in candidates.items():
         left_out = [each.segment for each in those if each.segment.key not in taken]
         holes |= {_Hole(place, s.first, s.last + 1, s.key, overlapping[s.key]) for s in left_out}
+    for each in (each for each in whole.values() if each.end is not None and each.segment.key in taken):
+        s, why = each.segment, "has fewer records than its index"
+        holes.add(_Hole((s.topic, s.incarnation, s.partition), s.last + 1, each.end, s.key, why))
     for hole in sorted(holes):
         _tell(hole, chosen)
     _tell_missing(left, chosen)

@@ -29,11 +29,13 @@ class ToScan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """`vouched`: a table has this checksum. Otherwise the records are whole by their own lengths and order alone."""
+    """`vouched`: a table has this checksum. Otherwise the records are whole by their own lengths and order alone.
+    `end`: its index goes on after these records, to before that offset: they were cut off where one ends."""
 
     segment: Segment
     index: IndexState
     vouched: bool
+    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +64,10 @@ def to_scan(left: Left) -> list[ToScan]:
 
 
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
-    """Reads it whole; with `mend` an index that is missing or not its own is written anew."""
+    """Reads it whole; with `mend` an index that is missing or not its own is written anew, but for one that goes on
+    after the records: nothing else tells of those, until a table does."""
     try:
-        segment, data, state = read_any(store, item)
+        segment, data, state, end = read_any(store, item)
     except (CorruptError, NotFoundError) as error:
         why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
         return Damaged(item.target, item.start, item.key, why)
@@ -73,23 +76,37 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
     if item.rows and segment.crc not in {row.crc for row in item.rows}:
         return Damaged(item.target, item.start, item.key, "is not what its restore point says (checksum)")
-    if mend and state != "whole":
+    if mend and state != "whole" and (end is None or item.rows):
         store.put(layout.index_key_of(item.key), data)
-    return Whole(segment, state, bool(item.rows))
+    return Whole(segment, state, bool(item.rows), end)
 
 
-def read_any(store: Store, item: ToScan) -> tuple[Segment, bytes, IndexState]:
+class ReadBack(NamedTuple):
+    """A segment, its index's bytes, and how the index that is there is: it may go on, to before `end`."""
+
+    segment: Segment
+    data: bytes
+    state: IndexState
+    end: int | None = None
+
+
+def read_any(store: Store, item: ToScan) -> ReadBack:
     """By its index, which is thirty times as fast as record by record; without it where they don't fit."""
-    state: IndexState = "damaged"
     key = layout.index_key_of(item.key)
+    there, index = b"", None
+    state: IndexState = "damaged"
     try:
         there = store.get(key)
-        segment, data = read_whole(store, item.target, item.key, decode_index(there, key))
+        index = decode_index(there, key)
+        segment, data = read_whole(store, item.target, item.key, index)
         if data == there:
-            return segment, data, "whole"
+            return ReadBack(segment, data, "whole")
     except NotFoundError:
         state = "missing"
     except CorruptError:
         pass  # of the index or of the records: reading without it tells
     segment, data = read_whole(store, item.target, item.key, None)
-    return segment, data, state
+    longer = index is not None and len(there) > len(data) and there.startswith(data)
+    return ReadBack(
+        segment, data, state, int(index.offsets[-1]) + 1 if longer and index is not None else None
+    )

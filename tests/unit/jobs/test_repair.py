@@ -28,6 +28,7 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.settle import settle
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError, LockedError, NoArchiveError, WrongKeyError
+from kbackup.formats.index import decode_index
 from kbackup.jobs.copy import copy_archive
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.progress import ProgressSender
@@ -359,6 +360,31 @@ def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: 
     middle = "topics/over/segment_partition_000_from_offset_0000000005_records"
     assert [out.key for out in report.left_out] == [middle]
     assert [line for line in report.losses if "offsets 10 to 19 of over-0" in line], report
+
+
+def test_records_that_end_before_their_index_does_are_cut_off(store: Memory) -> None:
+    """Exactly where one ends, which only the index shows: that stays until a restore point tells of it."""
+    store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
+    for start in ("15", "32"):
+        index = decode_index(store.get(f"{ORDERS}{start}_index"), "index")
+        data = store.get(f"{ORDERS}{start}_records")
+        store.put(f"{ORDERS}{start}_records", data[: int(index.positions[2])])
+    crashing = _Crashing()
+    for entry in store.list():
+        crashing.put(entry.key, store.get(entry.key))
+    crashing.left = 3
+    with pytest.raises(_Crash):
+        run(crashing)
+    crashing.left = 1 << 30
+    crashing.delete([layout.LOCK])
+    for each in (store, crashing):
+        report = run(each)
+        assert len(report.losses) == 1
+        assert "offsets 18 to 23 of orders-0" in report.losses[0]
+        assert [line for line in report.warnings if "orders-0 had from offset 34 on" in line]
+        assert verified(each).findings == ()
+        again = run(each)
+        assert (again.restore_point, again.mended, again.left) == (None, (), ())
 
 
 def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
