@@ -7,7 +7,7 @@ manifest, derived files. A reader goes the other way round and never sees half a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -22,13 +22,14 @@ from kbackup.archive.models import (
     Intent,
     Manifest,
     Refreshed,
+    Totals,
     dump,
     file_sum,
     load,
     now,
 )
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Starts
+from kbackup.archive.segments import Segment, Starts
 from kbackup.errors import AlreadyExistsError, CorruptError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
@@ -88,6 +89,19 @@ def read_intent(archive: Archive, seq: int) -> Intent:
             "it was copied from elsewhere",
         )
     return intent
+
+
+def totals(topics: int, partitions: int, added: Sequence[Segment], groups: int) -> Totals:
+    """What a manifest says of a run that added these segments."""
+    return Totals(
+        topics=topics,
+        partitions=partitions,
+        segments=len(added),
+        records=sum(s.count for s in added),
+        bytes=sum(s.bytes for s in added),
+        stored_bytes=sum(s.stored for s in added),
+        groups=groups,
+    )
 
 
 def put_part(archive: Archive, seq: int, name: str, data: bytes) -> FileSum:

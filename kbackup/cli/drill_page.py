@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from kbackup.cli.against import difference_text
 from kbackup.cli.human import human_count, human_duration, human_size, human_time, plural
+from kbackup.html import templates
 from kbackup.jobs.against_report import AgainstReport
 from kbackup.jobs.drill_report import DrillReport
-from kbackup.printable import printable
 
 _MOST = 200  # rows of a table
 _FOOTNOTE = (
@@ -54,14 +54,7 @@ def drill_page(report: DrillReport) -> str:
 
 
 def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("kbackup"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
+    made = templates("kbackup")
     made.filters |= {
         "size": human_size,
         "count": human_count,
@@ -69,11 +62,6 @@ def _environment() -> Environment:
         "moment": _moment,
     }
     return made
-
-
-def _finalize(value: Any) -> Any:
-    """Controls and marks that turn the direction of text are shown, not obeyed."""
-    return printable(value) if type(value) is str else value
 
 
 def _moment(rfc3339: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.commit import publish, put_part, refresh_derived
+from kbackup.archive.commit import publish, put_part, refresh_derived, totals
 from kbackup.archive.derived import with_segments
 from kbackup.archive.models import Manifest, dump, now
 from kbackup.archive.segments import Segment, encode_segments
@@ -17,7 +17,7 @@ from kbackup.jobs.hold_back import held_back
 from kbackup.jobs.listen import Phases
 from kbackup.jobs.plan import Plan, retention_loss
 from kbackup.jobs.recover import Recovered
-from kbackup.jobs.state import next_states, totals
+from kbackup.jobs.state import next_states
 from kbackup.kafka.read import Vanished
 
 
@@ -51,7 +51,9 @@ def commit(
         topics=next_states(run.seq, plan, segments),
         losses=tuple(losses),
         warnings=(*plan.warnings, *recovered.warnings, *not_carried, *settings_warnings(captured.settings)),
-        totals=totals(plan, segments, len(groups.groups)),
+        totals=totals(
+            len(plan.topics), sum(len(t.partitions) for t in plan.topics), segments, len(groups.groups)
+        ),
         files=files,
     )
     publish(run.archive, manifest, run.lease.check)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
+from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived, totals
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     Document,
@@ -25,7 +25,6 @@ from kbackup.archive.models import (
     Metadata,
     PartitionState,
     TopicState,
-    Totals,
     dump,
     now,
 )
@@ -238,15 +237,7 @@ def _commit(archive: Archive, held: Sequence[Held], segments: Sequence[Segment])
         started_at=at,
         committed_at=at,
         topics=topics,
-        totals=Totals(
-            topics=len(topics),
-            partitions=sum(len(t.partitions) for t in topics),
-            segments=len(segments),
-            records=sum(s.count for s in segments),
-            bytes=sum(s.bytes for s in segments),
-            stored_bytes=sum(s.stored for s in segments),
-            groups=0,
-        ),
+        totals=totals(len(topics), sum(len(t.partitions) for t in topics), segments, 0),
         files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
     )
     publish(archive, manifest)

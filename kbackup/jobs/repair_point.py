@@ -10,7 +10,7 @@ import msgspec
 
 from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.commit import publish, put_part, refresh_derived
+from kbackup.archive.commit import publish, put_part, refresh_derived, totals
 from kbackup.archive.expired import segments_key
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -21,7 +21,6 @@ from kbackup.archive.models import (
     Manifest,
     Point,
     Repaired,
-    Totals,
     dump,
     file_sum,
     load,
@@ -122,7 +121,7 @@ def _make(making: _Making, topics: Sequence[Topic], newest: bool) -> tuple[Manif
         topics=states,
         losses=() if making.made else losses_of(left, chosen),
         warnings=tuple(chosen.warnings) if newest else (),
-        totals=_totals(len(states), added, len(groups.groups)),
+        totals=totals(len(states), len({(s.topic, s.partition) for s in added}), added, len(groups.groups)),
         repaired=Repaired(why=making.why, restore_points=making.lost, not_known=tuple(not_known)),
     )
     return manifest, {
@@ -207,19 +206,6 @@ def _commit(
     publish(archive, whole)
     key = layout.backup_key(manifest.seq, layout.MANIFEST)
     return load(Manifest, archive.store.get(key), key)
-
-
-def _totals(topics: int, added: Sequence[Segment], groups: int) -> Totals:
-    partitions = {(s.topic, s.partition) for s in added}
-    return Totals(
-        topics=topics,
-        partitions=len(partitions),
-        segments=len(added),
-        records=sum(s.count for s in added),
-        bytes=sum(s.bytes for s in added),
-        stored_bytes=sum(s.stored for s in added),
-        groups=groups,
-    )
 
 
 def _isolation(left: Left) -> Literal["read_committed", "read_uncommitted"]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState, Totals
+from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState
 from kbackup.archive.segments import Segment
 from kbackup.jobs.plan import PartitionPlan, Plan
 from kbackup.types import TopicPartition
@@ -46,18 +46,6 @@ def _partition(plan: PartitionPlan, records: int, size: int) -> PartitionState:
         log_end=plan.live.high,
         records=records + (before.records if before is not None else 0),
         bytes=size + (before.bytes if before is not None else 0),
-    )
-
-
-def totals(plan: Plan, segments: Sequence[Segment], groups: int) -> Totals:
-    return Totals(
-        topics=len(plan.topics),
-        partitions=sum(len(t.partitions) for t in plan.topics),
-        segments=len(segments),
-        records=sum(s.count for s in segments),
-        bytes=sum(s.bytes for s in segments),
-        stored_bytes=sum(s.stored for s in segments),
-        groups=groups,
     )
 
 

@@ -9,25 +9,18 @@ from importlib import resources
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from starlette.responses import HTMLResponse
 
 from kbackup import __version__
 from kbackup.cli.human import human_size, plural
-from kbackup.printable import printable
+from kbackup.html import templates
 from kbackup.web import numbers
 
 
 @cache
 def environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("kbackup.web"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_finalize,
-    )
+    made = templates("kbackup.web")
     made.filters |= {
         "count": numbers.count,
         "size": numbers.size,
@@ -63,8 +56,3 @@ def static(name: str) -> str:
     """The address of a file under static/, another one when its content changes."""
     data = resources.files("kbackup.web").joinpath("static", name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
-
-
-def _finalize(value: Any) -> Any:
-    """Controls and marks that turn the direction of text are shown, not obeyed."""
-    return printable(value) if type(value) is str else value
