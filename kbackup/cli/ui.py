@@ -45,7 +45,8 @@ def command(frame: Frame) -> int:
         if str(error.name).startswith("kbackup"):
             raise
         raise UsageError(
-            f"kbackup ui needs the package {error.name}, which is not installed", "pip install 'kbackup[web]'"
+            f"kbackup ui needs the package {error.name}, which is not installed",
+            "pip install 'kafka-kbackup[web]'",
         ) from error
 
     place = _listening(frame.config.ui.listen)

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 VARIABLE = "KBACKUP_KERNEL"
 _ASKED = f"{VARIABLE} says so"
-_HINT = "unset it, or install kbackup[native] on a platform that it has wheels for"
+_HINT = "unset it, or install kafka-kbackup[native] on a platform that it has wheels for"
 
 
 class Kernel(NamedTuple):

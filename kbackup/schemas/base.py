@@ -12,7 +12,7 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 Headers = Sequence[tuple[bytes, bytes | None]]
 
-EXTRA = "pip install 'kbackup[schemas]'"
+EXTRA = "pip install 'kafka-kbackup[schemas]'"
 
 
 class Schema(NamedTuple):

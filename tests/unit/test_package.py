@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 from setuptools import Distribution
 from setuptools.command.build_py import build_py
+
+from tests.unit.docs.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,3 +39,31 @@ def test_all_of_the_package_is_in_it(packed: set[str]) -> None:
 
 def test_spark_finds_the_data_source(packed: set[str]) -> None:
     assert "pyspark_kbackup/__init__.py" in packed
+
+
+DISTRIBUTION = "kafka-kbackup"  # on the package index `kbackup` is another project
+
+
+def test_name_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["name"] == DISTRIBUTION
+    assert [*project["scripts"]] == ["kbackup"]
+
+
+_INSTALLED = re.compile(r"([\w.-]*kbackup)\[|\binstall '?([\w.-]*kbackup)\b(?!:)")
+"""A name with an extra, or behind `pip install` and its like."""
+
+
+def test_documents_and_hints_install_the_distribution() -> None:
+    files = [
+        *DOCUMENTS,
+        *(ROOT / "kbackup").rglob("*.py"),
+        *(path for path in (ROOT / "infra").rglob("*") if path.is_file()),
+    ]
+    named = [
+        (str(path.relative_to(ROOT)), *found)
+        for path in {*files}
+        for found in _INSTALLED.findall(path.read_text("utf-8"))
+    ]
+    assert {"infra/docs/spark-reading.md", "kbackup/cli/ui.py"} <= {file for file, *_ in named}
+    assert {name for _, *names in named for name in names if name} == {DISTRIBUTION}

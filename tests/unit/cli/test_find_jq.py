@@ -134,7 +134,7 @@ def test_without_its_library(
     assert cli.main([*given, "-a", root]) == 2
     err = capsys.readouterr().err
     assert "not installed" in err
-    assert "pip install 'kbackup[schemas]'" in err
+    assert "pip install 'kafka-kbackup[schemas]'" in err
 
 
 def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:

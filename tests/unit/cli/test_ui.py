@@ -17,7 +17,7 @@ def test_the_extra_that_it_needs_is_named(
     assert main(["ui", "--archive", str(tmp_path), "--listen", "127.0.0.1:0"]) == 2
     said = capsys.readouterr().err
     assert "kbackup ui needs the package uvicorn, which is not installed" in said
-    assert "pip install 'kbackup[web]'" in said
+    assert "pip install 'kafka-kbackup[web]'" in said
 
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:99999", "256.0.0.1:1"])

@@ -106,7 +106,7 @@ def test_what_is_asked_for_and_can_not_be_is_an_error() -> None:
         "try: kernel.chosen()\n"
         "except UsageError as error: print(error, error.hint)"
     )
-    assert "kbackup[native]" in _python(code, KBACKUP_KERNEL="native")
+    assert "install kafka-kbackup[native]" in _python(code, KBACKUP_KERNEL="native")
 
 
 def test_kernels_are_kept_from_one_process_to_the_next(tmp_path: Path) -> None:
