@@ -206,6 +206,12 @@ class Memory(MemoryStore):
     def checksum(self, key: str) -> int | None:
         return None
 
+    def age(self, prefix: str, seconds: float) -> None:
+        """The store says of objects that start with `prefix` that they are so much older."""
+        for key, (data, etag, modified) in list(self._objects.items()):
+            if key.startswith(prefix):
+                self._objects[key] = data, etag, modified - seconds
+
 
 def copy_of(store: Store) -> Memory:
     made = Memory()

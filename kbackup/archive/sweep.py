@@ -3,6 +3,9 @@
 Nothing is remembered of what is to be deleted: it is what is listed and not needed, so that any run can go on where
 another one was cut off. Needed is all that the archive had when the youngest expiration was committed that is older
 than the grace time, and whatever the next backup may still take over from a run that was cut off.
+
+The grace time counts by the store's own modification times, never by what a document says of itself alone: a writer
+without the right to delete must not have anything deleted before it is over.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from kbackup.archive.models import Expired, dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.settle import step_of
 from kbackup.errors import StoreError
-from kbackup.store.base import Failed
+from kbackup.store.base import Failed, Store
 
 _AT_ONCE = 1000
 """Deletes between two looks at the lease."""
@@ -45,30 +48,60 @@ class Waste:
 
 
 def due(archive: Archive, sizes: Iterable[str], grace: timedelta) -> tuple[Expired | None, bool]:
-    """The newest expiration whose grace time is over, or that somebody began to delete after; and whether what was
-    there before it may be deleted already."""
+    """The newest expiration whose grace time is over; and whether what was there before it may be deleted already.
+    Nothing may while the newest one that somebody began to delete after is in its grace time."""
     found = steps(sizes)
     numbers = committed_of(found)
     swept = max((n for n in numbers if layout.SWEPT in found[n]), default=0)
-    for number in sorted(numbers, reverse=True):
-        over = layout.REFRESHED in found[number] and _settled_at(archive, number) + grace <= datetime.now(UTC)
-        if number == swept or over:
+    for number in sorted((n for n in numbers if n >= swept), reverse=True):
+        if layout.REFRESHED in found[number] and _settled_at(archive, number) + grace <= datetime.now(UTC):
             return read_expired(archive.store, number, archive.info.id), True
-    return None, not numbers or min(numbers) == 1
+    return None, not swept and (not numbers or min(numbers) == 1)
 
 
 def _settled_at(archive: Archive, number: int) -> datetime:
-    """When the expiration was here: to a copy they come later."""
+    """When the expiration was here: to a copy it comes later. Its documents count as no older than the store says:
+    whoever may write can date them back."""
     key = layout.expiration_key(number, layout.REFRESHED)
-    return datetime.fromisoformat(read_step(archive.store, key, archive.info.id).at)
+    said = datetime.fromisoformat(read_step(archive.store, key, archive.info.id).at)
+    return max(
+        said, *(_written_at(archive.store, k) for k in (key, layout.expiration_key(number, layout.EXPIRED)))
+    )
+
+
+def _written_at(store: Store, key: str) -> datetime:
+    """When the store took the object, by its own clock."""
+    return datetime.fromtimestamp(store.stat(key).modified, UTC)
+
+
+def _is_young(archive: Archive, key: str, grace: timedelta) -> bool:
+    return _written_at(archive.store, key) + grace > datetime.now(UTC)
+
+
+def _in_doubt(archive: Archive, grace: timedelta) -> bool:
+    """Whether a repair gave up restore points within the grace time: what they had must not go yet."""
+    repaired = [p.seq for p in archive.restore_points if p.repaired is not None]
+    return any(_is_young(archive, layout.backup_key(seq, layout.MANIFEST), grace) for seq in repaired)
+
+
+def _without_young_checkpoint(archive: Archive, grace: timedelta) -> Archive:
+    """The archive by what its runs wrote themselves where its checkpoint is younger than the grace time: whoever may
+    write can make one that lacks segments."""
+    covered = archive.covered
+    if covered is None or not _is_young(
+        archive, layout.checkpoint_key(covered.seq, layout.CHECKPOINT), grace
+    ):
+        return archive
+    return _as_of(archive, archive.expired)
 
 
 def waste(archive: Archive, sizes: Mapping[str, int], grace: timedelta) -> Waste:
     """What is to be deleted of the objects `sizes`, which were listed under the lease. `StoreError` where another
     listing has other restore points: what they need would be deleted."""
     _check_listed(archive, sizes)
+    archive = _without_young_checkpoint(archive, grace)
     expired, known = due(archive, sizes, grace)
-    if not known or _repairs(archive.expired) != _repairs(expired):
+    if not known or _repairs(archive.expired) != _repairs(expired) or _in_doubt(archive, grace):
         return Waste(None, ())
     before = archive if expired == archive.expired else _as_of(archive, expired)
     segments = before.keys() | archive.keys()

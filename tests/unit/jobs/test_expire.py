@@ -15,14 +15,28 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kbackup.archive import layout
+from kbackup.archive.checkpoints import bare
 from kbackup.archive.commit import open_or_create, publish, seal_unfinished
 from kbackup.archive.content import content_of
-from kbackup.archive.expired import read_pins
+from kbackup.archive.expired import read_expired, read_pins
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import ExpirationStep, Expired, Intent, IntentTopic, Loss, dump, load
+from kbackup.archive.models import (
+    Checkpoint,
+    ExpirationStep,
+    Expired,
+    FoldedPart,
+    FoldedPoints,
+    Intent,
+    IntentTopic,
+    Loss,
+    Repaired,
+    dump,
+    file_sum,
+    load,
+)
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Segment
-from kbackup.archive.settle import is_settled
+from kbackup.archive.segments import FOLDED, Segment, encode_folded
+from kbackup.archive.settle import is_settled, step_of
 from kbackup.archive.verify.findings import Findings
 from kbackup.archive.verify.points import read_points
 from kbackup.archive.verify.vectors import check_vectors
@@ -373,10 +387,70 @@ def test_grace() -> None:
     check_whole(store, clean=True)
 
 
-def long_ago(store: Store, number: int) -> None:
-    """The grace time of that expiration is over."""
+def dated_back(store: Store, number: int) -> None:
+    """Its files say that the grace time of that expiration is over."""
     key = layout.expiration_key(number, layout.REFRESHED)
     store.put(key, dump(replace(load(ExpirationStep, store.get(key), key), at="2026-01-01T00:00:00.000Z")))
+
+
+def long_ago(store: Memory, number: int) -> None:
+    """The grace time of that expiration is over, as the store says, too."""
+    dated_back(store, number)
+    store.age(layout.expiration_key(number, ""), 30 * 24 * 3600.0)
+
+
+def forged_expiration(store: Memory) -> None:
+    """As a writer can make it: with all marks, dated back."""
+    forged = copy_of(store)
+    expired(forged, last=1, days=1, grace=timedelta(days=1))
+    dated_back(forged, 1)
+    document = read_expired(forged, 1, "")
+    forged.put(layout.expiration_key(1, layout.SWEPT), dump(step_of(document, "swept")))
+    for entry in forged.list(layout.EXPIRATIONS):
+        store.put_new(entry.key, forged.get(entry.key))
+
+
+def forged_repair(store: Memory) -> None:
+    """A restore point that gives up all before it but the first, as if they were lost, and one that follows it."""
+    first = open_archive(store).restore_point(1)
+    for seq in (10, 11):
+        for name in first.files:
+            store.put_new(layout.backup_key(seq, name), store.get(layout.backup_key(1, name)))
+        repaired = Repaired(why="lost", restore_points=(2, 3, 4, 5, 6, 7, 8, 9)) if seq == 10 else None
+        made = replace(first, seq=seq, parent=1 if seq == 10 else 10, repaired=repaired)
+        store.put_new(layout.backup_key(seq, layout.MANIFEST), dump(made))
+
+
+def forged_checkpoint(store: Memory) -> None:
+    """One of the newest restore point, without any segment."""
+    archive = open_archive(store)
+    last = archive.restore_points[-1].seq
+    points = dump(
+        FoldedPoints(archive_id=archive.info.id, points=tuple(bare(p) for p in archive.closed)), indent=-1
+    )
+    segments = encode_folded([FOLDED.empty_table()])
+    part = FoldedPart(first=1, last=last, rows=0, points=file_sum(points), segments=file_sum(segments))
+    head = Checkpoint(archive_id=archive.info.id, seq=last, parts=(part,))
+    store.put_new(layout.checkpoint_key(last, layout.POINTS), points)
+    store.put_new(layout.checkpoint_key(last, layout.SEGMENTS), segments)
+    store.put_new(layout.checkpoint_key(last, layout.CHECKPOINT), dump(head))
+
+
+@pytest.mark.parametrize("forge", [forged_expiration, forged_repair, forged_checkpoint])
+def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
+    forge: Callable[[Memory], None],
+) -> None:
+    """Whoever may create objects, but not delete them, can say anything of the time: the store's word counts."""
+    store = Memory()
+    build(store)
+    expired(store)
+    objects = {e.key for e in store.list(layout.TOPICS)}
+    forge(store)
+    assert expired(store, grace=timedelta(days=1)).deleted == 0
+    assert {e.key for e in store.list(layout.TOPICS)} == objects
+    store.age("", 2 * 24 * 3600.0)
+    expired(store, grace=timedelta(days=1))
+    assert not {e.key for e in store.list(layout.TOPICS)} >= objects, "that is what was forged"
 
 
 def test_grace_is_kept_where_a_checkpoint_was_made_since() -> None:
