@@ -28,13 +28,15 @@ _PATIENCE = 3  # s, for answers under way when it ends
 @key_option("ui.listen", "--listen")
 @cache_option
 @s3_options
+@click.option(
+    "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
+)
 @pass_frame
-def command(frame: Frame) -> int:
+def command(frame: Frame, no_token: bool) -> int:
     """Serve a web page to look into the archive with, until SIGTERM or Ctrl-C.
 
-    It reads alone. On loopback everybody on this machine may look; elsewhere a token is asked for: ui.token, or where
-    none is set a new one, which is part of the address that is printed. It speaks HTTP: for other machines put a
-    proxy with TLS before it, or come by an SSH tunnel.
+    It reads alone. It asks for a token: ui.token, or where none is set a new one, which is part of the address that
+    is printed. It speaks HTTP: for other machines put a proxy with TLS before it, or come by an SSH tunnel.
     """
     try:
         import uvicorn
@@ -51,7 +53,7 @@ def command(frame: Frame) -> int:
 
     place = _listening(frame.config.ui.listen)
     with place.socket:
-        access, made = _access(frame, place)
+        access = _access(frame, place, no_token)
         held = Held(looked_into(frame))
         config = uvicorn.Config(
             make_app(held, access),
@@ -61,7 +63,7 @@ def command(frame: Frame) -> int:
             proxy_headers=False,
             timeout_graceful_shutdown=_PATIENCE,
         )
-        _announce(frame, place, access, made)
+        _announce(frame, place, access)
         try:
             uvicorn.Server(config).run(sockets=[place.socket])
         except KeyboardInterrupt:  # the server has ended, and says why
@@ -98,8 +100,8 @@ def _listening(listen: str) -> _Place:
     return _Place(made, f"[{shown}]" if ":" in shown else shown, int(bound[1]), found.is_loopback)
 
 
-def _access(frame: Frame, place: _Place) -> tuple[Access, bool]:
-    """Who is let in, and whether the token is a new one."""
+def _access(frame: Frame, place: _Place, no_token: bool) -> Access:
+    """Who is let in: the token is ui.token or a new one."""
     from kbackup.web.guard import Access
 
     options = frame.config.ui
@@ -108,18 +110,21 @@ def _access(frame: Frame, place: _Place) -> tuple[Access, bool]:
             f"ui.token has less than {_SHORTEST} characters",
             "make one that can't be guessed: openssl rand -hex 16",
         )
-    made = options.token is None and not place.loopback
-    token = secrets.token_urlsafe(24) if made else options.token
+    token = None if no_token else options.token or secrets.token_urlsafe(24)
     names = {"localhost", socket.gethostname(), place.host, *options.hosts}
-    return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{place.port}"), made
+    return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{place.port}")
 
 
-def _announce(frame: Frame, place: _Place, access: Access, made: bool) -> None:
-    """Once: the token is nowhere else."""
+def _announce(frame: Frame, place: _Place, access: Access) -> None:
+    """Prints the address, once; a token of its own is printed nowhere else."""
+    made = access.token is not None and access.token != frame.config.ui.token
     url = f"http://{place.host}:{place.port}/{f'?token={access.token}' if made else ''}"
     frame.reporter.document({"url": url, "archive": frame.archive})
     frame.reporter.line(url)
-    if access.token is not None and not made:
+    if access.token is None:
+        who = "on this machine" if place.loopback else "who reaches this address"
+        frame.reporter.note(f"it asks for no token: everybody {who} sees every record")
+    elif not made:
         frame.reporter.note("it asks for ui.token")
     if not place.loopback:
         frame.reporter.note("whoever listens on the network reads along: it is HTTP, without TLS")

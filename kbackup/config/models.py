@@ -206,14 +206,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
 class Ui(msgspec.Struct, frozen=True, kw_only=True):
     """`[ui]`: the web page"""
 
-    listen: Annotated[
-        str, Meta(description="Where the page is served. What is no loopback address takes a token.")
-    ] = "127.0.0.1:8484"
+    listen: Annotated[str, Meta(description="Where the page is served.")] = "127.0.0.1:8484"
     token: Annotated[
         str | None,
-        Meta(
-            description="What browsers must know. Unset: nothing on loopback, elsewhere a new one each time."
-        ),
+        Meta(description="What browsers must know. Unset: a new one each time, printed as part of the link."),
     ] = None
     hosts: Annotated[
         Names,

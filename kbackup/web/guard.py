@@ -1,10 +1,10 @@
 """Who is let in, and what every answer says to the browser. An ASGI middleware in front of all pages.
 
-- Only GET and HEAD: there is nothing to be written.
+- Only GET and HEAD, and a POST of the token: there is nothing to be written.
 - The Host header must be one of ours: a page of somebody else's whose name was made to point here (DNS rebinding) has
   another one. Addresses are no names, so they always pass.
-- Where a token is asked for, it comes once as `?token=…`, which is exchanged for a cookie, or with every request as
-  `Authorization: Bearer …`.
+- Where a token is asked for, it comes once, by the form of the page that asks or as `?token=…`, and is exchanged for a
+  cookie; or with every request as `Authorization: Bearer …`. Over TLS the cookie is `Secure`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 STATIC = "/static/"
+_FORM = 4 << 10  # bytes: a token, not a document
 
 Refusal = Callable[[Scope, int, str, str], Response]
 """A page for (request, status, what, hint)."""
@@ -113,21 +114,16 @@ class Guard:
             await send(message)
 
         try:
-            await (self._answer(scope) or self._app)(scope, receive, secured)
+            form = await _read_form(receive) if scope["method"] == "POST" else ""
+            await (self._answer(scope, form) or self._app)(scope, receive, secured)
         except Exception:
             if not begun:
                 raise
             # it has been answered and logged: the server would print a traceback
 
-    def _answer(self, scope: Scope) -> Response | None:
-        """What is said in place of a page."""
-        headers = Headers(scope=scope)
-        if scope["method"] not in ("GET", "HEAD"):
-            refused = self._refuse(
-                scope, 405, "nothing can be changed here", "pages are there to be looked at"
-            )
-            refused.headers["allow"] = "GET, HEAD"
-            return refused
+    def _answer(self, scope: Scope, form: str) -> Response | None:
+        """What is said in place of a page; `form` is what a POST sent."""
+        headers, method = Headers(scope=scope), scope["method"]
         if not self._access.knows_host(headers.get("host", "")):
             return self._refuse(
                 scope,
@@ -135,26 +131,70 @@ class Guard:
                 "this page is not served under that name",
                 "come by the address that 'kbackup ui' printed, or name the host in ui.hosts",
             )
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
+        if headers.get("sec-fetch-site") == "cross-site" and (
+            method == "POST" or headers.get("sec-fetch-mode") != "navigate"
+        ):
             return self._refuse(scope, 403, "another site asked for this", "open the page by itself")
-        return None if scope["path"].startswith(STATIC) else self._let_in(scope, headers)
+        query = scope["query_string"].decode("latin-1")
+        if method == "POST" and self._access.token is not None and _tokens_in(form):
+            return self._enter(scope, _tokens_in(form)[-1], query)
+        if method not in ("GET", "HEAD"):
+            refused = self._refuse(
+                scope, 405, "nothing can be changed here", "pages are there to be looked at"
+            )
+            refused.headers["allow"] = "GET, HEAD"
+            return refused
+        if self._access.token is None or scope["path"].startswith(STATIC):
+            return None
+        if _tokens_in(query):
+            return self._enter(scope, _tokens_in(query)[-1], query)
+        return None if self._access.admits(headers) else self._lock(scope, "this page asks for its token")
 
-    def _let_in(self, scope: Scope, headers: Headers) -> Response | None:
-        if self._access.token is None:
-            return None
-        query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if given and self._access.opens(given[-1]):
-            left = urlencode([(name, value) for name, value in query if name != "token"])
-            page = self._entered(scope, f"?{left}" if left else "")
-            page.set_cookie(self._access.cookie, self._access.pass_, httponly=True, samesite="strict")
-            return page
-        if not given and self._access.admits(headers):
-            return None
-        said = "that is not the token" if given else "this page asks for its token"
-        return self._refuse(
-            scope, 401, said, "it is in the address that 'kbackup ui' printed, or your own ui.token"
+    def _enter(self, scope: Scope, token: str, query: str) -> Response:
+        """Exchanges a token for a cookie, and leads on to the address without it."""
+        if not self._access.opens(token):
+            return self._lock(scope, "that is not the token")
+        rest = urlencode([(k, v) for k, v in parse_qsl(query, keep_blank_values=True) if k != "token"])
+        page = self._entered(scope, f"?{rest}" if rest else "")
+        page.set_cookie(
+            self._access.cookie,
+            self._access.pass_,
+            httponly=True,
+            samesite="strict",
+            secure=_is_over_tls(scope),
         )
+        return page
+
+    def _lock(self, scope: Scope, message: str) -> Response:
+        return self._refuse(
+            scope, 401, message, "it is in the address that 'kbackup ui' printed, or your own ui.token"
+        )
+
+
+async def _read_form(receive: Receive) -> str:
+    """The body of a request; '' where it is longer than a token's form can be, or breaks off."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if message["type"] == "http.disconnect" or len(body) > _FORM:
+            return ""
+    return body.decode("latin-1")
+
+
+def _tokens_in(query: str) -> list[str]:
+    return [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "token"]
+
+
+def _is_over_tls(scope: Scope) -> bool:
+    """Whether the browser came by TLS, as this server or a proxy before it says. Who makes that up keeps only the own
+    cookie from plain HTTP."""
+    headers = Headers(scope=scope)
+    first = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    forwarded = headers.get("forwarded", "").partition(",")[0].replace('"', "").lower()
+    pairs = [pair.strip() for pair in forwarded.split(";")]
+    return scope["scheme"] == "https" or first == "https" or "proto=https" in pairs
 
 
 def _name_of(host: str) -> str:

@@ -76,7 +76,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="module")
 def page_url(rich: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(rich.url, cwd=tmp_path_factory.mktemp("ui")) as running:
+    with served(rich.url, "--no-token", cwd=tmp_path_factory.mktemp("ui")) as running:
         yield running.url.rstrip("/")
 
 
@@ -345,7 +345,10 @@ def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
     topic = next(iter(source.list_dirs()))
     for entry in source.list(f"{topic}/"):
         store.put(f"{name}/{entry.key.rpartition('/')[2]}", source.get(entry.key))
-    with served(store.url, cwd=tmp_path) as running, opened(browser, running.url.rstrip("/")) as page:
+    with (
+        served(store.url, "--no-token", cwd=tmp_path) as running,
+        opened(browser, running.url.rstrip("/")) as page,
+    ):
         page.goto(f"{running.url}topics")
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.locator("h1")).to_have_text(name)
@@ -370,8 +373,10 @@ def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
             else:
                 page.goto(running.url)
                 page.get_by_label("Token").fill(token)
-                page.get_by_role("button", name="Open").click()
+                with page.expect_request(lambda request: request.method == "POST") as sent:
+                    page.get_by_role("button", name="Open").click()
                 expect(page.get_by_role("heading", name="Restore points")).to_be_visible()
+                assert token not in sent.value.url + page.url, "nor in a history or a proxy's log"
             (cookie,) = context.cookies()
             assert (cookie["httpOnly"], cookie["sameSite"], token in cookie["value"]) == (
                 True,
@@ -412,8 +417,10 @@ def kbackup_ui(*arguments: str, cwd: Path, env: dict[str, str] | None = None) ->
     return done.returncode, done.stdout, done.stderr
 
 
-def test_elsewhere_than_on_loopback_it_makes_a_token(rich: Store, tmp_path: Path) -> None:
-    with served(rich.url, "--listen", "0.0.0.0:0", cwd=tmp_path) as running:
+@pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
+def test_it_makes_a_token(rich: Store, tmp_path: Path, listen: str) -> None:
+    """On loopback as well: other accounts of this machine reach it."""
+    with served(rich.url, "--listen", listen, cwd=tmp_path) as running:
         address, _, token = running.url.partition("/?token=")
         assert len(token) >= 32
         here = f"http://127.0.0.1:{address.rpartition(':')[2]}/topics"
@@ -424,7 +431,16 @@ def test_elsewhere_than_on_loopback_it_makes_a_token(rich: Store, tmp_path: Path
             assert answer.status == 200
         code, said = running.stop()
     assert (code, token in said) == (0, False)
-    assert "without TLS" in said
+    assert ("without TLS" in said) == listen.startswith("0")
+
+
+def test_no_token_is_for_who_wants_it(rich: Store, tmp_path: Path) -> None:
+    own = {"KBACKUP_UI_TOKEN": make("the web page's token")}
+    with served(rich.url, "--no-token", cwd=tmp_path, env=own) as running:
+        with urllib.request.urlopen(f"{running.url}topics") as answer:
+            assert answer.status == 200
+        _, said = running.stop()
+    assert "everybody on this machine sees every record" in said
 
 
 def test_what_it_says_of_mistakes(rich: Store, tmp_path: Path) -> None:
@@ -435,7 +451,7 @@ def test_what_it_says_of_mistakes(rich: Store, tmp_path: Path) -> None:
         True,
         False,
     )
-    with served(rich.url, cwd=tmp_path) as running:
+    with served(rich.url, "--no-token", cwd=tmp_path) as running:
         port = running.url.rstrip("/").rpartition(":")[2]
         taken = kbackup_ui("-a", rich.url, "--listen", f"127.0.0.1:{port}", "--json", cwd=tmp_path)
         assert (taken[0], "address already in use" in taken[2]) == (2, True)

@@ -7,7 +7,7 @@ import pytest
 from kbackup.store.base import Store
 from kbackup.web.guard import POLICY, Access
 from tests.secrets import make
-from tests.unit.web.visits import text, visit
+from tests.unit.web.visits import tags, text, visit
 
 TOKEN = make("the web page's token")
 SECURITY = {
@@ -138,3 +138,48 @@ def test_scripts_send_it_along(rich: Store) -> None:
 
 def test_no_token_is_asked_for_where_there_is_none(rich: Store) -> None:
     assert visit(rich).get("/topics?token=whatever").status_code == 200
+
+
+def test_the_form_sends_the_token_in_its_body(rich: Store) -> None:
+    """An address stays in histories and in logs of proxies."""
+    client = visit(rich, TOKEN)
+    ((_, form),) = [tag for tag in tags(client.get("/topics?q=a%26b").text) if tag[0] == "form"]
+    assert (form["method"], "action" in form) == ("post", False)
+    entered = client.post("/topics?q=a%26b&token=wrong", data={"token": TOKEN})
+    assert entered.status_code == 200
+    assert "url=/topics?q=a%26b" in entered.text
+    assert TOKEN not in entered.text + entered.headers["set-cookie"]
+    assert client.get("/topics").status_code == 200
+
+
+def test_other_forms_are_refused(rich: Store) -> None:
+    client = visit(rich, TOKEN)
+    wrong = client.post("/", data={"token": "wrong"})
+    assert (wrong.status_code, "that is not the token" in text(wrong.text)) == (401, True)
+    other_site = client.post("/", data={"token": TOKEN}, headers={"sec-fetch-site": "cross-site"})
+    assert other_site.status_code == 403
+    assert client.post("/", data={"token": TOKEN, "more": "x" * 5000}).status_code == 405
+    assert client.post("/", data={"name": "x"}).status_code == 405
+    assert client.put("/", data={"token": TOKEN}).status_code == 405
+    assert client.post("/", data={"token": TOKEN}, headers={"host": "evil.example.com"}).status_code == 421
+    assert not client.cookies
+
+
+@pytest.mark.parametrize(
+    ("headers", "secure"),
+    [
+        ({}, False),
+        ({"x-forwarded-proto": "http"}, False),
+        ({"x-forwarded-proto": "https"}, True),
+        ({"x-forwarded-proto": "HTTPS, http"}, True),
+        ({"x-forwarded-proto": "http, https"}, False),
+        ({"forwarded": 'for=10.0.0.1;proto="https", for=10.0.0.2;proto=http'}, True),
+        ({"forwarded": "for=10.0.0.1;proto=http"}, False),
+    ],
+)
+def test_over_tls_the_cookie_is_secure(rich: Store, headers: dict[str, str], secure: bool) -> None:
+    for entered in (
+        visit(rich, TOKEN).get("/", params={"token": TOKEN}, headers=headers),
+        visit(rich, TOKEN).post("/", data={"token": TOKEN}, headers=headers),
+    ):
+        assert ("; secure" in entered.headers["set-cookie"].lower()) == secure
