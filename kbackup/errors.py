@@ -4,6 +4,7 @@
     ├── UsageError               2   a flag, a key or a value that can't be used
     ├── RefusedError             1   a preflight said no; nothing was written
     ├── NoArchiveError          10   nothing that can be read as an archive
+    ├── MismatchError           10   the archive belongs to another cluster
     ├── LockedError             11   another writer holds the lease
     ├── LeaseLostError          11   our lease was taken over
     ├── WrongKeyError           12   the key of an encrypted archive is wrong, missing, or of no use there
@@ -66,6 +67,12 @@ class RefusedError(KbackupError):
 
 
 class NoArchiveError(KbackupError):
+    exit_code = 10
+
+
+class MismatchError(KbackupError):
+    """What is there belongs to something else than this run; nothing was written."""
+
     exit_code = 10
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @key_option("backup.groups", "-g", "--group", "--groups")
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
-@key_options("backup.adopt_topics")
+@key_options("backup.adopt_topics", "backup.adopt_cluster")
 @key_options("export.delta", "export.one_table")
 @click.option(
     "--follow", is_flag=True, help="Don't end: restore point after restore point, until SIGTERM or Ctrl-C."

@@ -95,6 +95,10 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
             description="Go on after topics of the archive whose id is not known, with those of the same name."
         ),
     ] = False
+    adopt_cluster: Annotated[
+        bool,
+        Meta(description="Go on after the backups of another cluster: for a cluster that was rebuilt."),
+    ] = False
     poll_timeout_seconds: Annotated[
         int, Meta(ge=1, description="A task fails after so long without progress.")
     ] = 60

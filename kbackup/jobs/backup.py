@@ -15,6 +15,7 @@ from kbackup.errors import RefusedError
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
 from kbackup.jobs.backup_run import BackupReport, Run, Spark
+from kbackup.jobs.identity import check_cluster
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
@@ -58,13 +59,15 @@ def begin(
     lease: HeldLease,
 ) -> Run:
     """Seals what is unfinished, and finds out where the archive stands. `RefusedError` for a copy that was cut off:
-    what is gone there says of the next numbers as well that they are."""
+    what is gone there says of the next numbers as well that they are. `MismatchError` for an archive of another
+    cluster."""
     if is_cut_off(archive):
         raise RefusedError(
             f"{archive.store.url} is a copy that was cut off: its newest restore points are not there yet",
             "run the same 'kbackup copy' again; where its source is lost, "
             "'kbackup expire --keep-last 1000000 --confirm' makes an archive of what is there",
         )
+    check_cluster(archive.head, cluster_id, archive.store.url, options.adopt_cluster)
     seal_unfinished(archive, lease.owner)
     _repair_derived(archive, lease)
     head = archive.head

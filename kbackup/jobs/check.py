@@ -19,6 +19,7 @@ from kbackup.config.models import Backup, Config
 from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
 from kbackup.jobs.capture_settings import capture_settings
+from kbackup.jobs.identity import check_cluster
 from kbackup.jobs.plan import LiveTopic
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.select import Selection
@@ -77,7 +78,7 @@ def check(
     with steps.trying("configuration") as step:
         step.detail = "loaded"
     head = _check_archive(steps, store)
-    _check_source(steps, config.source, config.backup, head)
+    _check_source(steps, config, head)
     if target:
         _check_target(steps, config.target, config.restore.transactions)
     if spark is not None:
@@ -155,8 +156,13 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
         step.detail = "nothing is left"
 
 
-def _check_source(steps: Steps, source: Mapping[str, str], options: Backup, head: Manifest | None) -> None:
-    cluster = _reach(steps, source, "source")
+def _check_source(steps: Steps, config: Config, head: Manifest | None) -> None:
+    source, options = config.source, config.backup
+
+    def belongs(cluster_id: str) -> None:
+        check_cluster(head, cluster_id, config.archive or "", options.adopt_cluster)
+
+    cluster = _reach(steps, source, "source", belongs)
     if cluster is None:
         steps.skip(_SOURCE, "the source was not reached")
         return
@@ -203,11 +209,17 @@ def _check_groups(steps: Steps, cluster: Cluster, selection: Selection, topics: 
             step.warn(f"a restore point would not hold {said}", "give these rights, or do without")
 
 
-def _reach(steps: Steps, properties: Mapping[str, str], role: str) -> Cluster | None:
+def _reach(
+    steps: Steps,
+    properties: Mapping[str, str],
+    role: str,
+    check_id: Callable[[str], None] = lambda cluster_id: None,
+) -> Cluster | None:
     with steps.trying(f"{role}: reach") as step:
         cluster = Cluster(properties, role)
         cluster_id, brokers = cluster.connect()
         step.detail = f"cluster {cluster_id}, {brokers} broker(s)"
+        check_id(cluster_id)
         return cluster
     return None
 

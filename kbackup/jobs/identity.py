@@ -1,14 +1,28 @@
-"""Topics of the archive whose id is not known, where a backup would go on with a topic of the same name. Pure."""
+"""Check that an archive belongs to the cluster and the topics that a backup would go on with. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kbackup.archive.models import Manifest
-from kbackup.errors import RefusedError
+from kbackup.errors import MismatchError, RefusedError
 from kbackup.jobs.plan import LiveTopic
 
 _SHOWN = 5
+
+
+def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
+    """`MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+
+    Ids that are not known ('') fit every cluster: of an adopted folder, and of a source that tells none.
+    """
+    if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
+        return
+    raise MismatchError(
+        f"archive {archive} is of cluster {head.cluster_id}, the source is cluster {cluster_id}",
+        "check bootstrap.servers, or back up this cluster to an address of its own; "
+        "where it is the same cluster, rebuilt, run one backup with --adopt-cluster",
+    )
 
 
 def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:

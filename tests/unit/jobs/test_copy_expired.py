@@ -12,6 +12,7 @@ from kbackup.archive.content import content_of
 from kbackup.archive.expire import is_cut_off
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup
 from kbackup.errors import NoArchiveError, RefusedError
 from kbackup.jobs import copy as copying
 from kbackup.jobs.backup import begin
@@ -229,13 +230,13 @@ def test_no_backup_into_a_copy_that_was_cut_off() -> None:
         before = {e.key: inner.get(e.key) for e in inner.list()}
         refused = pytest.raises(RefusedError, match="a copy that was cut off")
         with HeldLease(inner, "kbackup backup", 60) as lease, refused as raised:
-            begin(None, None, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
+            begin(Backup(), {}, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
         assert "run the same 'kbackup copy' again" in raised.value.hint
         inner.delete([layout.LOCK])
         assert {e.key: inner.get(e.key) for e in inner.list()} == before
         copied(source, inner)
         with HeldLease(inner, "kbackup backup", 60) as lease:
-            run = begin(None, None, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
+            run = begin(Backup(), {}, open_archive(inner), None, "", 0, lease)  # type: ignore[arg-type]
         assert run.seq == 10
 
 
@@ -259,7 +260,7 @@ def test_a_copy_that_was_cut_off_for_good_is_made_an_archive(last: int, grace: t
         head = archive.head
         assert head is not None
         with HeldLease(inner, "kbackup backup", 60) as lease:
-            run = begin(None, None, archive, None, "", 0, lease)  # type: ignore[arg-type]
+            run = begin(Backup(), {}, archive, None, "", 0, lease)  # type: ignore[arg-type]
         known = archive.keys()  # the backup clears up after unfinished runs
         known |= {layout.index_key_of(key) for key in known}
         inner.delete([e.key for e in inner.list("topics/") if "/segment_" in e.key and e.key not in known])
@@ -288,7 +289,7 @@ def test_a_log_start_beyond_what_a_copy_has_moves_back() -> None:
     assert head.seq == 4
     expired(inner, last=1)
     with HeldLease(inner, "kbackup backup", 60) as lease:
-        seq = begin(None, None, open_archive(inner), None, "", 0, lease).seq  # type: ignore[arg-type]
+        seq = begin(Backup(), {}, open_archive(inner), None, "", 0, lease).seq  # type: ignore[arg-type]
     History(inner, topics={t.name: t for t in head.topics}).run(seq, {"a": 3, "b": "out", "c": "out"})
     archive = open_archive(inner)
     found = content_of(archive, archive.restore_point(seq), archive.restore_point(seq).topics)
