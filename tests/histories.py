@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Literal, Self
+from typing import Literal
 
 import pyarrow as pa
-from awscrt.checksums import crc64nvme
 
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
@@ -29,9 +28,8 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment, encode_segments
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
-from kbackup.store.base import Buffer, Store, Upload, view_of
+from kbackup.store.base import Store
 from kbackup.types import RECORDS
-from scripts.bench.memory_store import MemoryStore
 from tests.archives import group_at
 
 Did = int | Literal["out", "anew"]
@@ -191,50 +189,3 @@ class History:
 def _left_out(state: TopicState) -> TopicState:
     fields = {name: getattr(state, name) for name in state.__struct_fields__}
     return TopicState(**fields | {"state": "unselected"})
-
-
-class Memory(MemoryStore):
-    """One that segments can be written to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.url = f"memory://{id(self)}"
-
-    def upload(self, key: str) -> Upload:
-        return _Upload(self, key)
-
-    def checksum(self, key: str) -> int | None:
-        return None
-
-    def age(self, prefix: str, seconds: float) -> None:
-        """The store says of objects that start with `prefix` that they are so much older."""
-        for key, (data, etag, modified) in list(self._objects.items()):
-            if key.startswith(prefix):
-                self._objects[key] = data, etag, modified - seconds
-
-
-def copy_of(store: Store) -> Memory:
-    made = Memory()
-    for entry in store.list():
-        made.put(entry.key, store.get(entry.key))
-    return made
-
-
-class _Upload:
-    def __init__(self, store: Memory, key: str) -> None:
-        self._store, self._key, self._data = store, key, bytearray()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.abort()
-
-    def write(self, data: Buffer) -> None:
-        self._data += view_of(data)
-
-    def commit(self) -> tuple[int, int]:
-        self._store.put_new(self._key, bytes(self._data))
-        return len(self._data), crc64nvme(bytes(self._data))
-
-    def abort(self) -> None: ...

@@ -7,20 +7,17 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
-from awscrt.checksums import crc64nvme
 from confluent_kafka import Producer
 
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
 from kbackup.kafka.admin import Cluster
-from kbackup.store.base import Buffer, Upload, view_of
+from kbackup.store.base import Store
 from kbackup.types import RECORDS, OffsetRange
-from scripts.bench.memory_store import MemoryStore
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 
@@ -54,35 +51,7 @@ def _kind(name: str) -> str:
     return next((kind for start, kind in _KINDS.items() if name.startswith(start)), "PUT")
 
 
-class SegmentStore(MemoryStore):
-    """Takes streamed uploads, too."""
-
-    def upload(self, key: str) -> Upload:
-        return _Whole(self, key)
-
-
-class _Whole:
-    def __init__(self, store: MemoryStore, key: str) -> None:
-        self._store, self._key, self._data = store, key, bytearray()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def write(self, data: Buffer) -> None:
-        self._data += view_of(data)
-
-    def commit(self) -> tuple[int, int]:
-        self._store.put_new(self._key, self._data)
-        return len(self._data), crc64nvme(bytes(self._data))
-
-    def abort(self) -> None: ...
-
-
-def write_segment(store: SegmentStore, wanted: OffsetRange) -> Segment:
+def write_segment(store: Store, wanted: OffsetRange) -> Segment:
     """A whole segment of small records."""
     rows: list[dict[str, Any]] = [
         {

@@ -12,7 +12,6 @@ from kbackup.jobs.plan import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20
-LIST_PAGE = 1000  # keys in an answer of S3
 
 PRICES = {"PUT": 0.005, "LIST": 0.005, "GET": 0.0004, "DELETE": 0.0}
 """US dollars for 1,000 requests: S3 Standard, us-east-1. Every part of a multipart upload is a PUT, and so are its

@@ -27,9 +27,10 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
-from scripts.bench.counted import CountedMinio, SegmentStore, produce, topic_id, write_segment
+from scripts.bench.counted import CountedMinio, produce, topic_id, write_segment
 from scripts.dev.kafka import Broker
 from scripts.soak.restore_points import RECORDS, TOPIC, build, copy
+from tests.support.memory_store import MemoryStore
 
 SEGMENTS, PARTITIONS = 5, 10
 EVERY = 1_000
@@ -134,7 +135,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
 
 
 def _fill(minio: CountedMinio, points: int, identity: str) -> int:
-    made = SegmentStore()
+    made = MemoryStore()
 
     def write(seq: int, wanted: OffsetRange) -> Segment:
         return write_segment(made, wanted)

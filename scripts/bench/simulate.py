@@ -27,9 +27,9 @@ from kbackup.jobs.recover import Recovered
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.types import OffsetRange
 from scripts.bench import synthetic
-from scripts.bench.memory_store import MemoryStore
 from scripts.bench.model import Data
 from scripts.bench.processes import peak_of, reset_peak
+from tests.support.memory_store import MemoryStore
 
 _SAMPLE = 100_000  # results that are pickled and unpickled, for the time of one
 

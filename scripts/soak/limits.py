@@ -27,12 +27,12 @@ from kbackup.jobs.restore import restore
 from kbackup.jobs.verify import verify
 from kbackup.spark import build_session
 from kbackup.store import S3Options, open_store
-from scripts.bench.memory_store import MemoryStore
 from scripts.bench.processes import Tree
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.soak.restore_points import build, copy, manifests_and_newest
 from tests.integration.topics import produce
+from tests.support.memory_store import MemoryStore
 from tests.truth import read_topic
 
 if TYPE_CHECKING:

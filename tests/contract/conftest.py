@@ -14,6 +14,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from scripts.dev.s3 import S3Server
+from tests.support.memory_store import MemoryStore
 
 PART = 5 << 20
 
@@ -30,6 +31,10 @@ class Place(ABC):
     def unfinished(self) -> list[str]:
         """What writes that did not end left behind."""
 
+    def in_memory(self) -> int:
+        """Bytes of objects that this process holds for the store."""
+        return 0
+
 
 class FilePlace(Place):
     def __init__(self, root: Path) -> None:
@@ -41,6 +46,21 @@ class FilePlace(Place):
 
     def unfinished(self) -> list[str]:
         return [path.name for path in (self.root / ".tmp").glob("*") if path.name != "lock"]
+
+
+class MemoryPlace(Place):
+    def __init__(self) -> None:
+        self.memory = MemoryStore()
+        self.url = self.memory.url
+
+    def store(self) -> Store:
+        return self.memory
+
+    def unfinished(self) -> list[str]:
+        return self.memory.unfinished
+
+    def in_memory(self) -> int:
+        return sum(info.size for info in self.memory.list())
 
 
 class S3Place(Place):
@@ -99,8 +119,12 @@ class CachedPlace(Place):
         return self.inner.unfinished()
 
 
-@pytest.fixture(params=["file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"])
+@pytest.fixture(
+    params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "memory":
+        return MemoryPlace()
     if request.param == "cached-file":
         return CachedPlace(FilePlace(tmp_path / "archive"), tmp_path)
     name = request.param.removeprefix("encrypted-")
@@ -122,9 +146,11 @@ def store(place: Place) -> Store:
     return place.store()
 
 
-@pytest.fixture(params=["file", "minio"])
+@pytest.fixture(params=["memory", "file", "minio"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Without moto, which looks and then writes: two of its conditional writes can both win."""
+    if request.param == "memory":
+        return MemoryStore()
     if request.param == "file":
         return FilePlace(tmp_path / "archive").store()
     return S3Place(request.getfixturevalue("minio_server")).store()

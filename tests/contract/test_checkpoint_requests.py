@@ -14,9 +14,9 @@ from kbackup.archive.reader import open_archive
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.s3.client import client_of
-from scripts.bench.memory_store import MemoryStore
 from scripts.soak.restore_points import build, copy, manifests_and_newest
 from tests.conftest import Bucket
+from tests.support.memory_store import MemoryStore
 
 POINTS, SEGMENTS = 5_000, 2
 

@@ -22,8 +22,8 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import encode_folded
 from kbackup.errors import CorruptError, DeniedError, LeaseLostError
 from kbackup.store.base import Store
-from scripts.bench.memory_store import MemoryStore
 from scripts.soak.restore_points import build, copy
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import Fault, FaultyStore, down
 from tests.unit.archive.making import committed, intend
 
@@ -49,7 +49,7 @@ def seen(archive: Archive) -> list[object]:
 
 
 def without_checkpoints(store: Store) -> MemoryStore:
-    bare = MemoryStore()
+    bare = MemoryStore(store.url)
     copy(store, bare, lambda key: not key.startswith(layout.CHECKPOINTS))
     return bare
 

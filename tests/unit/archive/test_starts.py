@@ -7,7 +7,7 @@ from kbackup.archive.derived import with_segments
 from kbackup.archive.fold import EVERY
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment, Starts
-from scripts.bench.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import committed, state
 
 

@@ -22,7 +22,8 @@ from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
-from tests.histories import History, Memory, copy_of
+from tests.histories import History
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import Operation
 from tests.unit.jobs.test_copy import Crash, Crashing
 from tests.unit.jobs.test_expire import all_seen, build, check_whole, expired
@@ -34,9 +35,9 @@ def copied(source: Store, target: Store) -> CopyReport:
     return copy_archive(source, target, 60, Silent())
 
 
-def made(reached: int = 0) -> tuple[Memory, Memory]:
+def made(reached: int = 0) -> tuple[MemoryStore, MemoryStore]:
     """An archive, and a copy of it as of restore point `reached`."""
-    store, copy = Memory(), Memory()
+    store, copy = MemoryStore(), MemoryStore()
     build(store, lambda seq: seq == reached and copied(store, copy))
     keep(store, "3", 60, undo=False)
     return store, copy
@@ -69,11 +70,11 @@ def test_a_crash_at_every_write(after: bool) -> None:
     source, partly = made(4)
     expired(source, last=2, days=3)
     due = all_seen(open_archive(source))
-    counting = Crashing(copy_of(partly))
+    counting = Crashing(partly.copy())
     copied(source, counting)
     assert counting.writes > 30
     for at in range(1, counting.writes + 1, 2):
-        inner = copy_of(partly)
+        inner = partly.copy()
         with pytest.raises(Crash):
             copied(source, Crashing(inner, at, after))
         inner.delete([layout.LOCK])
@@ -90,14 +91,14 @@ def test_a_crash_at_every_write(after: bool) -> None:
 
 def test_a_copy_has_restore_points_while_it_catches_up() -> None:
     """Of all that it had none is left: the first of those that are comes right after that is said."""
-    source, partly = Memory(), Memory()
+    source, partly = MemoryStore(), MemoryStore()
     build(source, lambda seq: seq == 4 and copied(source, partly))
     expired(source, last=2, days=3)
-    counting = Crashing(copy_of(partly))
+    counting = Crashing(partly.copy())
     copied(source, counting)
     none = 0
     for at in range(1, counting.writes + 1):
-        inner = copy_of(partly)
+        inner = partly.copy()
         with pytest.raises(Crash):
             copied(source, Crashing(inner, at))
         points = [p.seq for p in open_archive(inner).restore_points]
@@ -107,7 +108,7 @@ def test_a_copy_has_restore_points_while_it_catches_up() -> None:
 
 
 def test_segments_that_are_left_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = Memory()
+    source = MemoryStore()
     build(source)
     expired(source, last=1)
     archive = open_archive(source)
@@ -135,7 +136,7 @@ def test_a_copy_that_diverged_is_refused_whatever_expired_since(
     wrote: Callable[[Store], None], again: int
 ) -> None:
     """Nothing of it is overwritten, however often the source expired."""
-    source, target = Memory(), Memory()
+    source, target = MemoryStore(), MemoryStore()
     build(source, lambda seq: seq == 4 and copied(source, target))
     wrote(target)
     before = {e.key: target.get(e.key) for e in target.list() if e.key != layout.LOCK}
@@ -147,7 +148,7 @@ def test_a_copy_that_diverged_is_refused_whatever_expired_since(
 
 
 def test_a_copy_that_let_go_of_what_went_from_the_source_as_well() -> None:
-    source, target = Memory(), Memory()
+    source, target = MemoryStore(), MemoryStore()
     build(source, lambda seq: seq == 4 and copied(source, target))
     expired(target, last=1)
     for last in (2, 1):
@@ -188,7 +189,7 @@ def test_the_source_goes_on() -> None:
     copied(source, target)
     assert all_seen(open_archive(target)) == all_seen(open_archive(source))
     expired(source, last=1, days=2)
-    again = copy_of(source)
+    again = source.copy()
     copied(source, target)
     assert all_seen(open_archive(target)) == all_seen(open_archive(again))
     check_whole(target)
@@ -206,14 +207,14 @@ class Keys(Crashing):
             self.keys.append(key)
 
 
-def cut_off(source: Store, partly: Store) -> Iterator[Memory]:
+def cut_off(source: Store, partly: MemoryStore) -> Iterator[MemoryStore]:
     """Copies on the way from `partly`, that know of more than they have."""
-    counting = Keys(copy_of(partly))
+    counting = Keys(partly.copy())
     counting.keys = []
     copied(source, counting)
     since = next(at for at, key in enumerate(counting.keys, 1) if key.endswith(layout.EXPIRED))
     for at in range(since + 1, len(counting.keys) + 1):
-        inner = copy_of(partly)
+        inner = partly.copy()
         with pytest.raises(Crash):
             copied(source, Crashing(inner, at))
         inner.delete([layout.LOCK])
@@ -280,7 +281,7 @@ def test_a_copy_that_was_cut_off_for_good_is_made_an_archive(last: int, grace: t
 
 def test_a_log_start_beyond_what_a_copy_has_moves_back() -> None:
     """All records that it had went by age; the next backup's lie before where the source's log began."""
-    source, partly = Memory(), Memory()
+    source, partly = MemoryStore(), MemoryStore()
     build(source, lambda seq: seq == 4 and copied(source, partly))
     expired(source, days=2)
     inner = next(cut_off(source, partly))

@@ -62,7 +62,8 @@ from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
-from tests.histories import Did, History, Memory, copy_of, day
+from tests.histories import Did, History, day
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import FaultyStore, down
 from tests.unit.jobs.test_copy import Crash, Crashing
 
@@ -155,7 +156,7 @@ rounds = st.lists(
 def test_what_stays_is_as_it_was(
     rounds: list[tuple[list[dict[str, Did]], int, int | None, list[int], bool]],
 ) -> None:
-    store = Memory()
+    store = MemoryStore()
     history = History(store)
     seq = 0
     for runs, last, days, pins, sweeps in rounds:
@@ -222,7 +223,7 @@ def build(store: Store, then: Callable[[int], object] = lambda seq: None) -> His
 
 @pytest.fixture(params=["plain", "encrypted"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    plain = Memory()
+    plain = MemoryStore()
     if request.param == "plain":
         return plain
     (tmp_path / "key").write_text(generate_key())
@@ -284,7 +285,7 @@ def test_the_log_start_moves_on(store: Store) -> None:
 
 def test_each_incarnation_goes_by_its_own_settings() -> None:
     """Compacted was what a topic was before it was made anew, or what it is since."""
-    store = Memory()
+    store = MemoryStore()
     compacted = {"cleanup.policy": "compact"}
     configs = {"was": compacted, "is": {}}
     history = History(store, configs)
@@ -311,12 +312,12 @@ def test_each_incarnation_goes_by_its_own_settings() -> None:
 def test_a_crash_at_every_write(after: bool) -> None:
     """It is whole at each moment, and the next run comes to the same end."""
 
-    whole = Memory()
+    whole = MemoryStore()
     build(whole)
     keep(whole, "3", 60, undo=False)
 
-    def made() -> Memory:
-        return copy_of(whole)
+    def made() -> MemoryStore:
+        return whole.copy()
 
     def done(store: Store) -> tuple[object, ...]:
         found = open_archive(store)
@@ -345,7 +346,7 @@ def test_a_crash_at_every_write(after: bool) -> None:
 
 def test_a_backup_after_a_crash_refreshes() -> None:
     """Between the commit and its derived files."""
-    store = Memory()
+    store = MemoryStore()
     build(store)
     fails = FaultyStore(store, down("put", "topics/*"))
     with pytest.raises(Exception, match="down"):
@@ -363,7 +364,7 @@ def test_a_backup_after_a_crash_refreshes() -> None:
 
 def test_grace() -> None:
     """What went stays for readers until its time is over; then any run deletes it."""
-    store = Memory()
+    store = MemoryStore()
     history = build(store)
     objects = {e.key for e in store.list(layout.TOPICS) if "777" not in e.key}
     first = expired(store, last=3, days=3, grace=timedelta(days=1))
@@ -393,15 +394,15 @@ def dated_back(store: Store, number: int) -> None:
     store.put(key, dump(replace(load(ExpirationStep, store.get(key), key), at="2026-01-01T00:00:00.000Z")))
 
 
-def long_ago(store: Memory, number: int) -> None:
+def long_ago(store: MemoryStore, number: int) -> None:
     """The grace time of that expiration is over, as the store says, too."""
     dated_back(store, number)
     store.age(layout.expiration_key(number, ""), 30 * 24 * 3600.0)
 
 
-def forged_expiration(store: Memory) -> None:
+def forged_expiration(store: MemoryStore) -> None:
     """As a writer can make it: with all marks, dated back."""
-    forged = copy_of(store)
+    forged = store.copy()
     expired(forged, last=1, days=1, grace=timedelta(days=1))
     dated_back(forged, 1)
     document = read_expired(forged, 1, "")
@@ -410,7 +411,7 @@ def forged_expiration(store: Memory) -> None:
         store.put_new(entry.key, forged.get(entry.key))
 
 
-def forged_repair(store: Memory) -> None:
+def forged_repair(store: MemoryStore) -> None:
     """A restore point that gives up all before it but the first, as if they were lost, and one that follows it."""
     first = open_archive(store).restore_point(1)
     for seq in (10, 11):
@@ -421,7 +422,7 @@ def forged_repair(store: Memory) -> None:
         store.put_new(layout.backup_key(seq, layout.MANIFEST), dump(made))
 
 
-def forged_checkpoint(store: Memory) -> None:
+def forged_checkpoint(store: MemoryStore) -> None:
     """One of the newest restore point, without any segment."""
     archive = open_archive(store)
     last = archive.restore_points[-1].seq
@@ -438,10 +439,10 @@ def forged_checkpoint(store: Memory) -> None:
 
 @pytest.mark.parametrize("forge", [forged_expiration, forged_repair, forged_checkpoint])
 def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
-    forge: Callable[[Memory], None],
+    forge: Callable[[MemoryStore], None],
 ) -> None:
     """Whoever may create objects, but not delete them, can say anything of the time: the store's word counts."""
-    store = Memory()
+    store = MemoryStore()
     build(store)
     expired(store)
     objects = {e.key for e in store.list(layout.TOPICS)}
@@ -455,7 +456,7 @@ def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
 
 def test_grace_is_kept_where_a_checkpoint_was_made_since() -> None:
     """It has nothing of what went by the second expiration, and the first one's table nothing of the runs since."""
-    store = Memory()
+    store = MemoryStore()
     history = History(store)
     for seq in range(1, 5):
         history.run(seq, {"a": 3})
@@ -481,7 +482,7 @@ def test_grace_is_kept_where_a_checkpoint_was_made_since() -> None:
 
 def test_a_table_of_an_expiration_that_a_copy_never_got_is_in_nobodys_way() -> None:
     """It was cut off before the commit, and came to a later one then."""
-    store = Memory()
+    store = MemoryStore()
     build(store)
     expired(store, last=6, grace=timedelta(days=1))
     expired(store, last=5, grace=timedelta(days=1))
@@ -499,7 +500,7 @@ def test_a_table_of_an_expiration_that_a_copy_never_got_is_in_nobodys_way() -> N
 
 
 def test_deletes_that_are_refused_are_told_and_tried_again() -> None:
-    store = Memory()
+    store = MemoryStore()
     build(store)
     locked = Undeletable(store)
     report = expired(locked, last=2, days=3)
@@ -522,7 +523,7 @@ class Undeletable(FaultyStore):
 )
 def test_an_expiration_soon_after_a_repair(lost: str) -> None:
     """As it was before, nobody can open the archive: that waits for the grace time of what the repair made."""
-    store = Memory()
+    store = MemoryStore()
     build(store)
     for last in (5, 4):
         expired(store, last=last, grace=timedelta(days=1))
@@ -552,7 +553,7 @@ class Forgetful(FaultyStore):
 
 @pytest.mark.parametrize(("prefix", "times"), [(layout.BACKUPS, 99), ("", 99), (layout.BACKUPS, 1)])
 def test_nothing_is_deleted_where_listings_differ(prefix: str, times: int) -> None:
-    store = Memory()
+    store = MemoryStore()
     before = all_seen(build(store).archive)
     for confirm in (False, True):
         forgetful = Forgetful(store, prefix, times)
@@ -567,7 +568,7 @@ def test_nothing_is_deleted_where_listings_differ(prefix: str, times: int) -> No
 
 
 def test_what_the_next_backup_may_take_over_stays() -> None:
-    store = Memory()
+    store = MemoryStore()
     history = build(store)
     state = history.topics["a"]
     topic = IntentTopic(name="a", id=state.id, incarnation=state.incarnation)
@@ -596,7 +597,7 @@ def test_what_the_next_backup_may_take_over_stays() -> None:
 
 
 def test_nobody_empties_an_archive() -> None:
-    store = Memory()
+    store = MemoryStore()
     history = History(store)
     history.run(1, {"a": 3})
     history.run(2, {"a": 0})
@@ -609,7 +610,7 @@ def test_nobody_empties_an_archive() -> None:
 
 
 def test_where_there_is_no_archive_nothing_is_written() -> None:
-    store = Memory()
+    store = MemoryStore()
     for confirm in (False, True):
         with pytest.raises(NoArchiveError):
             expired(store, last=1, confirm=confirm)
@@ -624,7 +625,7 @@ def test_where_there_is_no_archive_nothing_is_written() -> None:
 
 
 def test_only_one_at_a_time() -> None:
-    store = Memory()
+    store = MemoryStore()
     build(store)
     with HeldLease(store, "kbackup backup", 60):
         with pytest.raises(LockedError, match="kbackup backup"):
@@ -637,7 +638,7 @@ def test_only_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("lasts", [(), (2,), (5, 2), (6, 4, 2)], ids=str)
 def test_vectors_are_checked_across_neighbours_that_went_at_different_times(lasts: tuple[int, ...]) -> None:
-    store = Memory()
+    store = MemoryStore()
     build(store)
     for last in lasts:
         expired(store, last=last)
@@ -657,7 +658,7 @@ def test_vectors_are_checked_across_neighbours_that_went_at_different_times(last
 
 def test_one_that_slept_changes_nothing() -> None:
     """It had everything ready when its lease ran out, and another one expired something."""
-    store = Memory()
+    store = MemoryStore()
     build(store)
 
     class Meanwhile(FaultyStore):
@@ -678,7 +679,7 @@ def test_one_that_slept_changes_nothing() -> None:
 @pytest.mark.parametrize("slept", [False, True])
 def test_a_run_that_slept_until_its_seal_was_deleted_commits_nothing(slept: bool) -> None:
     """Nothing keeps it from creating the manifest any more: nobody sees it there, so it must not say that it is."""
-    store = Memory()
+    store = MemoryStore()
     history = build(store)
     opened = history.archive
     due = replace(opened.restore_point(5), seq=6 if slept else 10)
@@ -703,7 +704,7 @@ def test_a_run_that_slept_until_its_seal_was_deleted_commits_nothing(slept: bool
 
 
 def test_pins() -> None:
-    store = Memory()
+    store = MemoryStore()
     build(store)
     assert keep(store, "latest", 60, undo=False).pinned == (9,)
     assert not keep(store, "9", 60, undo=False).changed
@@ -736,7 +737,7 @@ def changed(store: Store, key: str, data: bytes | None) -> Iterator[None]:
 
 def test_damage_is_found() -> None:
     """Of an expiration and of what stands on it: nothing is taken for expired that was not."""
-    store = Memory()
+    store = MemoryStore()
     history = build(store)
     keep(store, "3", 60, undo=False)
     expired(store, last=3, days=4)

@@ -11,17 +11,17 @@ from kbackup.errors import MismatchError
 from kbackup.jobs.backup import begin
 from kbackup.jobs.backup_run import Run
 from tests.archives import make_archive
-from tests.histories import Memory
+from tests.support.memory_store import MemoryStore
 
 
-def begun(store: Memory, cluster_id: str, *, adopt: bool = False) -> Run:
+def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Run:
     options = Backup(adopt_cluster=adopt)
     with HeldLease(store, "kbackup backup", 60) as lease:
         return begin(options, {}, open_or_create(store), None, cluster_id, 1, lease)  # type: ignore[arg-type]
 
 
 def test_another_cluster_is_refused_before_anything_is_written() -> None:
-    store = Memory()
+    store = MemoryStore()
     make_archive(store)
     before = {e.key: store.get(e.key) for e in store.list()}
     with pytest.raises(MismatchError, match="is of cluster source, the source is cluster other") as raised:
@@ -33,9 +33,9 @@ def test_another_cluster_is_refused_before_anything_is_written() -> None:
 
 
 def test_the_same_cluster_and_one_that_was_rebuilt_go_on() -> None:
-    store = Memory()
+    store = MemoryStore()
     make_archive(store)
     assert begun(store, "source").seq == 3
     assert begun(store, "other", adopt=True).seq == 3
     assert begun(store, "").seq == 3, "a source that tells no id"
-    assert begun(Memory(), "other").seq == 1, "an archive without a restore point"
+    assert begun(MemoryStore(), "other").seq == 1, "an archive without a restore point"

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import msgspec
 import pytest
-from awscrt.checksums import crc64nvme
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,44 +33,18 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair import RepairReport, repair
 from kbackup.jobs.verify import VerifyReport, verify
-from kbackup.store.base import Buffer, Store, Upload, view_of
+from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
-from scripts.bench.memory_store import MemoryStore
 from tests.archives import LOSS, T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.memory_store import MemoryStore
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
 LAST = 6
 CHECKSUM = re.compile(rb'"checksum":"[^"]*"')
 
 Place = tuple[str, int, int]
-
-
-class _Upload:
-    def __init__(self, store: Memory, key: str) -> None:
-        self._store, self._key, self._data = store, key, bytearray()
-
-    def __enter__(self) -> _Upload:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def write(self, data: Buffer) -> None:
-        self._data += view_of(data)
-
-    def commit(self) -> tuple[int, int]:
-        self._store.put_new(self._key, bytes(self._data))
-        return len(self._data), crc64nvme(bytes(self._data))
-
-    def abort(self) -> None: ...
-
-
-class Memory(MemoryStore):
-    """One that takes segments."""
-
-    def upload(self, key: str) -> Upload:
-        return _Upload(self, key)
 
 
 def no_spark() -> NoReturn:
@@ -117,22 +90,15 @@ def make(store: Store) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> Memory:
-    store = Memory()
+def made() -> MemoryStore:
+    store = MemoryStore()
     make(store)
     return store
 
 
-def copy_of(store: Store) -> Memory:
-    other = Memory()
-    for entry in store.list():
-        other.put(entry.key, store.get(entry.key))
-    return other
-
-
 @pytest.fixture
-def store(made: Memory) -> Memory:
-    return copy_of(made)
+def store(made: MemoryStore) -> MemoryStore:
+    return made.copy()
 
 
 def run(store: Store, confirm: bool = True, rebuild: bool = False) -> RepairReport:
@@ -191,14 +157,14 @@ def check_healed(store: Store, truth: Mapping[str, bytes]) -> None:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_loss_of_what_is_not_a_record_loses_a_record(made: Memory, data: st.DataObject) -> None:
+def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data: st.DataObject) -> None:
     """Any files but records are gone, cut or changed, few or nearly all of them."""
     keys = all_but_records(made)
     hows = st.sampled_from(["gone", "gone", "cut", "flip"])
     few = st.dictionaries(st.sampled_from(keys), hows, max_size=6)
     spared = st.sets(st.sampled_from(keys), max_size=6)
     hurt = data.draw(st.one_of(few, spared.map(lambda left: {k: "gone" for k in keys if k not in left})))
-    store = copy_of(made)
+    store = made.copy()
     before = held(store)
     for key, how in hurt.items():
         harm(store, key, how)
@@ -228,7 +194,9 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: Memory, data: st.D
 
 @pytest.mark.parametrize("seq", range(1, LAST + 1))
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA])
-def test_a_lost_restore_point_gives_way_to_one_of_what_was_found(store: Memory, seq: int, name: str) -> None:
+def test_a_lost_restore_point_gives_way_to_one_of_what_was_found(
+    store: MemoryStore, seq: int, name: str
+) -> None:
     truth, before = records(store), held(store)
     harm(store, layout.backup_key(seq, name), "gone")
     assert verified(store).findings
@@ -247,14 +215,14 @@ def test_a_lost_restore_point_gives_way_to_one_of_what_was_found(store: Memory, 
     assert known or seq == 2 or name == layout.MANIFEST
 
 
-def test_a_dry_run_writes_nothing(store: Memory) -> None:
+def test_a_dry_run_writes_nothing(store: MemoryStore) -> None:
     harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
     before = {entry.key: store.get(entry.key) for entry in store.list()}
     assert run(store, confirm=False).restore_point == LAST + 1
     assert {entry.key: store.get(entry.key) for entry in store.list()} == before
 
 
-def test_records_that_are_damaged_are_left_out_and_named(store: Memory) -> None:
+def test_records_that_are_damaged_are_left_out_and_named(store: MemoryStore) -> None:
     """One in the midst of a partition is a loss; the last one is for the next backup to read again."""
     harm(store, layout.backup_key(2, layout.MANIFEST), "gone")
     bad = {f"{ORDERS}15_records": "cut", f"{ORDERS}32_records": "flip", f"{ORDERS}08_records": "gone"}
@@ -274,7 +242,7 @@ def test_records_that_are_damaged_are_left_out_and_named(store: Memory) -> None:
     assert old["orders", 1, 0] == [f"{ORDERS}00_records", f"{ORDERS}24_records"]
 
 
-def test_damaged_records_alone_are_for_another_copy_to_mend(store: Memory) -> None:
+def test_damaged_records_alone_are_for_another_copy_to_mend(store: MemoryStore) -> None:
     """No restore point is given up for them unless that is asked for."""
     harm(store, f"{ORDERS}00_records", "cut")
     report = run(store)
@@ -294,7 +262,7 @@ def lose_run(store: Store, seq: int) -> None:
     store.delete([e.key for e in store.list("topics/more/") if f"_{seq * 10 + 8:010d}_" in e.key])
 
 
-def test_a_lost_end_is_for_the_next_backup_to_read(store: Memory) -> None:
+def test_a_lost_end_is_for_the_next_backup_to_read(store: MemoryStore) -> None:
     """A manifest counts records that no table and no object is left of."""
     lose_run(store, LAST)
     end = max(
@@ -312,7 +280,7 @@ def test_a_lost_end_is_for_the_next_backup_to_read(store: Memory) -> None:
     assert (again.warnings, again.losses) == ((), ())
 
 
-def test_a_lost_run_before_others_is_a_loss(store: Memory) -> None:
+def test_a_lost_run_before_others_is_a_loss(store: MemoryStore) -> None:
     lose_run(store, 5)
     report = run(store)
     assert [line.partition(":")[0] for line in report.losses] == [
@@ -323,7 +291,7 @@ def test_a_lost_run_before_others_is_a_loss(store: Memory) -> None:
     assert (again.warnings, again.losses) == ((), ())
 
 
-def test_what_a_partition_index_names_was_committed(store: Memory) -> None:
+def test_what_a_partition_index_names_was_committed(store: MemoryStore) -> None:
     """All of the newest run is gone but for that, and the first segment of another partition with the tables of it."""
     lost = [e.key for e in store.list("topics/more/") if "_0000000060_" in e.key or "_0000000068_" in e.key]
     store.delete([*lost, *[e.key for e in store.list(layout.backup_key(LAST, ""))]])
@@ -337,7 +305,7 @@ def test_what_a_partition_index_names_was_committed(store: Memory) -> None:
     assert (again.restore_point, again.left, again.is_loss) == (None, (), False)
 
 
-def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: Memory) -> None:
+def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: MemoryStore) -> None:
     store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
     store.delete([f"{ORDERS}08_records", f"{ORDERS}08_index"])
     report = run(store)
@@ -345,14 +313,14 @@ def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: Memory) -
     assert report.is_loss
 
 
-def test_that_all_restore_points_are_lost_is_a_loss(store: Memory) -> None:
+def test_that_all_restore_points_are_lost_is_a_loss(store: MemoryStore) -> None:
     store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
     for confirm in (False, True):
         report = run(store, confirm)
         assert (report.restore_point, report.lost, report.losses, report.is_loss) == (2, (), (), True)
 
 
-def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: Memory) -> None:
+def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: MemoryStore) -> None:
     target = Target("over", 1, 0, 1 << 20, "none")
     for offsets in (range(10), range(5, 20), range(20, 25)):
         write(store, target, offsets)
@@ -362,7 +330,7 @@ def test_what_a_segment_has_beyond_the_one_that_covers_its_start_is_lost(store: 
     assert [line for line in report.losses if "offsets 10 to 19 of over-0" in line], report
 
 
-def test_records_that_end_before_their_index_does_are_cut_off(store: Memory) -> None:
+def test_records_that_end_before_their_index_does_are_cut_off(store: MemoryStore) -> None:
     """Exactly where one ends, which only the index shows: that stays until a restore point tells of it."""
     store.delete([e.key for prefix in (layout.BACKUPS, layout.CHECKPOINTS) for e in store.list(prefix)])
     for start in ("15", "32"):
@@ -387,7 +355,7 @@ def test_records_that_end_before_their_index_does_are_cut_off(store: Memory) -> 
         assert (again.restore_point, again.mended, again.left) == (None, (), ())
 
 
-def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
+def test_a_copy_takes_a_repaired_archive_as_it_is(store: MemoryStore) -> None:
     harm(store, layout.backup_key(3, layout.MANIFEST), "gone")
     run(store)
     target = other()
@@ -396,7 +364,7 @@ def test_a_copy_takes_a_repaired_archive_as_it_is(store: Memory) -> None:
     assert verified(target).findings == ()
 
 
-def test_what_comes_back_later_under_a_number_that_was_given_up_changes_nothing(store: Memory) -> None:
+def test_what_comes_back_later_under_a_number_that_was_given_up_changes_nothing(store: MemoryStore) -> None:
     """A manifest out of a bucket's versions, a checkpoint that was being written, a run that only slept."""
     lost = layout.backup_key(3, layout.MANIFEST)
     old = {entry.key: store.get(entry.key) for entry in store.list(layout.CHECKPOINTS)} | {
@@ -414,7 +382,7 @@ class _Crash(BaseException):
     pass
 
 
-class _Crashing(Memory):
+class _Crashing(MemoryStore):
     """Goes down at write `left`."""
 
     left = 1 << 30
@@ -438,7 +406,7 @@ class _Crashing(Memory):
         return super().delete(keys)
 
 
-def test_it_may_be_cut_off_anywhere(made: Memory) -> None:
+def test_it_may_be_cut_off_anywhere(made: MemoryStore) -> None:
     truth = records(made)
     for at in range(60):
         store = _Crashing()
@@ -464,7 +432,7 @@ def test_it_may_be_cut_off_anywhere(made: Memory) -> None:
 
 
 def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
-    inner = Memory()
+    inner = MemoryStore()
     (tmp_path / "key").write_text(generate_key())
     store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
     make_archive(store)
@@ -483,14 +451,14 @@ def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> 
     assert records(store) == {key: data for key, data in truth.items() if key != bad}
 
 
-def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: Memory, tmp_path: Path) -> None:
+def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
     harm(store, layout.ARCHIVE, "gone")
     (tmp_path / "key").write_text(generate_key())
     with pytest.raises(WrongKeyError):
         run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}")))
 
 
-def test_it_waits_for_no_writer(store: Memory) -> None:
+def test_it_waits_for_no_writer(store: MemoryStore) -> None:
     with HeldLease(store, "kbackup backup", 60), pytest.raises(LockedError):
         run(store)
 
@@ -521,7 +489,7 @@ def newer(data: bytes, change: tuple[bytes, bytes]) -> bytes:
     ],
 )
 def test_what_a_newer_version_wrote_is_no_damage(
-    store: Memory, name: str, change: tuple[bytes, bytes]
+    store: MemoryStore, name: str, change: tuple[bytes, bytes]
 ) -> None:
     if name.startswith(layout.EXPIRATIONS):
         expire_some(store, {1}, None)
@@ -540,17 +508,17 @@ def test_what_a_newer_version_wrote_is_no_damage(
 
 def test_there_must_be_something_of_an_archive() -> None:
     with pytest.raises(NoArchiveError):
-        run(Memory())
+        run(MemoryStore())
 
 
-def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: Memory) -> None:
+def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: MemoryStore) -> None:
     harm(store, layout.backup_key(LAST, layout.MANIFEST), "gone")
     with pytest.raises(CorruptError) as raised:
         _ = open_archive(store).restore_points
     assert "kbackup repair" in raised.value.hint
 
 
-def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
+def test_what_was_expired_is_nothing_lost(store: MemoryStore) -> None:
     """What follows from the rest is made anew."""
     expire_some(store, {1, 2, 4})
     before = held(store)
@@ -564,7 +532,7 @@ def test_what_was_expired_is_nothing_lost(store: Memory) -> None:
 
 
 @pytest.mark.parametrize("gone", [{1, 2, 4}, {1, 2, 3, 4}, {3, 4, 5}], ids=str)
-def test_an_expiration_that_was_cut_off_is_nothing_lost(made: Memory, gone: set[int]) -> None:
+def test_an_expiration_that_was_cut_off_is_nothing_lost(made: MemoryStore, gone: set[int]) -> None:
     """At any write; and where a topic was made anew its former incarnation goes, or the newest part of it."""
     for at in range(60):
         store = _Crashing()
@@ -589,7 +557,7 @@ def test_an_expiration_that_was_cut_off_is_nothing_lost(made: Memory, gone: set[
 
 
 @pytest.mark.parametrize("name", ["backups/0000000005/manifest.json", "expired.json", "segments-"])
-def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name: str) -> None:
+def test_lost_restore_points_of_an_archive_that_was_expired(store: MemoryStore, name: str) -> None:
     """One restore point of all that is left takes the place of all."""
     expire_some(store, {1, 2, 4})
     before = held(store)
@@ -612,8 +580,10 @@ def test_lost_restore_points_of_an_archive_that_was_expired(store: Memory, name:
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: Memory, data: st.DataObject) -> None:
-    store = copy_of(made)
+def test_no_loss_in_an_archive_that_was_expired_loses_a_record(
+    made: MemoryStore, data: st.DataObject
+) -> None:
+    store = made.copy()
     expire_some(store, {1, 2, 4})
     last, hows = held(store)[LAST], st.sampled_from(["gone", "gone", "cut", "flip"])
     hurt = data.draw(st.dictionaries(st.sampled_from(all_but_records(store)), hows, max_size=5))
@@ -630,8 +600,8 @@ def test_no_loss_in_an_archive_that_was_expired_loses_a_record(made: Memory, dat
     assert (again.mended, again.left, again.restore_point) == ((), (), None)
 
 
-def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
-    expired = copy_of(made)
+def test_it_may_be_cut_off_where_some_was_expired(made: MemoryStore) -> None:
+    expired = made.copy()
     expire_some(expired, {1, 2, 4})
     last = held(expired)[LAST]
     harm(expired, layout.backup_key(5, layout.MANIFEST), "gone")
@@ -654,7 +624,7 @@ def test_it_may_be_cut_off_where_some_was_expired(made: Memory) -> None:
     raise AssertionError("it never came to an end")
 
 
-def test_losses_of_what_had_expired_are_told_once(store: Memory) -> None:
+def test_losses_of_what_had_expired_are_told_once(store: MemoryStore) -> None:
     """Restore point 2 found one: it stays with the archive after an expiration, and after repairs of that."""
     expire_some(store, {1, 2, 4})
     for _ in range(2):
@@ -664,10 +634,10 @@ def test_losses_of_what_had_expired_are_told_once(store: Memory) -> None:
 
 
 @pytest.mark.parametrize("seal", [False, True])
-def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: Memory, seal: bool) -> None:
+def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: MemoryStore, seal: bool) -> None:
     """Of an archive whose restore points are whole, where some expired: a reader has what was, or what is new, or ends
     with an error that says 'kbackup repair'; which goes on, though nothing asks for a rebuild again."""
-    expired = copy_of(made)
+    expired = made.copy()
     expire_some(expired, {1, 2, 4})
     bad = next(key for key in records(expired) if key.startswith("topics/more/") and "0000000040" in key)
     harm(expired, bad, "cut")
@@ -709,13 +679,13 @@ def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: Memory, seal: boo
     raise AssertionError("it never came to an end")
 
 
-def other() -> Memory:
-    found = Memory()
+def other() -> MemoryStore:
+    found = MemoryStore()
     found.url = "memory://copy"
     return found
 
 
-def test_names_that_no_writer_gives_are_left_alone(store: Memory) -> None:
+def test_names_that_no_writer_gives_are_left_alone(store: MemoryStore) -> None:
     truth = records(store)
     strange = [
         "topics/orders/index_partition_99999999999",
