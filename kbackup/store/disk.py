@@ -21,6 +21,7 @@ from kbackup.errors import (
 from kbackup.store.base import Buffer, may_hold_keys, view_of
 
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_MODES = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN}
@@ -69,20 +70,37 @@ def sync_dir(path: Path) -> None:
         os.close(fd)
 
 
-def make_dirs(path: Path) -> None:
-    """Make `path` and its missing parents, each entry durable before the next is made. `FileNotFoundError` where one
-    is pruned meanwhile."""
+def make_dirs(path: Path, mode: int) -> None:
+    """Make `path` and its missing parents with exactly `mode`, each entry durable before the next is made.
+    `FileNotFoundError` where one is pruned meanwhile."""
     missing = []
     while not path.is_dir():
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
         try:
-            folder.mkdir()
+            folder.mkdir(mode)
+            set_mode(folder, mode)
         except FileExistsError:
             if not stat.S_ISDIR(folder.stat().st_mode):  # or it is gone again
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         sync_dir(folder.parent)
+
+
+def mode_of(folder: Path) -> int:
+    """Its permission bits, with setgid and sticky."""
+    return stat.S_IMODE(folder.stat().st_mode)
+
+
+def set_mode(target: Path | int, mode: int) -> None:
+    """Give a path or an open file of ours exactly `mode`, whatever the umask left of it. A file system that keeps no
+    modes (FAT, some network shares) has those of its mount."""
+    try:
+        if stat.S_IMODE(os.stat(target).st_mode) != mode:  # noqa: PTH116 (an open file, too)
+            os.chmod(target, mode)  # noqa: PTH101 (the same)
+    except OSError as error:
+        if error.errno not in _NO_MODES:
+            raise
 
 
 def write_all(file: BinaryIO, data: Buffer) -> int:

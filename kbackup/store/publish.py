@@ -4,6 +4,9 @@ Creates use `link`, which fails where the name is taken. Conditional replaces an
 links, creates take one lock file, which orders them among all processes of this tool. It is held for a comparison
 and a rename only, and waited for only so long: a process may be stopped while it holds it. A file's time is set to
 a fresh nanosecond when it is named, so (size, time, inode) is a version: no etag needs reading.
+
+All that is made has the mode of the root: its owner alone may read a root that is made here, and whom a root that was
+there lets in is let in everywhere below.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ HIDDEN = ".tmp"
 _STALE_SECONDS = 24 * 3600
 _PRUNED_MEANWHILE = 16
 _LOCK_SECONDS = 30.0
+_PRIVATE = 0o700
+_FILE_BITS = 0o666
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -46,10 +51,19 @@ class Publisher:
     def open_temp(self) -> tuple[Path, BinaryIO]:
         """A new file aside, open for writing, unbuffered. What a crash left there longer than a day ago is
         removed first."""
-        disk.make_dirs(self._hidden)
+        mode = self._make_dirs(self._hidden) & _FILE_BITS
         self._sweep()
         temp = self._hidden / f"{secrets.token_hex(16)}.part"
-        return temp, temp.open("xb", buffering=0)
+        fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        disk.set_mode(fd, mode)
+        return temp, os.fdopen(fd, "wb", buffering=0)
+
+    def _make_dirs(self, folder: Path) -> int:
+        """Make `folder`, the root or below it; returns the mode of folders."""
+        disk.make_dirs(self._root, _PRIVATE)
+        mode = disk.mode_of(self._root)
+        disk.make_dirs(folder, mode)
+        return mode
 
     def create(self, temp: Path, path: Path) -> str:
         """Name the synced file `temp`, which stays where it is; `FileExistsError` where `path` is taken. The
@@ -80,9 +94,11 @@ class Publisher:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        disk.make_dirs(self._hidden)
-        fd = os.open(self._hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        mode = self._make_dirs(self._hidden) & _FILE_BITS
+        fd = os.open(self._hidden / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         try:
+            if os.fstat(fd).st_uid == os.geteuid():
+                disk.set_mode(fd, mode)
             self._take(fd)
             yield
         finally:
@@ -119,7 +135,7 @@ class Publisher:
         then again."""
         for attempt in range(_PRUNED_MEANWHILE):
             try:
-                disk.make_dirs(path.parent)
+                self._make_dirs(path.parent)
                 name()
                 break
             except FileNotFoundError:

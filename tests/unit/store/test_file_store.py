@@ -46,6 +46,62 @@ def test_reading_and_deleting_make_nothing(store: FileStore, root: Path) -> None
     assert not root.exists()
 
 
+def write_everything(store: FileStore) -> None:
+    store.put("a/put", b"1")
+    store.put_new("a/b/new", b"1")
+    store.replace("a/put", b"2", store.stat("a/put").etag)
+    with store.upload("c/streamed") as upload:
+        upload.write(b"1")
+        upload.commit()
+
+
+def modes_below(root: Path) -> dict[str, set[int]]:
+    """The modes of the folders and of the files, the root included."""
+    found: dict[str, set[int]] = {"folders": {root.stat().st_mode & 0o7777}, "files": set()}
+    for path in root.rglob("*"):
+        found["folders" if path.is_dir() else "files"].add(path.stat().st_mode & 0o7777)
+    return found
+
+
+@pytest.fixture(params=[0o022, 0o000, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("umask")
+def test_nobody_else_may_read_what_is_made(tmp_path: Path) -> None:
+    root = tmp_path / "parent" / "archive"
+    write_everything(FileStore(root))
+    assert modes_below(root.parent) == {"folders": {0o700}, "files": {0o600}}
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(("mode", "files"), [(0o750, 0o640), (0o2770, 0o660), (0o755, 0o644), (0o700, 0o600)])
+def test_who_may_enter_an_existing_root_may_read_what_is_made(root: Path, mode: int, files: int) -> None:
+    root.mkdir()
+    root.chmod(mode)
+    write_everything(FileStore(root))
+    assert modes_below(root) == {"folders": {mode}, "files": {files}}
+
+
+def test_a_file_system_without_modes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAT: every mode is the mount's."""
+
+    def refused(path: object, mode: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    root.mkdir(0o755)
+    monkeypatch.setattr(os, "chmod", refused)
+    old = os.umask(0o077)  # so that modes differ from the root's
+    try:
+        write_everything(FileStore(root))
+    finally:
+        os.umask(old)
+    assert FileStore(root).get("a/put") == b"2"
+
+
 def test_deleting_prunes_empty_folders(store: FileStore, root: Path) -> None:
     for key in ("a/b/c", "a/d", "e/f"):
         store.put(key, b"")
@@ -132,11 +188,11 @@ def test_a_folder_pruned_while_another_makes_it_is_no_file(
 ) -> None:
     make, taken = Path.mkdir, ["dir"]
 
-    def mkdir(path: Path) -> None:
+    def mkdir(path: Path, mode: int) -> None:
         if path.name in taken:
             taken.remove(path.name)
             raise FileExistsError(str(path))  # another's, which goes before anybody looks at it
-        make(path)
+        make(path, mode)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
     store.put("dir/key", b"1")
@@ -234,7 +290,7 @@ def test_an_archive_below_a_file(tmp_path: Path) -> None:
 def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr(disk, "sync_dir", synced.append)
-    disk.make_dirs(tmp_path / "a" / "b")
+    disk.make_dirs(tmp_path / "a" / "b", 0o700)
     assert synced == [tmp_path, tmp_path / "a"]
 
 
