@@ -273,7 +273,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that can be set; shown redacted wherever it is printed."""
 
     archive: Annotated[
-        str | None, Meta(description="Where the archive is: `s3://bucket/prefix` or a path.")
+        str | None,
+        Meta(description="Where the archive is: `s3://bucket/prefix` or a path; `~` is your home directory."),
     ] = None
     source: Annotated[
         Properties, Meta(description="librdkafka properties of the cluster that is backed up.")

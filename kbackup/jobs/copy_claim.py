@@ -9,17 +9,17 @@ from kbackup.archive.expired import gone_with
 from kbackup.archive.models import ArchiveInfo, Point, load
 from kbackup.archive.reader import Archive
 from kbackup.archive.transfer import DIVERGED
-from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError, UsageError
+from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError
+from kbackup.store.address import check_apart
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 from kbackup.store.probe import check_conditional_writes
 
 
 def claim(source: Store, info: ArchiveInfo, target: Store) -> None:
-    """Make `target` an archive of the same id, if there is nothing. `RefusedError` where there is anything else,
-    `StoreError` for a store that can't keep an archive safe."""
-    if source.url == target.url:
-        raise UsageError(f"{source.url} is the archive itself", "name another place for the copy")
+    """Make `target` an archive of the same id, if there is nothing. `UsageError` where it is not apart from `source`,
+    `RefusedError` where there is anything else, `StoreError` for a store that can't keep an archive safe."""
+    check_apart(target, source)
     if _is_ours(info, target):
         return
     for entry in stored(target).list():

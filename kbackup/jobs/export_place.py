@@ -15,9 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote
 
 from kbackup.archive import layout
 from kbackup.archive.followed import check_same_point
@@ -26,6 +24,7 @@ from kbackup.archive.models import Document, Part, dump, load
 from kbackup.archive.reader import Archive
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
+from kbackup.store.address import check_apart, parse_url
 
 FOLDER = "_kbackup"
 _EXPORT = "export.json"
@@ -91,6 +90,8 @@ class Place:
         plain = url.rstrip("/") or url
         if plain.startswith("s3a://"):
             plain = "s3://" + plain.removeprefix("s3a://")
+        if plain.startswith("~"):
+            plain = str(parse_url(plain))  # Spark expands none
         # an archive may be locked for years, and its segments in a cold class: tables are worked with
         return cls(plain, replace(s3, object_lock_mode="", object_lock_days=0, storage_class=""))
 
@@ -114,12 +115,7 @@ class Place:
     def check_apart(self, archive: Store) -> None:
         """`UsageError` where the place is in the folder of `archive`, or has it or another one in its own: Delta's
         VACUUM deletes every file around a table that the table does not know."""
-        ours, theirs = _location(self.url), _location(archive.url)
-        common = min(len(ours), len(theirs))
-        if ours[:common] == theirs[:common]:
-            raise UsageError(
-                f"{self.url} and the archive at {archive.url} are one folder, or one within the other", _APART
-            )
+        check_apart(self.store, archive)
         try:
             self.store.stat(layout.ARCHIVE)
         except NotFoundError:
@@ -206,14 +202,6 @@ _KINDS = {
     "delta table": "one Delta table",
     "parquet": "Parquet files",
 }
-
-
-def _location(url: str) -> tuple[str, ...]:
-    """The folder that `url` names, from the outermost on."""
-    if url.startswith("s3://"):
-        return tuple(filter(None, url.split("/")))
-    path = "/" + unquote(url.split("/", 3)[3]) if url.startswith("file://") else url
-    return Path(path).resolve().parts
 
 
 def _selected(info: ExportInfo) -> str:

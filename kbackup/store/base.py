@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from kbackup.errors import KbackupError, StoreError
+from kbackup.store.address import Address
 
 if TYPE_CHECKING:  # the configuration imports this package, and starts without numpy and pyarrow
     from kbackup.types import Bytes
@@ -123,6 +124,11 @@ class Store(Protocol):
     @property
     def url(self) -> str:
         """Where it is, without secrets, as the user wrote it."""
+        ...
+
+    @property
+    def address(self) -> Address:
+        """Where it is, the same for every way to write it."""
         ...
 
     def get(self, key: str) -> bytes: ...

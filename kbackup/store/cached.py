@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload
 
 LIMIT_BYTES = 256 << 20
@@ -37,6 +38,10 @@ class CachedStore:
     @property
     def url(self) -> str:
         return self._inner.url
+
+    @property
+    def address(self) -> Address:
+        return self._inner.address
 
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]

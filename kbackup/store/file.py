@@ -14,6 +14,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.errors import CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import disk
+from kbackup.store.address import Address, address_of_directory
 from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, check_key, give_up, is_key, view_of
 from kbackup.store.publish import HIDDEN, Publisher, etag_of
 
@@ -33,6 +34,10 @@ class FileStore:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def address(self) -> Address:
+        return address_of_directory(self._root)
 
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]

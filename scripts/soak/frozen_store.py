@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 
 from kbackup.errors import CorruptError, NotFoundError, StoreError
+from kbackup.store.address import Address
 from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, Store, Upload
 
 
@@ -22,6 +23,10 @@ class FrozenStore:
     @classmethod
     def of(cls, store: Store) -> FrozenStore:
         return cls({entry.key: store.get(entry.key) for entry in store.list()})
+
+    @property
+    def address(self) -> Address:
+        return Address("frozen", ())
 
     def get(self, key: str) -> bytes:
         try:

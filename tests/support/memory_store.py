@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
+from kbackup.store.address import Address
 from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, check_key, give_up, view_of
 
 LIST_PAGE = 1000  # keys in an answer of S3
@@ -55,6 +56,10 @@ class MemoryStore:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _of_this_process, (self._number, self.url)
+
+    @property
+    def address(self) -> Address:
+        return Address("memory", (self.url,))
 
     def copy(self) -> MemoryStore:
         """Another store with the same objects, their etags and times."""

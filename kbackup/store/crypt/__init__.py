@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kbackup.errors import StoreError
+from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
 from kbackup.store.crypt.frames import (
     HEADER,
@@ -47,6 +48,10 @@ class CryptStore:
     @property
     def url(self) -> str:
         return self._inner.url
+
+    @property
+    def address(self) -> Address:
+        return self._inner.address
 
     @property
     def keyring(self) -> Keyring:

@@ -14,6 +14,7 @@ from kbackup.errors import (
     PreconditionError,
     StoreError,
 )
+from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, is_key, may_hold_keys
 from kbackup.store.options import S3Options
 from kbackup.store.s3.bucket import Bucket
@@ -39,6 +40,10 @@ class S3Store:
     @property
     def url(self) -> str:
         return self._url
+
+    @property
+    def address(self) -> Address:
+        return self._bucket.address
 
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]

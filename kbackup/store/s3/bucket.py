@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kbackup.errors import DeniedError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.store.address import Address, address_of_bucket
 from kbackup.store.base import MAX_KEY_BYTES, check_key
 from kbackup.store.options import NOT_LOCKED, S3Options
 from kbackup.store.s3.client import attempts, client_of
@@ -42,6 +43,12 @@ class Bucket:
         if known is None or known[0] != pid:
             known = self._client = pid, client_of(self.options)
         return known[1]
+
+    @property
+    def address(self) -> Address:
+        """With the endpoint that the client uses: options, environment or profile may name it."""
+        with self.asking():
+            return address_of_bucket(self.client.meta.endpoint_url, self.name, self._prefix)
 
     @property
     def common(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload
 
 Operation = Literal["get", "open_range", "put", "put_new", "replace", "commit", "delete"]
@@ -49,6 +50,10 @@ class FaultyStore:
     @property
     def url(self) -> str:
         return self.inner.url
+
+    @property
+    def address(self) -> Address:
+        return self.inner.address
 
     def get(self, key: str) -> bytes:
         self._before("get", key)

@@ -60,3 +60,21 @@ def test_another_s3_server(root: Path) -> None:
     options = store._bucket.options
     assert (options.endpoint_url, options.profile, options.region) == ("http://there:2", "other", "eu-west-1")
     assert (options.access_key_id, options.secret_access_key) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "destination", ["archive/", "./archive", "archive/../archive", "archive/inside", "link", "."]
+)
+@pytest.mark.parametrize("more", [[], ["--backup", "2"]])
+def test_the_archive_is_no_destination(
+    root: Path, destination: str, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    monkeypatch.chdir(root.parent)
+    (root.parent / "link").symlink_to(root)
+    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert cli.main(["copy", destination, "--archive", "archive", *more]) == 2
+    out, err = capsys.readouterr()
+    assert f"destination {destination} " in err
+    assert "name a place apart from the archive" in err
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    assert out == ""

@@ -30,6 +30,19 @@ def test_a_path_and_a_file_url_are_a_directory(tmp_path: Path, monkeypatch: pyte
         assert (tmp_path / "a b" / "key").read_bytes() == url.encode()
 
 
+def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    open_store("~/bk").put("key", b"")
+    assert (tmp_path / "home" / "bk" / "key").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    with pytest.raises(UsageError, match="names no home directory") as caught:
+        open_store("~nobody-of-this-name/bk")
+    assert "'./~nobody-of-this-name/bk'" in caught.value.hint
+    open_store("./~nobody-of-this-name/bk").put("key", b"")
+    assert (tmp_path / "~nobody-of-this-name").exists()
+
+
 def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store("archive")
@@ -58,6 +71,11 @@ def test_a_bucket(url: str) -> None:
         "s3:///prefix",
         "gs://bucket",
         "s3a://bucket/x",
+        "s3:/bucket/x",
+        "s3:bucket",
+        "S3:/bucket",
+        "s3a:/bucket/x",
+        "https:/host/bucket",
     ],
 )
 def test_what_is_no_place(url: str) -> None:
