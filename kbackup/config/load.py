@@ -22,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kbackup.config.client_check import check_client_property
 from kbackup.config.clients import ALIASES, CONTROLLED, load_client_properties
 from kbackup.config.keys import KEYS, SECTIONS, Key, locate
 from kbackup.config.models import Config
@@ -38,6 +39,9 @@ VARIABLES = {
     "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
 }
 """Variables that are no keys."""
+
+_CLIENTS = ("source", "target")
+"""Tables of librdkafka's properties."""
 
 _SERVICE_LINK = re.compile(
     r"_SERVICE_HOST$|_SERVICE_PORT(_\w+)?$|_PORT(_[0-9]+_(TCP|UDP)(_PROTO|_PORT|_ADDR)?)?$"
@@ -138,7 +142,7 @@ def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
 def _property_path(name: str) -> str:
     """KBACKUP_SOURCE_SASL_PASSWORD is source.sasl.password; what is neither that nor a key is refused later."""
     first, _, rest = name.removeprefix("KBACKUP_").lower().partition("_")
-    if first in ("source", "target"):
+    if first in _CLIENTS:
         return f"{first}.{rest.replace('_', '.')}"
     near = difflib.get_close_matches(first, (*SECTIONS, "source", "target"), n=1, cutoff=0.8)
     return f"{first}.{rest}" if near and rest else f"{first}_{rest}".rstrip("_")
@@ -174,12 +178,15 @@ def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tupl
         for entry, item in named.items():
             entry = _property_name(key, entry, origin)
             text = property_text(f"{key.path}.{entry}", item, str(origin))
+            if key.path in _CLIENTS:
+                verbatim = "${" not in str(written)
+                check_client_property(f"{key.path}.{entry}", text, verbatim=verbatim, where=str(origin))
             merged[key.path, entry] = Setting(f"{key.path}.{entry}", text, origin)
     return merged
 
 
 def _property_name(key: Key, name: str, origin: Origin) -> str:
-    if key.path not in ("source", "target"):
+    if key.path not in _CLIENTS:
         return name
     if name in CONTROLLED:
         raise UsageError(f"{origin}: {key.path}.{name} is kbackup's own to set", CONTROLLED[name])

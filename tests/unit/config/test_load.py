@@ -196,11 +196,12 @@ def test_references_are_replaced_everywhere(tmp_path: Path) -> None:
     secret.write_text("from file\n")
     config = loaded(
         f'archive = "s3://${{env:BUCKET}}/a"\n[source]\n"sasl.password" = "${{file:{secret}}}"\n'
-        '"x" = "$${env:BUCKET} ${spark.home}"\n[backup]\ntopics = ["${env:TOPIC}"]\nsegment_bytes = "${env:SIZE}"',
+        '"client.rack" = "$${env:BUCKET} ${spark.home}"\n'
+        '[backup]\ntopics = ["${env:TOPIC}"]\nsegment_bytes = "${env:SIZE}"',
         {"BUCKET": "b", "TOPIC": "t", "SIZE": "1MiB", "KBACKUP_TARGET_SASL_PASSWORD": "${env:BUCKET}"},
     ).config
     assert config.archive == "s3://b/a"
-    assert config.source == {"sasl.password": "from file", "x": "${env:BUCKET} ${spark.home}"}
+    assert config.source == {"sasl.password": "from file", "client.rack": "${env:BUCKET} ${spark.home}"}
     assert (config.backup.topics, config.backup.segment_bytes) == (("t",), 1 << 20)
     assert config.target == {"sasl.password": "b"}
 
@@ -221,7 +222,49 @@ def test_files_that_are_not_there() -> None:
 
 
 def test_settings_in_effect_have_every_key_and_entry() -> None:
-    result = loaded('[source]\nb = "2"\na = "1"')
+    result = loaded('[source]\n"client.rack" = "2"\n"client.id" = "1"')
     settings = settings_in_effect(result)
-    assert [setting.path for setting in settings[:3]] == ["archive", "source.a", "source.b"]
+    assert [setting.path for setting in settings[:3]] == ["archive", "source.client.id", "source.client.rack"]
     assert {setting.path for setting in settings} == set(result.origins)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "hint"),
+    [
+        (
+            'bootstrap.server = "b:1"',
+            "librdkafka has no property bootstrap.server",
+            "mean bootstrap.servers?",
+        ),
+        ('sasl.user = "me"', "librdkafka has no property sasl.user", "mean sasl.username?"),
+        ('retry.tempo = "1"', "librdkafka has no property retry.tempo", "by --source-config"),
+        ('security.protocol = "TLS"', 'Invalid value "TLS"', "CONFIGURATION.md"),
+        ('socket.timeout.ms = "1"', "value 1 is outside allowed range 10..300000", "CONFIGURATION.md"),
+        ('ssl.truststore.location = "x"', "Java TrustStores are not supported", "by --source-config"),
+    ],
+)
+def test_client_properties_that_librdkafka_refuses(text: str, expected: str, hint: str) -> None:
+    error = refused(f"[source]\n{text}")
+    name = text.partition(" = ")[0]
+    assert f"kbackup.toml: source.{name}: " in error.message
+    assert expected in error.message
+    assert hint in (error.hint or "")
+
+
+def test_refused_values_of_references_are_not_shown() -> None:
+    error = refused('[target]\nsecurity.protocol = "${env:PASSWORD}"', {"PASSWORD": "hush"})
+    assert error.message.endswith("target.security.protocol: librdkafka refuses its value")
+    assert "hush" not in str(error)
+
+
+def test_a_java_file_with_a_property_of_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=b:1\nbootstrap.server=b:1\n")
+    with pytest.raises(UsageError) as raised:
+        load([], Files(source=str(file)), {})
+    assert f"flag --source-config {file}: source.bootstrap.server: " in raised.value.message
+
+
+def test_properties_that_kbackup_reads_itself() -> None:
+    text = '[source]\nkbackup.oauth.callback = "module:function"\nplugin.library.paths = "/not-there.so"'
+    assert set(loaded(text).config.source) == {"kbackup.oauth.callback", "plugin.library.paths"}
