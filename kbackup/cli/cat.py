@@ -10,8 +10,9 @@ from kbackup.archive.browse import Catalogue, Found, records, tail
 from kbackup.archive.window import Window
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.looking import Look, look_options, partitions_of, with_look
-from kbackup.cli.places import Place, parse_place
+from kbackup.cli.places import parse_address
 from kbackup.cli.showing import printed
+from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.store import Store
 from kbackup.types import TopicPartition
@@ -27,8 +28,8 @@ def command(frame: Frame, look: Look, place: str, last: int | None) -> None:
     """Print records, one partition after the other, in order of their offsets.
 
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to (from inclusive, to
-    exclusive; either may be left out). Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or
-    '2h ago'.
+    exclusive; either may be left out). A slash may stand for a colon. Times are RFC 3339 (2026-01-31T12:00:00Z),
+    milliseconds since 1970, or '2h ago'.
 
     What could steer a terminal is escaped. JSON and hex are exact: bytes that are not UTF-8 are {"base64": "…"} in
     JSON. With --json each record is a JSON document of its own, one a line, as with --output json.
@@ -36,39 +37,39 @@ def command(frame: Frame, look: Look, place: str, last: int | None) -> None:
     Keys and values are decoded by a schema registry or by schema files where that is asked for, and printed as JSON.
     """
     show, decoding = look.show(frame)
-    wanted = parse_place(place)
-    window = look.window(wanted)
-    if last is not None and (window.timed or wanted.ranged or look.limit is not None):
+    address = parse_address(place)
+    window = look.window(address)
+    if last is not None and (window.timed or address.ranged or look.limit is not None):
         raise UsageError(
             "--tail goes with a topic or a partition alone", "leave out offsets, times and --limit"
         )
-    store, whole = look.open(frame, wanted)
-    found = _found(store, whole, wanted, window, last, look.limit)
-    if not printed(found, show, decoding) and wanted.one and not window.timed:
-        raise _no_such_record(whole, wanted)
+    store, whole = look.open(frame, address)
+    found = _found(store, whole, address, window, last, look.limit)
+    if not printed(found, show, decoding) and address.one and not window.timed:
+        raise _no_such_record(whole, address)
     decoding.tell(frame.reporter)
 
 
 def _found(
-    store: Store, whole: Catalogue, place: Place, window: Window, last: int | None, limit: int | None
+    store: Store, whole: Catalogue, address: Address, window: Window, last: int | None, limit: int | None
 ) -> Iterator[Found]:
     left = limit
-    for partition in partitions_of(whole, place):
+    for partition in partitions_of(whole, address):
         if last is not None:
-            yield from tail(store, place.topic, partition, last)
+            yield from tail(store, address.topic, partition, last)
             continue
-        for found in records(store, place.topic, partition, window, left):
+        for found in records(store, address.topic, partition, window, left):
             yield found
             left = None if left is None else left - len(found.block)
         if left == 0:
             return
 
 
-def _no_such_record(whole: Catalogue, place: Place) -> UsageError:
-    (partition,) = partitions_of(whole, place)
-    tp = TopicPartition(place.topic, partition.partition)
+def _no_such_record(whole: Catalogue, address: Address) -> UsageError:
+    (partition,) = partitions_of(whole, address)
+    tp = TopicPartition(address.topic, partition.partition)
     return UsageError(
-        f"there is no record at offset {place.start} of {tp} in {whole.place}",
+        f"there is no record at offset {address.start} of {tp} in {whole.place}",
         f"archived are offsets {partition.start} to {partition.end} (exclusive), with gaps where compaction or "
-        f"transactions left them: '{place.topic}:{partition.partition}:{place.start}-' begins at the next record",
+        f"transactions left them: '{address.topic}:{partition.partition}:{address.start}-' begins at the next record",
     )

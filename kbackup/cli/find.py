@@ -14,8 +14,9 @@ from kbackup.archive.content import ArchivedPartition
 from kbackup.cli.decoding import Decoding
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.looking import Look, look_options, partitions_of, with_look
-from kbackup.cli.places import Place, parse_place
+from kbackup.cli.places import parse_address
 from kbackup.cli.showing import first, printed
+from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.schemas.base import EXTRA
 
@@ -68,10 +69,10 @@ def command(
     matches = asked or text
     if matches is None:
         raise UsageError("there is nothing to look for", "give TEXT, or an expression with --jq")
-    wanted = parse_place(place) if place is not None else None
+    address = parse_address(place) if place is not None else None
     # an expression saw to the decoding, and counted it
     decode = decoding if asked is None else decoding.uncounted
-    _search(frame, look, wanted, matches, lambda found, aside: printed(found, show, decode, aside))
+    _search(frame, look, address, matches, lambda found, aside: printed(found, show, decode, aside))
     decoding.tell(frame.reporter)
     if asked is not None:
         asked.tell(frame.reporter)
@@ -101,12 +102,12 @@ def _expression(text: str | None, decoding: Decoding, before: Pattern | None) ->
     return Expression(text, decoding, before)
 
 
-def _search(frame: Frame, look: Look, place: Place | None, matches: Matches, out: Out) -> None:
+def _search(frame: Frame, look: Look, address: Address | None, matches: Matches, out: Out) -> None:
     from kbackup.archive.find import find, to_search
 
-    window = look.window(place)
-    store, whole = look.open(frame, place)
-    partitions = list(_partitions(whole, place))
+    window = look.window(address)
+    store, whole = look.open(frame, address)
+    partitions = list(_partitions(whole, address))
     sizes = [to_search(p, window) for _, p in partitions]
     records, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
     with (
@@ -116,9 +117,9 @@ def _search(frame: Frame, look: Look, place: Place | None, matches: Matches, out
         out(first(found, look.limit), partial(progress.aside, again=look.style.whole_lines))
 
 
-def _partitions(whole: Catalogue, place: Place | None) -> Iterator[tuple[str, ArchivedPartition]]:
-    if place is not None:
-        yield from ((place.topic, partition) for partition in partitions_of(whole, place))
+def _partitions(whole: Catalogue, address: Address | None) -> Iterator[tuple[str, ArchivedPartition]]:
+    if address is not None:
+        yield from ((address.topic, partition) for partition in partitions_of(whole, address))
         return
     for topic in whole.topics:
         yield from ((topic.name, partition) for partition in topic.partitions)

@@ -17,9 +17,10 @@ from kbackup.cli.choice import show_choice
 from kbackup.cli.decoding import Decoding, Wish, decoding_options
 from kbackup.cli.frame import Frame
 from kbackup.cli.options import options, s3_options, state_options
-from kbackup.cli.places import Place, moment_of, times_of
+from kbackup.cli.places import moment_of, times_of, window_of
 from kbackup.cli.record_text import Show
 from kbackup.cli.showing import Style, style_options
+from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.store import Store
 
@@ -60,12 +61,11 @@ class Look:
             raise UsageError("--output hex shows bytes as they are", "decode with --output text or json")
         return show, decoding
 
-    def window(self, place: Place | None) -> Window:
-        times = times_of(self.from_time, self.to_time, self.at)
-        return times if place is None else place.window(times)
+    def window(self, address: Address | None) -> Window:
+        return window_of(address, times_of(self.from_time, self.to_time, self.at))
 
-    def open(self, frame: Frame, place: Place | None) -> Opened:
-        return opened(frame, self.backup, self.at, place.topic if place is not None else None)
+    def open(self, frame: Frame, address: Address | None) -> Opened:
+        return opened(frame, self.backup, self.at, address.topic if address is not None else None)
 
 
 look_options = options(
@@ -98,7 +98,7 @@ def _taken(kind: Callable[..., T], given: dict[str, Any], **more: object) -> T:
     return kind(**{name: given.pop(name) for name in names}, **more)
 
 
-def partitions_of(whole: Catalogue, place: Place) -> Iterable[ArchivedPartition]:
-    if place.partition is not None:
-        return [whole.partition(place.topic, place.partition)]
-    return [p for topic in whole.topics if topic.name == place.topic for p in topic.partitions]
+def partitions_of(whole: Catalogue, address: Address) -> Iterable[ArchivedPartition]:
+    if address.partition is not None:
+        return [whole.partition(address.topic, address.partition)]
+    return [p for topic in whole.topics if topic.name == address.topic for p in topic.partitions]

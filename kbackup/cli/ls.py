@@ -14,7 +14,7 @@ from kbackup.cli.human import human_size, human_time
 from kbackup.cli.looking import opened
 from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell
-from kbackup.cli.places import moment_of, parse_path
+from kbackup.cli.places import moment_of, parse_partition
 
 _Row = Mapping[str, Cell]
 _HEADINGS = {
@@ -28,27 +28,29 @@ _TIMES = ("min_timestamp", "max_timestamp")
 
 
 @click.command("ls")
-@click.argument("path", required=False)
+@click.argument("place", metavar="[PLACE]", required=False)
 @state_options
 @s3_options
 @pass_frame
-def command(frame: Frame, path: str | None, backup: str, at: str | None) -> None:
-    """List an archive's topics; with PATH a topic's partitions (orders) or a partition's segments (orders/3).
+def command(frame: Frame, place: str | None, backup: str, at: str | None) -> None:
+    """List an archive's topics; with PLACE a topic's partitions (orders) or a partition's segments (orders:3).
+
+    A slash may stand for the colon.
 
     Offsets of partitions are from the first to the next one that would be archived, those of segments of their first
     and last record. With --at it shows what a restore of that moment would read; records are at most so many.
     """
-    place = parse_path(path)
+    address = parse_partition(place)
     moment = moment_of("--at", at) if at is not None else None
-    whole = opened(frame, backup, moment, place.topic if place is not None else None).whole
-    if place is None:
+    whole = opened(frame, backup, moment, address.topic if address is not None else None).whole
+    if address is None:
         level, rows = "topics", [_topic(t) for t in whole.topics]
-    elif place.partition is None:
+    elif address.partition is None:
         level, rows = "partitions", [_partition(p) for t in whole.topics for p in t.partitions]
     else:
         level, rows = (
             "segments",
-            [_segment(s) for s in whole.partition(place.topic, place.partition).segments],
+            [_segment(s) for s in whole.partition(address.topic, address.partition).segments],
         )
     names = _COLUMNS[level]
     frame.reporter.table(

@@ -1,4 +1,4 @@
-"""Times and ranges of offsets as people write them."""
+"""Times, and addresses of topics, partitions and offsets, as people write them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,33 @@ _RFC3339 = re.compile(
 _MILLISECONDS = re.compile(r"\d{1,19}", re.ASCII)
 _SECONDS = 10  # digits of an epoch time in seconds, from 2001 to 2286; in ms they are days of 1970
 _AGO = re.compile(r"(.+?)\s+ago")
-_RANGE = re.compile(r"([a-zA-Z0-9._-]+):(\d{1,10}):(\d{0,19})-(\d{0,19})", re.ASCII)
+_ADDRESS = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)"
+    r"(?:[:/](?P<partition>\d{1,10})(?:[:/](?:(?P<offset>\d{1,19})|(?P<start>\d{0,19})-(?P<end>\d{0,19})))?)?/?",
+    re.ASCII,
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64_MAX = 2**63 - 1
 
 TIMES = "a time such as 2026-01-31T12:00:00Z, 1769860800000 (ms) or '2h ago'"
 RANGES = "a list of topic:partition:from-to"
+ADDRESSES = "topic, topic:partition, topic:partition:offset or topic:partition:from-to"
+
+
+class Address(NamedTuple):
+    """A topic, one of its partitions, or offsets of a partition: `start` (inclusive) to `end` (exclusive). None: as far
+    as the archive goes. `one`: a single record."""
+
+    topic: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    one: bool = False
+
+    @property
+    def ranged(self) -> bool:
+        """Whether it names offsets."""
+        return bool(self.start) or self.end is not None
 
 
 class Range(NamedTuple):
@@ -73,10 +94,24 @@ def _representable(ms: int) -> int:
 def parse_range(text: str) -> Range:
     """ "topic:partition:from-to", `from` inclusive, `to` exclusive; either may be left out. `ValueError` for
     others, and for a range that holds nothing."""
-    found = _RANGE.fullmatch(text.strip())
+    found = _ADDRESS.fullmatch(text.strip())
+    if found is None or found["start"] is None:
+        raise ValueError(text)
+    topic, partition, start, end, _ = parse_address(text.strip())
+    assert partition is not None  # noqa: S101 (offsets stand behind a partition)
+    return Range(topic, partition, start, end)
+
+
+def parse_address(text: str) -> Address:
+    """`ADDRESSES`, with colons or slashes. `ValueError` for others, and for offsets that hold nothing."""
+    found = _ADDRESS.fullmatch(text)
     if found is None:
         raise ValueError(text)
-    start, end = (int(side) if side else None for side in found.groups()[2:])
+    partition, offset, start, end = (
+        int(digits) if digits else None for digits in found.group("partition", "offset", "start", "end")
+    )
+    if offset is not None:
+        return Address(found["topic"], partition, offset, offset + 1, one=True)
     if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
         raise ValueError(f"{text} holds no offset")
-    return Range(found[1], int(found[2]), start, end)
+    return Address(found["topic"], partition, start, end)

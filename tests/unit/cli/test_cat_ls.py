@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from kbackup import cli
 from kbackup.cli.human import human_time
-from kbackup.cli.places import Place, parse_path, parse_place
+from kbackup.cli.places import parse_address, parse_partition
 from kbackup.cli.record_text import as_format, as_hex, as_json, as_text
+from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.store import open_store
@@ -212,8 +213,8 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
         (["cat", "orders", "--raw"], "for instance --format"),
         (["find", "(", "-E"], "is it a regular expression"),
         (["find", "x", "order"], "did you mean orders?"),
-        (["ls", "orders:0"], "give a topic, or topic/partition"),
-        (["ls", "../orders"], "give a topic, or topic/partition"),
+        (["ls", "orders:0:5"], "give topic or topic:partition"),
+        (["ls", "../orders"], "give topic, topic:partition,"),
         (["ls", "orders/3"], "'kbackup ls orders' lists its 3"),
     ],
 )
@@ -238,13 +239,38 @@ def test_damage_among_records(tmp_path: Path, good: int, capsys: Said) -> None:
         assert json.loads(out)["error"]["exit_code"] == 13
 
 
-def test_places() -> None:
-    assert parse_place("a.b-c_1:2:3") == Place("a.b-c_1", 2, 3, 4, one=True)
-    assert parse_place("t:0:-9") == Place("t", 0, 0, 9)
-    assert parse_path("/") is None
-    for text in ("", "t:", "t:1:", "t:1:2:3", "t\n", "t:\u0661", "t:1:2-1"):
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("a.b-c_1", Address("a.b-c_1")),
+        ("orders/", Address("orders")),
+        ("orders:0", Address("orders", 0)),
+        ("orders/0", Address("orders", 0)),
+        ("orders/0/", Address("orders", 0)),
+        ("a.b-c_1:2:3", Address("a.b-c_1", 2, 3, 4, one=True)),
+        ("orders/2/3", Address("orders", 2, 3, 4, one=True)),
+        ("t:0:-9", Address("t", 0, None, 9)),
+        ("t/0:4-", Address("t", 0, 4)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    if not address.ranged:
+        assert parse_partition(text) == address
+
+
+def test_texts_that_are_not_addresses() -> None:
+    assert parse_partition("/") is None
+    for text in ("", "t:", "t:1:", "t:1:2:3", "t\n", "t:\u0661", "t:1:2-1", "/t", "t//1"):
         with pytest.raises(UsageError):
-            parse_place(text)
+            parse_address(text)
+
+
+def test_colons_and_slashes_are_the_same_everywhere(root: str, capsys: Said) -> None:
+    for command in (["ls"], ["cat"], ["find", "1"]):
+        with_colon, with_slash = (run(capsys, *command, f"orders{sign}0", "-a", root) for sign in ":/")
+        assert with_colon
+        assert with_colon == with_slash
 
 
 NASTY = Row(7, 0, T0, b"\x1b[2J\xff", None, ((b"h\n", b"\x00"), (b"\xfe", None)))

@@ -118,6 +118,7 @@ def test_any_text_is_a_range_or_none(text: str) -> None:
 )
 def test_ranges(text: str, wanted: Range) -> None:
     assert parse_range(text) == wanted
+    assert parse_range(text.replace(":", "/")) == wanted
     assert str(wanted) == text.strip()
 
 
