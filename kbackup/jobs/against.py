@@ -135,9 +135,7 @@ def _report(
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
         restore_id=asked.options.restore_id if asked.against == "target" else None,
-        topics=topics_of(
-            [(t.source, t.target) for t in plan.topics], results, truth.unstamped, truth.absent, asked.exact
-        ),
+        topics=topics_of(plan.topics, results, truth.unstamped, truth.absent, asked.exact),
         partitions=fewer_named([r for r in results if is_wrong(r, True)], asked.show),
         groups=checks,
         partitions_compared=len(truth.parts),

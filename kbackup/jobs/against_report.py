@@ -9,6 +9,7 @@ from typing import Literal
 from kbackup.archive.models import Part
 from kbackup.jobs.compare_result import Comparison, Kind
 from kbackup.jobs.remap import How
+from kbackup.jobs.restore_plan import PlannedTopic
 
 Against = Literal["target", "source"]
 
@@ -91,31 +92,31 @@ def is_wrong(found: Comparison, exact: bool) -> bool:
 
 
 def topics_of(
-    names: Iterable[tuple[str, str]],
+    topics: Iterable[PlannedTopic],
     results: Sequence[Comparison],
     unstamped: set[str],
     absent: set[str],
     exact: bool,
 ) -> tuple[ComparedTopic, ...]:
-    """`names` are pairs of source and target; `unstamped` and `absent` targets."""
+    """`results` are without partitions that are empty on both sides; `unstamped` and `absent` are targets."""
     by_topic: dict[str, list[Comparison]] = {}
     for result in results:
         by_topic.setdefault(result.target, []).append(result)
     made = []
-    for source, target in names:
-        some = by_topic.get(target, [])
+    for topic in topics:
+        some = by_topic.get(topic.target, [])
         made.append(
             ComparedTopic(
-                source=source,
-                target=target,
-                partitions=len(some),
+                source=topic.source,
+                target=topic.target,
+                partitions=topic.partitions,
                 records=sum(r.records for r in some),
                 bytes=sum(r.bytes for r in some),
                 same=sum(r.same for r in some),
                 counts=sum_counts(some),
                 after=sum(r.after for r in some),
-                timestamps=target not in unstamped,
-                ok=target not in absent and not any(is_wrong(r, exact) for r in some),
+                timestamps=topic.target not in unstamped,
+                ok=topic.target not in absent and not any(is_wrong(r, exact) for r in some),
             )
         )
     return tuple(made)

@@ -39,6 +39,8 @@ def from_os(what: str, error: OSError) -> KbackupError:
         return StoreError(f"{what}: the store is full", "make room or raise the quota, then run again")
     if error.errno in _AWAY:
         return UnreachableError(f"{what}: {reason.lower()}", "check the disk or the file server")
+    if error.errno == errno.ENOTDIR:
+        return StoreError(f"{what}: not a directory", "name a directory: a file stands where one is needed")
     if error.errno == errno.ENAMETOOLONG:
         return StoreError(f"{what}: the name is too long for this file system")
     if error.errno == errno.EXDEV:

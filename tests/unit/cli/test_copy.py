@@ -47,6 +47,9 @@ def test_what_is_refused(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert cli.main(["copy", str(tmp_path / "another"), "-a", str(root)]) == 1
     assert "is another archive" in capsys.readouterr().err
     assert cli.main(["copy", "-a", str(root)]) == 2
+    (tmp_path / "file").touch()
+    assert cli.main(["copy", str(tmp_path / "file"), "-a", str(root)]) == 1
+    assert "hint: name a directory: a file stands where one is needed" in capsys.readouterr().err
 
 
 def test_another_s3_server(root: Path) -> None:

@@ -11,7 +11,7 @@ from kbackup.archive.offset_map import SCHEMA, runs_table
 from kbackup.config.models import Restore
 from kbackup.jobs.against_groups import NOWHERE, _stands_well, due_offset
 from kbackup.jobs.against_plan import Truth, _compared, _every_part, _places
-from kbackup.jobs.against_report import fewer_named, findings_of, is_wrong, sum_counts
+from kbackup.jobs.against_report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
 from kbackup.jobs.compare_result import Comparison, Difference, Kind, Places
 from kbackup.jobs.restore_choose import choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
@@ -122,6 +122,12 @@ def test_findings_in_words() -> None:
     assert "not compared any further: too many" in stopped
     assert [is_wrong(compared({}, after=1), exact) for exact in (False, True)] == [False, True]
     assert sum_counts([wrong, wrong, compared({})]) == {"missing": 2, "value": 4}
+
+
+def test_empty_partitions_are_counted(plan: RestorePlan) -> None:
+    """Nothing is compared of a partition that is empty on both sides."""
+    (topic,) = topics_of(plan.topics, [], set(), set(), False)
+    assert (topic.target, topic.partitions, topic.records, topic.ok) == ("again", 3, 0, True)
 
 
 def test_so_many_are_named_in_all() -> None:

@@ -285,6 +285,7 @@ def test_an_archive_below_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a directory") as caught:
         store.put("key", b"")
     assert not isinstance(caught.value, NotFoundError)
+    assert caught.value.hint == "name a directory: a file stands where one is needed"
 
 
 def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
