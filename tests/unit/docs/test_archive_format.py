@@ -17,7 +17,10 @@ from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
+    Document,
     Expired,
+    ExpiredPartition,
+    ExpiredTopic,
     GroupOffset,
     Groups,
     Manifest,
@@ -40,7 +43,7 @@ from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
 from kbackup.store import open_store
 from kbackup.store.base import Store
-from kbackup.store.crypt.keyring import KEYS
+from kbackup.store.crypt.keyring import KEYS, KeyFile
 from scripts.docs.schemas import DOCUMENTS
 from tests import drill_reports
 from tests.archives import T0, make_archive
@@ -265,7 +268,24 @@ def test_members_of_topics() -> None:
 
 def test_members_of_expirations() -> None:
     members = {name for name in Expired.__struct_fields__ if name not in ("format", "version", "checksum")}
-    assert columns("## Expirations") == members - {"archive_id"}
+    assert columns("## Expirations") == (members - {"archive_id"}) | {"topics[].partitions"}
+    (row,) = (line for line in SPECIFICATION.splitlines() if line.startswith("| `topics[].partitions` |"))
+    assert {*re.findall(r"`(\w+)`", row)} == {*ExpiredPartition.__struct_fields__}
+    (row,) = (line for line in SPECIFICATION.splitlines() if line.startswith("| `topics` | one entry"))
+    assert {*re.findall(r"`(\w+)`", row)} == {"topics", *ExpiredTopic.__struct_fields__}
+
+
+def test_formats_and_schemas_are_told() -> None:
+    """Every document's `format` stands in a table of formats/, beside the name of its schema."""
+    texts = [path.read_text("utf-8") for path in (ROOT / "formats").glob("*.md")]
+    row = re.compile(r"^\| `.*` \| `(kbackup-\S+)` \|(?: `(\w+)`)? \|$", re.MULTILINE)
+    documents = {(kind.__struct_defaults__[0], name) for name, kind in DOCUMENTS.items()}
+    assert {told for text in texts for told in row.findall(text)} == {
+        *documents,
+        (KeyFile.__struct_defaults__[0], ""),
+    }
+    kinds = [kind for kind in Document.__subclasses__() if kind.__module__.startswith("kbackup.")]
+    assert {kind.__struct_defaults__[0] for kind in kinds} <= {name for name, _ in documents}
 
 
 def test_names_that_are_told() -> None:
