@@ -28,6 +28,7 @@ Errors survive pickling and a trip through an executor's traceback (`marker`, `f
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -138,6 +139,14 @@ class OutcomeUnknownError(StoreError):
 
 class InterruptedByUserError(KbackupError):
     exit_code = 130
+
+
+def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:
+    """The hint of an error about an unknown `name`: the nearest of `names`, or `otherwise` where none is near."""
+    import difflib  # here: it takes longer to load than the rest of this module
+
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"did you mean {near[0]}?" if near else otherwise
 
 
 def _tree(root: type[KbackupError]) -> dict[str, type[KbackupError]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from kbackup.archive.ranged import SegmentRanges
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
-from kbackup.errors import NoArchiveError, UsageError
+from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
@@ -109,10 +108,8 @@ def _chosen(names: Sequence[str], topic: str | None, place: str) -> Sequence[str
         return names
     if topic in names:
         return [topic]
-    near = difflib.get_close_matches(topic, names, n=1)
     raise UsageError(
-        f"there is no topic {topic} in {place}",
-        f"did you mean {near[0]}?" if near else "'kbackup ls' lists them",
+        f"there is no topic {topic} in {place}", suggest_name(topic, names, "'kbackup ls' lists them")
     )
 
 

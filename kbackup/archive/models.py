@@ -221,7 +221,8 @@ class Group(Part, frozen=True, kw_only=True):
 class Groups(Document, frozen=True, kw_only=True):
     """backups/<seq>/groups.json: every group's committed offsets at that time, taken before the end offsets.
 
-    `not_carried` names groups that could not be captured, each with the reason."""
+    `not_carried` names groups that could not be captured, each with the reason; a regular expression that selected no
+    group stands there between its slashes."""
 
     format: Literal["kbackup-groups"] = "kbackup-groups"
     captured_at: str

@@ -55,21 +55,30 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     the configuration. Offsets of a restore point are those archived, of a cluster those that a backup would read to.
     """
     from kbackup.jobs.diff import diff
+    from kbackup.jobs.diff_views import check_selections
 
-    take = _views(frame)
-    found = diff(take(a), take(b))
+    topics, groups = _selections(frame)
+    take = _views(frame, topics, groups)
+    views = [take(a), take(b)]
+    check_selections(views, topics, groups)
+    found = diff(*views)
     _show(found, frame.reporter)
     frame.reporter.document(found)
     return EXIT_LOSS if exit_code and not found.same else EXIT_OK
 
 
-def _views(frame: Frame) -> Callable[[str], View]:
+def _selections(frame: Frame) -> tuple[Selection, Selection]:
+    """The topics and the groups to compare."""
+    options = frame.config.backup
+    return (
+        Selection.of(options.topics, options.exclude_topics),
+        Selection.of(options.groups, options.exclude_groups),
+    )
+
+
+def _views(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
     """What makes a view of a name."""
     from kbackup.jobs.diff_views import live_view, point_view
-
-    options = frame.config.backup
-    topics = Selection.of(options.topics, options.exclude_topics)
-    groups = Selection.of(options.groups, options.exclude_groups)
 
     @functools.cache
     def archive() -> Archive:
@@ -78,7 +87,7 @@ def _views(frame: Frame) -> Callable[[str], View]:
     def take(name: str) -> View:
         if name in LIVE:
             properties = frame.config.source if name == "source" else frame.config.target
-            return live_view(properties, name, topics, groups, options.isolation_level)
+            return live_view(properties, name, topics, groups, frame.config.backup.isolation_level)
         if name != "latest" and not name.isdecimal():
             raise UsageError(
                 f"{name!r} is nothing that can be compared", "name a restore point, latest, source or target"

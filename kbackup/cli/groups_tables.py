@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbackup.cli.human import plural
 from kbackup.cli.output import Cell, Reporter
-from kbackup.errors import UsageError
+from kbackup.errors import UsageError, suggest_name
 
 if TYPE_CHECKING:
     from kbackup.archive.group_overview import GroupOverview, GroupsOverview
@@ -23,8 +22,7 @@ def one(found: GroupsOverview, name: str) -> GroupOverview:
             return group
     if name in found.not_carried:
         raise UsageError(f"group {name} is not carried: {found.not_carried[name]}", "")
-    near = difflib.get_close_matches(name, [g.group for g in found.groups], n=1)
-    hint = f"did you mean {near[0]}?" if near else "'kbackup groups show' lists them"
+    hint = suggest_name(name, [g.group for g in found.groups], "'kbackup groups show' lists them")
     raise UsageError(f"there is no group {name} in {_where(found)}", hint)
 
 

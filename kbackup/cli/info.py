@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import click
@@ -15,7 +14,7 @@ from kbackup.cli.human import human_size, human_time, plural
 from kbackup.cli.options import s3_options, state_options
 from kbackup.cli.output import Cell, Reporter
 from kbackup.cli.places import moment_of
-from kbackup.errors import UsageError
+from kbackup.errors import UsageError, suggest_name
 
 
 @click.command("info")
@@ -48,8 +47,7 @@ def _topic(whole: ArchiveOverview, name: str) -> TopicOverview:
     for topic in whole.topics:
         if topic.name == name:
             return topic
-    near = difflib.get_close_matches(name, [t.name for t in whole.topics], n=1)
-    hint = f"did you mean {near[0]}?" if near else "'kbackup info' lists them"
+    hint = suggest_name(name, [t.name for t in whole.topics], "'kbackup info' lists them")
     where = f"restore point {whole.restore_point}" if whole.restore_point else whole.archive
     raise UsageError(f"there is no topic {name} in {where}", hint)
 

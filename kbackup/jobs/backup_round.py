@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Sequence
 
 from kbackup.archive import layout
-from kbackup.archive.models import Intent, IntentTopic, dump
+from kbackup.archive.models import Groups, Intent, IntentTopic, dump
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
@@ -25,17 +25,22 @@ from kbackup.types import TopicPartition
 
 
 def look(
-    run: Run, phases: Phases, started_at: str, choose: Callable[[Plan], Plan] = lambda plan: plan
+    run: Run,
+    phases: Phases,
+    started_at: str,
+    choose: Callable[[Plan], Plan] = lambda plan: plan,
+    later: bool = False,
 ) -> Captured:
-    """What there is to archive. `choose` may hold partitions of the plan back."""
+    """What there is to archive. `choose` may hold partitions of the plan back. `later`: selected groups, and topics
+    that regular expressions select, may come later."""
     options, cluster = run.options, run.cluster
     with phases.step("discover"):
         selection = Selection.of(options.topics, options.exclude_topics)
-        topics, existing = capture.discover(cluster, selection, run.head)
+        topics, existing = capture.discover(cluster, selection, run.head, later)
     with phases.step("capture groups"):
         # before the end offsets, so that no group points past what is archived
         selection = Selection.of(options.groups, options.exclude_groups)
-        groups = capture.groups(cluster, selection, set(topics))
+        groups = capture.groups(cluster, selection, set(topics), _groups_before(run, selection), later)
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
@@ -44,6 +49,13 @@ def look(
         check_identity(run.head, live, options.adopt_topics)
         plan = choose(make_plan(run.head, live, existing))
     return Captured(started_at, plan, groups, settings)
+
+
+def _groups_before(run: Run, selection: Selection) -> Groups | None:
+    """The groups of the newest restore point, which only a selection is compared with."""
+    if run.head is None or run.groups is not None or not selection.include:
+        return run.groups
+    return run.archive.groups(run.head)
 
 
 def take(run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener) -> BackupReport:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kbackup.archive.models import Group, Groups, Manifest, Metadata, TopicMetadata, now
-from kbackup.errors import ClusterError, UsageError
+from kbackup.errors import ClusterError
 from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.groups_before import as_stored
 from kbackup.jobs.plan import Live, LiveTopic, Plan
-from kbackup.jobs.select import Selection, is_internal
+from kbackup.jobs.select import Selection, check_selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.group_admin import OTHER
 from kbackup.types import TopicPartition
 
+_SYNTAX = "check the name; regular expressions go between slashes"
 _OWN_GROUPS = ("kbackup-restore-", "kbackup-backup-")
 _WITH_OFFSETS = "streams"  # the one kind beside classic and consumer groups that commits offsets
 _NO_OFFSETS = (
@@ -23,21 +24,17 @@ _NO_OFFSETS = (
 
 
 def discover(
-    cluster: Cluster, selection: Selection, parent: Manifest | None
+    cluster: Cluster, selection: Selection, parent: Manifest | None, later: bool = False
 ) -> tuple[dict[str, Topic], list[str]]:
     """The selected topics by name, and the names of all there are.
 
-    `UsageError` for a topic that is asked for by name and neither exists nor is in the archive: a typing
-    error would otherwise be a backup that holds nothing.
+    `UsageError` for a selection that matches neither a topic of the cluster nor one of the archive: a typing error
+    would otherwise be a backup that holds nothing. `later`: topics that regular expressions match may come later.
     """
     existing = cluster.topic_names()
-    known = {t.name for t in parent.topics} if parent is not None else set()
-    for name in sorted(selection.names):
-        if name not in existing and name not in known:
-            raise UsageError(
-                f"there is no topic {name} in the source cluster",
-                "check the name; regular expressions go between slashes",
-            )
+    known = {*existing, *(t.name for t in parent.topics)} if parent is not None else set(existing)
+    asked = selection.only_names if later else selection
+    check_selection(asked, "topic", known, "in the source cluster", _SYNTAX)
     return cluster.topics(selection.topics(existing)), existing
 
 
@@ -53,18 +50,31 @@ def check_same_topics(cluster: Cluster, plan: Plan) -> None:
             )
 
 
-def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
-    """Every selected group's committed offsets of `topics`; and why others could not be told."""
+def groups(
+    cluster: Cluster,
+    selection: Selection,
+    topics: set[str],
+    before: Groups | None = None,
+    later: bool = False,
+) -> Groups:
+    """Every selected group's committed offsets of `topics`; and why others could not be told.
+
+    `UsageError` for a selection that matches no group. A group may be gone since the capture `before`, and with
+    `later` it may still come: its name (or the regular expression) is then among those that were not carried.
+    """
 
     def selected(group: str) -> bool:
         return selection.matches(group) and not group.startswith(_OWN_GROUPS)
 
     listed, failed = cluster.groups.listed()
+    absent = _absent(selection, {*(g.group for g in listed), *failed}, before, later)
     wanted = {g.group: g for g in listed if selected(g.group)}
     committed, refused = cluster.groups.committed(sorted(wanted))
-    not_carried = {
-        name: why for name, why in failed.items() if name.startswith("(") or selected(name)
-    } | refused
+    not_carried = (
+        {name: why for name, why in failed.items() if name.startswith("(") or selected(name)}
+        | absent
+        | refused
+    )
     found: list[Group] = []
     for name, offsets in sorted(committed.items()):
         kind = wanted[name].type
@@ -74,6 +84,17 @@ def groups(cluster: Cluster, selection: Selection, topics: set[str]) -> Groups:
             kind = _WITH_OFFSETS if kind == OTHER else kind
             found.append(Group(group=name, type=kind, state=wanted[name].state, offsets=ours))
     return Groups(captured_at=now(), groups=tuple(found), not_carried=not_carried)
+
+
+def _absent(selection: Selection, names: set[str], before: Groups | None, later: bool) -> dict[str, str]:
+    """The entries of `selection` that match none of `names`, each with the reason."""
+    absent = selection.unmatched("group", names)
+    if absent and not later:
+        known = {*names, *(g.group for g in before.groups)} if before is not None else names
+        carried = set(before.not_carried) if before is not None else set()  # also entries of a selection
+        new = Selection(tuple(e for e in selection.include if e not in carried), selection.exclude)
+        check_selection(new, "group", known, "in the source cluster", _SYNTAX)
+    return dict.fromkeys(absent, "the source cluster has no such group")
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.lease import describe, holder
-from kbackup.archive.models import Manifest
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Config
 from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
@@ -77,8 +76,8 @@ def check(
     steps = Steps(show)
     with steps.trying("configuration") as step:
         step.detail = "loaded"
-    head = _check_archive(steps, store)
-    _check_source(steps, config, head)
+    archive = _check_archive(steps, store)
+    _check_source(steps, config, archive)
     if target:
         _check_target(steps, config.target, config.restore.transactions)
     if spark is not None:
@@ -87,18 +86,19 @@ def check(
     return CheckReport(tuple(steps.done), steps.exit_code)
 
 
-def _check_archive(steps: Steps, named: Callable[[], Store]) -> Manifest | None:
-    """Returns the newest restore point."""
-    head: Manifest | None = None
+def _check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
+    """Returns the archive where there is one."""
+    archive: Archive | None = None
     reached = False
     with steps.trying("archive: open") as step:
         store = named()
         try:
-            archive = open_archive(store)
+            opened = open_archive(store)
             reached = True
-            head = archive.head
+            head = opened.head
             newest = f"restore point {head.seq} of {head.committed_at}" if head else "no restore point yet"
             step.detail = f"{store.url}: {newest}"
+            archive = opened
         except NoArchiveError:
             reached = True
             step.detail = f"{store.url}: none there, the first backup makes it"
@@ -122,7 +122,7 @@ def _check_archive(steps: Steps, named: Callable[[], Store]) -> Manifest | None:
                 f"archive {store.url} is locked by {describe(lease)}", "a backup can begin when it ends"
             )
         step.detail = "free"
-    return head
+    return archive
 
 
 def _check_writes(steps: Steps, store: Store, key: str) -> None:
@@ -156,8 +156,9 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
         step.detail = "nothing is left"
 
 
-def _check_source(steps: Steps, config: Config, head: Manifest | None) -> None:
+def _check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
     source, options = config.source, config.backup
+    head = archive.head if archive is not None else None
 
     def belongs(cluster_id: str) -> None:
         check_cluster(head, cluster_id, config.archive or "", options.adopt_cluster)
@@ -188,14 +189,17 @@ def _check_source(steps: Steps, config: Config, head: Manifest | None) -> None:
         step.detail = "readable"
     with steps.trying(_SOURCE[3]) as step:
         step.detail = _read_some(source, options, live)
-    _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics))
+    _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics), archive)
 
 
-def _check_groups(steps: Steps, cluster: Cluster, selection: Selection, topics: set[str]) -> None:
+def _check_groups(
+    steps: Steps, cluster: Cluster, selection: Selection, topics: set[str], archive: Archive | None
+) -> None:
     """And the cluster's settings, which groups are a part of."""
     names: list[str] = []
     with steps.trying(_SOURCE[4]) as step:
-        groups = capture.groups(cluster, selection, topics)
+        before = archive.groups(archive.head) if archive is not None and archive.head is not None else None
+        groups = capture.groups(cluster, selection, topics, before)
         names = [group.group for group in groups.groups]
         step.detail = f"{len(names)} with offsets of these topics"
         if groups.not_carried:

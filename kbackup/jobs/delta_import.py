@@ -38,7 +38,7 @@ from kbackup.jobs.delta_session import delta_session, hadoop_options
 from kbackup.jobs.delta_table import DeltaTable
 from kbackup.jobs.export_place import FOLDER, Place
 from kbackup.jobs.listen import Listener, Phases
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
@@ -158,12 +158,13 @@ class DeltaImport:
         urls, topics = [url], []
         if not self._is_table(""):
             names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]
-            topics = selection.topics(names)
-            urls = [f"{url}/{name}" for name in topics]
             if not names:
                 raise NoArchiveError(
                     f"there are no Delta tables at {url}", "give the URL that 'kbackup export --delta' had"
                 )
+            check_selection(selection, "topic", names, f"in the Delta tables at {url}", "see --topic")
+            topics = selection.topics(names)
+            urls = [f"{url}/{name}" for name in topics]
         options = hadoop_options(self.place.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
         last = None if self.options.backup == "latest" else self.options.backup

@@ -16,7 +16,7 @@ from kbackup.archive.segments import SCHEMA, Segment, from_batches, to_batch
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, UsageError
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.jobs.tasks import from_spark
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
@@ -126,7 +126,9 @@ class TableRows:
 def held_of(sums: Sequence[Sequence[Any]], selection: Selection) -> list[Held]:
     """Those that `selection` selects, by partition, of each topic's newest incarnation. Each of `sums` has the fields
     of a `Held`, and how many rows lack what each needs: `CorruptError` where there are such."""
-    wanted = set(selection.topics({topic for topic, *_ in sums if topic is not None}))
+    names = {topic for topic, *_ in sums if topic is not None}
+    check_selection(selection, "topic", names, "with records in the Delta tables", "see --topic and --backup")
+    wanted = set(selection.topics(names))
     found: list[Held] = []
     newest: dict[str, int] = {}
     for topic, incarnation, partition, rows, first, last, partitions, point, lacking in sums:

@@ -27,7 +27,8 @@ class TopicView:
 @dataclass(frozen=True, slots=True)
 class View:
     """`groups` is group -> (topic, partition) -> committed offset. Configs are by (owner, name), users by
-    (user, mechanism) with their iterations; None for what is unknown, with the reason in `unknown`."""
+    (user, mechanism) with their iterations; None for what is unknown, with the reason in `unknown`. `all_topics` and
+    `all_groups` are the names that there are, whatever is selected of them."""
 
     name: str
     cluster_id: str
@@ -38,6 +39,8 @@ class View:
     broker_configs: Mapping[tuple[str, str], str | None] | None = None
     group_configs: Mapping[tuple[str, str], str | None] | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
+    all_topics: frozenset[str] = frozenset()
+    all_groups: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

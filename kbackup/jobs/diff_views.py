@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kbackup.archive.models import Groups, Manifest, Metadata, TopicMetadata
 from kbackup.archive.reader import Archive
 from kbackup.jobs import capture
 from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, GROUP_CONFIGS, USERS
 from kbackup.jobs.diff_types import TopicView, View
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 
@@ -22,11 +22,14 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     metadata = {seq: archive.metadata(points[seq]) for seq in {point.seq, *(t.captured for t in states)}}
     known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
     stood: dict[str, dict[tuple[str, int], int]] = {}
-    captured: dict[int, set[str]] = {}
+    captured: dict[int, set[str]] = {point.seq: set()} if groups.include else {}
+    groups_there: set[str] = set()
     for t in states:
         captured.setdefault(t.captured, set()).add(t.name)
     for seq, of_run in captured.items():
-        _add_groups(stood, archive.groups(points[seq]), of_run, groups)
+        of_capture = archive.groups(points[seq])
+        groups_there |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
+        _add_groups(stood, of_capture, of_run, groups)
     views = {
         t.name: _topic_view(
             t.id,
@@ -37,7 +40,8 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         for t in states
     }
     name = f"restore point {point.seq}"
-    return _view(name, metadata[point.seq], views, stood, groups)
+    topics_there = (t.name for t in point.topics if t.state != "deleted")
+    return _view(name, metadata[point.seq], views, stood, groups, (topics_there, groups_there))
 
 
 def live_view(
@@ -46,8 +50,10 @@ def live_view(
     """The cluster as a backup would find it now."""
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
-    found = cluster.topics(topics.topics(cluster.topic_names()))
-    captured = capture.groups(cluster, groups, set(found))
+    names = cluster.topic_names()
+    found = cluster.topics(topics.topics(names))
+    captured = capture.groups(cluster, groups, set(found), later=True)
+    listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
     live = capture.live_topics(cluster, found, isolation)
     metadata = capture.metadata(cluster, found, cluster_id, brokers, (g.group for g in captured.groups))
     known = {t.name: t for t in metadata.topics}
@@ -59,7 +65,14 @@ def live_view(
     }
     stood: dict[str, dict[tuple[str, int], int]] = {}
     _add_groups(stood, captured, set(found), groups)
-    return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups)
+    return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups, (names, listed))
+
+
+def check_selections(views: Sequence[View], topics: Selection, groups: Selection) -> None:
+    """`UsageError` for a selection that matches nothing in any of `views`."""
+    where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
+    check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
+    check_selection(groups, "group", {n for view in views for n in view.all_groups}, where, hint)
 
 
 def _topic_view(
@@ -85,6 +98,7 @@ def _view(
     topics: dict[str, TopicView],
     groups: dict[str, dict[tuple[str, int], int]],
     selection: Selection,
+    there: tuple[Iterable[str], Iterable[str]],
 ) -> View:
     users, brokers, configs = metadata.scram_users, metadata.broker_configs, metadata.group_configs
     return View(
@@ -99,6 +113,8 @@ def _view(
         if configs is None
         else {(c.group, c.name): c.value for c in configs if selection.matches(c.group)},
         unknown=_unknown(metadata),
+        all_topics=frozenset(there[0]),
+        all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
     )
 
 

@@ -11,8 +11,8 @@ from kbackup.archive.followed import given_up_with, missed
 from kbackup.archive.models import Point
 from kbackup.archive.reader import Archive, in_place
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
-from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.select import Selection
+from kbackup.errors import RefusedError
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.types import TopicPartition
 
 TopicKey = tuple[str, int]
@@ -54,10 +54,11 @@ class Additions:
         return self._archive.restore_point("latest").seq
 
     def check_names(self) -> None:
-        """`UsageError` for a topic that is asked for by its name and was never archived."""
-        known = {t.name for t in self._archive.restore_point("latest").topics}
-        for name in sorted(self._selection.names - known):
-            raise UsageError(f"there is no topic {name} in {self._archive.store.url}", "see 'kbackup ls'")
+        """`UsageError` for a selection that matches no topic that was ever archived."""
+        known = [t.name for t in self._archive.restore_point("latest").topics]
+        check_selection(
+            self._selection, "topic", known, f"in {self._archive.store.url}", "'kbackup ls' lists them"
+        )
 
     def topics_after(self, seq: int) -> list[str]:
         """Those that restore points after `seq` added something to, sorted; `RefusedError` where there is no `seq`."""

@@ -145,7 +145,7 @@ class Follower:
         phases = Phases(self.listener)
         if run.head is not None and run.groups is None:
             run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
-        captured = look(run, phases, now(), lambda plan: self._choose(plan, patience))
+        captured = look(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
         if captured.says_more_than(run):
             report = take(run, captured, phases, self.spark, self.listener)
             self._since = {place: self._since[place] for place in held_back(captured.plan)}

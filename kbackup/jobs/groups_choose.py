@@ -20,7 +20,7 @@ from kbackup.config import parse_range
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan, plan_groups
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -160,10 +160,9 @@ def _selected(
         for group, offsets in there.items()
         if selection.matches(group) and (options.groups or not default or group in default)
     }
-    for name in sorted(selection.names | set(options.map_group)):
-        if name not in chosen:
-            why = found.not_carried.get(name, "") or "see 'kbackup groups show'"
-            raise UsageError(f"there is no group {name} to be set, with offsets of the restored topics", why)
+    where, hint = "to be set, with offsets of the restored topics", "see 'kbackup groups show'"
+    check_selection(selection, "group", there, where, hint, found.not_carried)
+    check_selection(Selection(tuple(options.map_group)), "group", chosen, where, hint, found.not_carried)
     content = Content("", found.restore_point, (), chosen)
     groups = plan_groups(content, names, Selection(), renamed)
     return Chosen(found.restore_point, found.captured_at, groups, unusable)

@@ -17,7 +17,7 @@ from kbackup.jobs.groups_before import (
     as_stored,
     by_place,
 )
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store
 
@@ -97,6 +97,13 @@ def undo(
             f"this is {cluster_id}",
             "name that cluster as the target",
         )
+    check_selection(
+        selection,
+        "group",
+        [g.group for g in before.groups],
+        f"in capture {before.number} of restore {restore_id}",
+        "leave --group out to put back all of them",
+    )
     wanted = {g.group: g for g in before.groups if selection.matches(g.group)}
     has, unread = cluster.groups.committed(wanted)
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}

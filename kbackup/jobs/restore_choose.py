@@ -15,7 +15,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.window import Choice, Window
 from kbackup.config import Range, parse_range, parse_time
 from kbackup.config.models import Restore
-from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.restore_plan import (
     RestorePlan,
     check_groups,
@@ -25,7 +25,7 @@ from kbackup.jobs.restore_plan import (
     plan_topic,
     target_name,
 )
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -82,11 +82,9 @@ def time_window(options: Restore, now: int) -> Window:
 
 def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
     """The selected of the topics `offered`, and of `others` those that are asked for by their name."""
-    names = set(offered)
-    for name in sorted(selection.names - names):
-        if name not in others:
-            raise UsageError(f"there is no topic {name} in {where}", "see 'kbackup info'")
-    return selection.topics(names | {n for n in selection.names if n in others})
+    names = {*offered, *(n for n in selection.names if n in others)}
+    check_selection(selection, "topic", names, f"in {where}", "see 'kbackup info'")
+    return selection.topics(names)
 
 
 def _cut(
@@ -148,7 +146,8 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         raise UsageError("no topic of the archive matches", "see 'kbackup info' for what it holds")
     for unknown in sorted(set(options.map) - set(names)):
         raise UsageError(
-            f"--map names topic {unknown}, which is not restored", "see 'kbackup info' for what there is"
+            f"--map names topic {unknown}, which is not restored",
+            suggest_name(unknown, names, "see 'kbackup info' for what there is"),
         )
     check_names(names)
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)

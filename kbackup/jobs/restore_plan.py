@@ -15,7 +15,7 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.config import parse_rule
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.select import Selection
+from kbackup.jobs.select import Selection, check_selection
 from kbackup.types import TopicPartition
 
 UNIT_BYTES = 32 << 20
@@ -205,14 +205,16 @@ def check_groups(
     that no group comes back."""
     if selection is None or (content.choice is not None and content.choice.groups_as_of is None):
         return
-    missing = (selection.names - _asked_offsets(content, names).keys()) | (
-        set(renamed) - content.groups.keys()
-    )
-    for name in sorted(missing):
-        why = content.not_carried.get(
-            name, "see 'kbackup groups show', or leave groups alone with --no-groups"
-        )
-        raise UsageError(f"there is no group {name} with offsets of what is restored", why)
+    where = "with offsets of what is restored"
+    hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
+    asked, why = _asked_offsets(content, names), content.not_carried
+    check_selection(selection, "group", {*asked, *_uncaptured(selection, why)}, where, hint, why)
+    check_selection(Selection(tuple(renamed)), "group", content.groups, where, hint, why)
+
+
+def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
+    """The groups that a regular expression selects and no capture carries: a warning names them."""
+    return {group for group in not_carried if group not in selection.names and selection.matches(group)}
 
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
-from kbackup.errors import UsageError
+from kbackup.errors import UsageError, suggest_name
+
+Kind = Literal["topic", "group"]
 
 
 def is_internal(topic: str) -> bool:
@@ -40,6 +44,60 @@ class Selection:
     def topics(self, names: Iterable[str]) -> list[str]:
         """Those selected, sorted; an internal topic only where it is asked for by its name."""
         return sorted(n for n in names if self.matches(n) and (not is_internal(n) or n in self.names))
+
+    @property
+    def only_names(self) -> Selection:
+        """The exact names of `include`: topics that regular expressions match may come later."""
+        return Selection(tuple(sorted(self.names)))
+
+    def unmatched(self, kind: Kind, names: Iterable[str], internal: bool = False) -> list[str]:
+        """The entries of `include` that select nothing of `names`: each exact name that is missing; and every regular
+        expression where nothing at all is selected. None where `include` is empty. `internal`: regular expressions
+        select internal topics, too."""
+        known = set(names)
+        missing = sorted(self.names - known)
+        by_name = kind == "topic" and not internal
+        selected = self.topics(known) if by_name else [n for n in known if self.matches(n)]
+        return missing if missing or selected else list(self.include)
+
+
+def check_selection(
+    selection: Selection,
+    kind: Kind,
+    names: Iterable[str],
+    where: str,
+    hint: str,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+    internal: bool = False,
+) -> None:
+    """`UsageError` where an exact name is none of `names`, or where nothing is selected though something is asked for.
+
+    `where` completes 'there is no topic orders …'. The error's hint is the one of `reasons` for that name, else the
+    nearest name, else `hint`. An exclude pattern may match nothing. `internal` as for `Selection.unmatched`.
+    """
+    known = list(names)
+    unmatched = selection.unmatched(kind, known, internal)
+    if not unmatched:
+        return
+    first = unmatched[0]
+    if first not in known and not _is_regex(first):
+        raise UsageError(
+            f"there is no {kind} {first} {where}", reasons.get(first) or suggest_name(first, known, hint)
+        )
+    asked = ", ".join(unmatched)
+    if selection.exclude and not Selection(selection.include).unmatched(kind, known, internal):
+        raise UsageError(
+            f"the exclude patterns take away every {kind} {where} that {asked} selects",
+            "leave one of them out",
+        )
+    raise UsageError(
+        f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, _pattern_hint(kind, hint))
+    )
+
+
+def _pattern_hint(kind: str, hint: str) -> str:
+    internal = "; internal topics, which begin with __, take their exact name" if kind == "topic" else ""
+    return f"{hint}; a regular expression must match the whole name{internal}"
 
 
 def _is_regex(pattern: str) -> bool:

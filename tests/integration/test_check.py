@@ -93,8 +93,12 @@ def test_a_topic_that_is_not_there(config: Path, capsys: Said) -> None:
     assert steps["source: topics"]["hint"]
     assert steps["source: groups"]["status"] == "skipped"
     code, steps = told(capsys, config, "-t", "/no such/")
-    assert (code, steps["source: topics"]["status"]) == (0, "warning")
+    assert (code, steps["source: topics"]["status"]) == (2, "failed")
+    assert "no topic in the source cluster matches /no such/" in steps["source: topics"]["detail"]
+    code, steps = told(capsys, config, "--exclude-topic", "/.*/", "-g", "no-such-group")
+    assert (code, steps["source: topics"]["status"]) == (2, "warning")
     assert steps["source: read"]["detail"].startswith("nothing to read")
+    assert "there is no group no-such-group" in steps["source: groups"]["detail"]
 
 
 def test_a_held_lease_and_a_target_that_is_not_there(

@@ -139,7 +139,8 @@ def test_two_topics_never_become_one(zoo: Zoo, kbackup: Kbackup) -> None:
 def test_unknown_names_are_usage_errors(zoo: Zoo, kbackup: Kbackup) -> None:
     for arguments, said in (
         (["-t", "no-such-topic"], "there is no topic no-such-topic in restore point 3"),
-        (["-t", "/no-such-.*/"], "no topic of the archive matches"),
+        (["-t", "/no-such-.*/"], "no topic in restore point 3 matches /no-such-.*/"),
+        (["-g", "no-such-group"], "there is no group no-such-group"),
         (["--map", "no-such-topic=x"], "--map names topic no-such-topic"),
         (["--backup", "9"], "there is no restore point 9"),
     ):

@@ -98,7 +98,7 @@ def vault(
     made = Vault(server, name, name, f"file:{secret}")
 
     def run() -> BackupReport:
-        options = Backup(topics=(name,), groups=("none",), segment_bytes=2000)
+        options = Backup(topics=(name,), exclude_groups=("/.*/",), segment_bytes=2000)
         source = {"bootstrap.servers": broker.bootstrap}
         return backup(options, source, made.store("writer"), lambda: spark, Silent())
 

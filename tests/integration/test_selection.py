@@ -45,11 +45,35 @@ def test_topics(
     assert report["totals"]["records"] == len(expected)
 
 
-def test_unknown_name_is_a_usage_error(kbackup: Kbackup, archive: Archive, prefix: str) -> None:
-    error = kbackup.backup(archive, "-t", f"{prefix}a", "-t", f"{prefix}x", code=2)["error"]
-    assert error["message"] == f"there is no topic {prefix}x in the source cluster"
-    assert "regular expressions go between slashes" in error["hint"]
+def test_a_selection_that_matches_nothing_is_a_usage_error(
+    kbackup: Kbackup, archive: Archive, prefix: str
+) -> None:
+    for arguments, message, hint in (
+        (
+            ["-t", f"{prefix}a", "-t", f"{prefix}x"],
+            f"no topic {prefix}x in the source",
+            f"did you mean {prefix}",
+        ),
+        (["-t", "zzz"], "there is no topic zzz", "regular expressions go between slashes"),
+        (["-t", "/zzz.*/"], "no topic in the source cluster matches /zzz.*/", "must match the whole name"),
+        (["-t", f"{prefix}a", "-g", "zzz"], "there is no group zzz in the source cluster", "check the name"),
+    ):
+        error = kbackup.backup(archive, *arguments, code=2)["error"]
+        assert message in error["message"]
+        assert hint in error["hint"]
     assert open_archive(archive.store).restore_points == []
+
+
+def test_a_topic_that_was_deleted_stops_no_backup(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    broker.create_topic(topic_name)
+    for entry in (topic_name, f"/{topic_name}/"):
+        kbackup.backup(archive, "-t", entry)
+    topics.delete_topic(broker, topic_name)
+    for entry in (topic_name, f"/{topic_name}/"):
+        (state,) = kbackup.backup(archive, "-t", entry)["topics"]
+        assert state["state"] == "deleted"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fcntl
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,8 @@ from kbackup.archive.parts import Part, plan_parts, read_part
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Window
-from kbackup.errors import NoArchiveError, UsageError
+from kbackup.errors import NoArchiveError
+from kbackup.jobs.select import check_selection
 from kbackup.jobs.source.filters import Pushed, both, push, window_of
 from kbackup.jobs.source.options import Request
 from kbackup.store import Store
@@ -124,11 +124,8 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
 
 
 def chosen(request: Request, names: Sequence[str], place: str) -> set[str]:
-    asked = {tp.topic for tp in request.ranges} if request.ranges is not None else request.topics.names
-    for name in sorted(asked - set(names)):
-        near = difflib.get_close_matches(name, names, n=1)
-        raise UsageError(
-            f"there is no topic {name} in {place}",
-            f"did you mean {near[0]}?" if near else "'kbackup ls' lists them",
-        )
-    return {n for n in names if (n in asked if request.ranges is not None else request.topics.matches(n))}
+    """The wanted topics among `names`. `UsageError` for a selection that matches none of them."""
+    check_selection(
+        request.selection, "topic", names, f"in {place}", "'kbackup ls' lists them", internal=True
+    )
+    return {name for name in names if request.selection.matches(name)}

@@ -72,6 +72,13 @@ class Request:
     starting: str
     fail_on_data_loss: bool
 
+    @property
+    def selection(self) -> Selection:
+        """The topics that are asked for, by `topics` or by `ranges`."""
+        if self.ranges is None:
+            return self.topics
+        return Selection(tuple(sorted({tp.topic for tp in self.ranges})))
+
     def store(self) -> Store:
         """`encryption.key` and `[s3]` as options say, else the environment of the driver, else its file."""
         config = load(self.settings, Files(config=self.config)).config

@@ -12,6 +12,7 @@ from kbackup.archive.followed import added_between, check_same_point, given_up_w
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.select import check_selection
 from kbackup.jobs.source.batch import read, tasks
 from kbackup.jobs.source.filters import Pushed
 from kbackup.jobs.source.options import Request
@@ -33,6 +34,7 @@ class StreamReader(DataSourceStreamReader):
 
     def initialOffset(self) -> Offset:  # noqa: N802 (Spark's)
         starting, archive = self._request.starting.lower(), self._open()
+        self._check_names(archive)
         if starting == "latest":
             return _offset(archive, _last(archive))
         if starting != "earliest" and not (starting.isascii() and starting.isdigit()):
@@ -41,6 +43,13 @@ class StreamReader(DataSourceStreamReader):
             )
         lost = given_up_with(archive, self._first)
         return _offset(archive, self._first if lost is None else lost.start - 1)
+
+    def _check_names(self, archive: Archive) -> None:
+        """`UsageError` for a topic that is asked for by its name and was not archived yet, where anything was."""
+        if archive.restore_points:
+            names = [topic.name for topic in archive.restore_point("latest").topics]
+            asked, hint = self._request.selection.only_names, "topicPattern also takes topics that come later"
+            check_selection(asked, "topic", names, f"in {self._store.url}", hint, internal=True)
 
     @property
     def _first(self) -> int:

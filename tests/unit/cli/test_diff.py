@@ -64,6 +64,14 @@ def test_exit_codes(archive: str, capsys: Said, arguments: tuple[str, ...], code
     assert "not compared: ACLs" in said.err
 
 
+def test_a_selection_matches_on_either_side(archive: str, capsys: Said) -> None:
+    """Topic clicks is deleted in restore point 2, group late is new there."""
+    assert (
+        told(capsys, "2", "1", "-a", archive, "-t", "clicks", "-g", "late")["topics"][0]["change"]
+        == "appeared"
+    )
+
+
 def test_tables(archive: str, capsys: Said) -> None:
     assert main(["diff", "1", "2", "-a", archive]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -79,6 +87,9 @@ def test_tables(archive: str, capsys: Said) -> None:
         (("1", "yesterday"), 2, "'yesterday' is nothing that can be compared"),
         (("1", "3"), 2, "there is no restore point 3"),
         (("1", "source"), 2, "no source cluster is named"),
+        (("1", "2", "-t", "odrers"), 2, "there is no topic odrers in restore point 1 or restore point 2"),
+        (("1", "2", "-t", "/x.*/"), 2, "no topic in restore point 1 or restore point 2 matches /x.*/"),
+        (("1", "2", "-g", "lat"), 2, "there is no group lat in restore point 1 or restore point 2"),
     ],
 )
 def test_names_that_mean_nothing(

@@ -11,7 +11,7 @@ import pytest
 from kbackup.archive.export_rows import to_export_batch
 from kbackup.archive.segment_io import read_segment
 from kbackup.archive.segments import Segment, from_batches
-from kbackup.errors import CorruptError, from_text
+from kbackup.errors import CorruptError, UsageError, from_text
 from kbackup.formats.scan import scan
 from kbackup.jobs.delta_rows import Held, WriteSegments, held_of
 from kbackup.jobs.select import Selection
@@ -125,3 +125,5 @@ def test_the_newest_incarnation_of_what_is_selected() -> None:
 def test_rows_without_what_each_record_has(row: tuple[Any, ...]) -> None:
     with pytest.raises(CorruptError, match=r"1 rows.* lack what every record has"):
         held_of([("a", 1, 0, 9, 0, 8, 3, 4, 0), row], Selection.of(["a"], []))
+    with pytest.raises(UsageError, match="no topic orders with records in the Delta tables"):
+        held_of([("a", 1, 0, 9, 0, 8, 3, 4, 0)], Selection.of(["a", "orders"], []))

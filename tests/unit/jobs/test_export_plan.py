@@ -55,6 +55,10 @@ def test_a_selection(archive: Archive) -> None:
     additions(archive, ["clicks"]).check_names()
     with pytest.raises(UsageError, match="no topic nothing"):
         additions(archive, ["clicks", "nothing"]).check_names()
+    with pytest.raises(UsageError, match=r"no topic odrers in .*did you mean orders"):
+        additions(archive, ["odrers"]).check_names()
+    with pytest.raises(UsageError, match=r"matches /x.*/"):
+        additions(archive, ["/x.*/"]).check_names()
 
 
 def test_what_an_expiration_left_comes_with_the_next_restore_point(archive: Archive) -> None:

@@ -174,6 +174,14 @@ def test_only_the_groups_asked_for_are_undone(store: Store) -> None:
     assert list(groups.held) == ["two"]
 
 
+def test_groups_that_the_capture_has_not_are_a_usage_error(store: Store) -> None:
+    groups = FakeGroups()
+    _set(groups, store, _plan("shipping", a=1))
+    for entry, said in (("shiping", "did you mean shipping"), ("/x.*/", "leave --group out")):
+        with pytest.raises(UsageError, match=f"in capture 1 of restore r.*{said}"):
+            _undo(groups, store, of=Selection.of([entry], []))
+
+
 def test_undo_on_another_cluster_or_of_nothing_is_refused(store: Store) -> None:
     with pytest.raises(UsageError, match="nothing was written to groups by restore r"):
         _undo(FakeGroups(), store)

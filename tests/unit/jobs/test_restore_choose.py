@@ -58,9 +58,9 @@ def test_a_group_is_asked_for_and_renamed_by_its_name(store: Store) -> None:
 @pytest.mark.parametrize(
     ("options", "name", "why"),
     [
-        (Restore(groups=("shiping",)), "shiping", "see 'kbackup groups show'"),
-        (Restore(groups=("/ship.*/", "shiping")), "shiping", "see 'kbackup groups show'"),
-        (Restore(map_group={"shiping": "shipping-test"}), "shiping", "see 'kbackup groups show'"),
+        (Restore(groups=("shiping",)), "shiping", "did you mean shipping?"),
+        (Restore(groups=("/ship.*/", "shiping")), "shiping", "did you mean shipping?"),
+        (Restore(map_group={"shiping": "shipping-test"}), "shiping", "did you mean shipping?"),
         (Restore(topics=("orders",), groups=("billing",)), "billing", "see 'kbackup groups show'"),
         (Restore(range=("orders:0:-",), groups=("shipping",)), "shipping", "see 'kbackup groups show'"),
         (Restore(groups=("returns",)), "returns", WHY),
@@ -74,6 +74,35 @@ def test_a_group_without_offsets_is_refused_by_name(
         plan_of(store, options)
     assert refused.value.message == f"there is no group {name} with offsets of what is restored"
     assert refused.value.hint.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (Restore(topics=("odrers",)), "there is no topic odrers in restore point 1", "did you mean orders?"),
+        (
+            Restore(range=("odrers:0:-",)),
+            "there is no topic odrers in restore point 1",
+            "did you mean orders?",
+        ),
+        (Restore(topics=("/x.*/",)), "no topic in restore point 1 matches /x.*/", "see 'kbackup info'"),
+        (
+            Restore(groups=("/x.*/",)),
+            "no group with offsets of what is restored matches /x.*/",
+            "--no-groups",
+        ),
+        (
+            Restore(map={"odrers": "x"}),
+            "--map names topic odrers, which is not restored",
+            "did you mean orders?",
+        ),
+    ],
+)
+def test_what_matches_nothing_is_refused(store: Store, options: Restore, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan_of(store, options)
+    assert refused.value.message == message
+    assert hint in refused.value.hint
 
 
 def test_without_groups_their_names_are_nothing_to_check(store: Store) -> None:

@@ -164,6 +164,16 @@ def test_it_begins_with_a_restore_point_that_is_not_there_yet(store: FileStore) 
     assert batch(first, start, first.latestOffset()) == of_orders(40, 50)
 
 
+def test_a_topic_that_is_not_there_takes_a_pattern(store: FileStore, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no topic order in .*; did you mean orders"):
+        reader(store, topics="order").initialOffset()
+    with pytest.raises(UsageError, match="topicPattern also takes topics that come later"):
+        reader(store, ranges="xyz:0:5-").initialOffset()
+    assert reader(store, topicPattern="later.*").initialOffset()["backup"] == 0
+    empty = open_or_create(FileStore(tmp_path / "empty")).store
+    assert reader(FileStore(tmp_path / "empty"), topics="later").initialOffset()["backup"] == 0, empty.url
+
+
 def test_expired_restore_points_are_no_gap(store: FileStore) -> None:
     for seq in range(3, 7):
         grow(store, seq, seq * 10, seq * 10 + 10)
