@@ -55,7 +55,7 @@ class MemoryStore:
         _stores[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_this_process, (self._number, self.url)
+        return _of_number, (self._number,)
 
     @property
     def address(self) -> Address:
@@ -256,10 +256,15 @@ def _info(key: str, found: _Object) -> ObjectInfo:
     return ObjectInfo(key, len(found.data), found.etag, found.modified)
 
 
-def _of_this_process(number: int, url: str) -> MemoryStore:
+def open_memory(url: str) -> MemoryStore:
+    """The store at `memory://<number>`."""
+    return _of_number(int(url.removeprefix("memory://")))
+
+
+def _of_number(number: int) -> MemoryStore:
     try:
         return _stores[number]
     except KeyError:
         raise StoreError(
-            f"store {url} is not in this process", "it is in the memory of another one"
+            f"store memory://{number} is not in this process", "open it where it was made"
         ) from None

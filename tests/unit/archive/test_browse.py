@@ -31,6 +31,7 @@ from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
 from tests.plain_records import Plain, block_of
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive import making
 from tests.unit.archive.faulty import FaultyStore
 from tests.unit.formats.reference import from_batch
@@ -89,7 +90,7 @@ def one(offset: int) -> Window:
 def test_what_one_record_costs(
     tmp_path: Path, topic: str, offset: int, requests: list[str], encrypted: bool
 ) -> None:
-    plain = FileStore(tmp_path / "archive")
+    plain = MemoryStore()
     make_archive(encrypting(plain, tmp_path) if encrypted else plain)
     below = Counting(plain)
     store = Counting(encrypting(below, tmp_path) if encrypted else below)
@@ -107,10 +108,10 @@ def test_what_one_record_costs(
     assert len(below.of_topics()) == len(requests) + beginnings
 
 
-def test_a_record_among_many_is_a_small_read(tmp_path: Path) -> None:
+def test_a_record_among_many_is_a_small_read() -> None:
     """Of a segment without gaps one entry of the index is read, and the record's bytes; of one with gaps at most as
     many entries as offsets are missing."""
-    store = Counting(FileStore(tmp_path / "archive"))
+    store = Counting(MemoryStore())
     dense = making.write(store, making.target(threshold=1 << 20), range(5000))
     gappy = making.write(store, making.target(1, threshold=1 << 20), [*range(4000), *range(4100, 5100)])
     for segments, offset, entries in ((dense, 4321, 1), (gappy, 4321, 101)):
@@ -127,8 +128,8 @@ def held(segments: list[Segment]) -> ArchivedPartition:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
-    store = FileStore(tmp_path_factory.mktemp("made") / "archive")
+def made() -> MemoryStore:
+    store = MemoryStore()
     make_archive(store)
     return store
 
@@ -137,26 +138,26 @@ ORDERS = [*range(10), 15, *range(17, 40)]
 
 
 @given(st.integers(0, 45), st.integers(0, 45), st.none() | st.integers(1, 40))
-def test_ranges_of_offsets(made: FileStore, start: int, end: int, most: int | None) -> None:
+def test_ranges_of_offsets(made: MemoryStore, start: int, end: int, most: int | None) -> None:
     window = Window(ranges=((start, end),) if start < end else ())
     found = offsets(records(made, "orders", partition_of(made, "orders"), window, most))
     assert found == [o for o in ORDERS if start <= o < end][:most]
 
 
 @given(st.integers(-2, 45), st.integers(-2, 45), st.none() | st.integers(1, 40))
-def test_times(made: FileStore, start: int, end: int, most: int | None) -> None:
+def test_times(made: MemoryStore, start: int, end: int, most: int | None) -> None:
     window = Window(from_time=T0 + start * 1000, to_time=T0 + end * 1000)
     found = offsets(records(made, "orders", partition_of(made, "orders"), window, most))
     assert found == [o for o in ORDERS if start <= o <= end][:most]
 
 
 @given(st.integers(1, 60))
-def test_tails(made: FileStore, most: int) -> None:
+def test_tails(made: MemoryStore, most: int) -> None:
     assert offsets(tail(made, "orders", partition_of(made, "orders"), most)) == ORDERS[-most:]
     assert offsets(tail(made, "clicks", partition_of(made, "clicks"), most)) == list(range(20))[-most:]
 
 
-def test_a_tail_reads_what_it_shows(made: FileStore) -> None:
+def test_a_tail_reads_what_it_shows(made: MemoryStore) -> None:
     store = Counting(made)
     partition = partition_of(store, "orders")
     assert offsets(tail(store, "orders", partition, 1)) == [39]
@@ -167,14 +168,12 @@ def test_a_tail_reads_what_it_shows(made: FileStore) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_a_segment_goes_by_in_small_pieces(
-    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_goes_by_in_small_pieces(compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every piece has whole records and at most so many bytes, and no byte of a frame is read twice."""
     monkeypatch.setattr(ranged, "SPAN", 4000)
     monkeypatch.setattr(ranged, "_GATHERED", 24 * 64)
     monkeypatch.setattr(frames.FrameCompressor.__init__, "__defaults__", (1, 1000))
-    store = Counting(FileStore(tmp_path))
+    store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=1 << 20, compression=compression), range(1000))
     store.read.clear()
     found = list(records(store, "orders", held(segments)))
@@ -192,9 +191,9 @@ def test_a_segment_goes_by_in_small_pieces(
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
 
 
-def test_a_record_larger_than_a_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranged, "SPAN", 100)
-    store = FileStore(tmp_path)
+    store = MemoryStore()
     block = block_of([Plain(b"a", b"x" * 5000), Plain(None, None), Plain(b"", b"")])
     with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, "zstd")) as writer:
         segments = [*writer.append(block), *writer.finish()]
@@ -202,9 +201,9 @@ def test_a_record_larger_than_a_piece(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [(r.key, r.value) for r in found] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]
 
 
-def test_frames_that_hold_more_than_they_should(tmp_path: Path) -> None:
+def test_frames_that_hold_more_than_they_should() -> None:
     """A seek table that says little of a frame that gives a lot: it is refused, not unpacked to its end."""
-    store = FileStore(tmp_path)
+    store = MemoryStore()
     (segment,) = making.write(store, making.target(threshold=1 << 20, compression="zstd"), range(10))
     bomb = zstandard.ZstdCompressor().compress(bytes(1 << 24))
     data = bomb + encode_seek_table([(len(bomb), segment.bytes)])
@@ -240,13 +239,13 @@ def test_a_folder_of_the_java_tool() -> None:
     assert sum(p.records for t in whole.topics for p in t.partitions) == 385
 
 
-def test_of_an_earlier_restore_point(made: FileStore) -> None:
+def test_of_an_earlier_restore_point(made: MemoryStore) -> None:
     earlier: Catalogue = catalogue(made, "1", "orders")
     assert [t.name for t in earlier.topics] == ["orders"]
     assert offsets(records(made, "orders", earlier.partition("orders", 0))) == list(range(10))
 
 
-def test_what_is_not_there(made: FileStore) -> None:
+def test_what_is_not_there(made: MemoryStore) -> None:
     with pytest.raises(
         UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"
     ):
@@ -256,8 +255,8 @@ def test_what_is_not_there(made: FileStore) -> None:
 
 
 @pytest.mark.parametrize("end", ["_index", "_records"])
-def test_damage_is_named(tmp_path: Path, end: str) -> None:
-    store = FileStore(tmp_path / "archive")
+def test_damage_is_named(end: str) -> None:
+    store = MemoryStore()
     make_archive(store)
     partition = partition_of(store, "orders")
     key = partition.segments[0].key.replace("_records", end)
@@ -270,7 +269,7 @@ def test_damage_is_named(tmp_path: Path, end: str) -> None:
         list(records(store, "orders", partition, one(0), 1))
 
 
-def test_rows_agree_with_the_decoder(made: FileStore) -> None:
+def test_rows_agree_with_the_decoder(made: MemoryStore) -> None:
     for found in records(made, "orders", partition_of(made, "orders")):
         decoded = from_batch(decode(found.block))
         assert [(*r[:5], [(key.decode(), value) for key, value in r.headers]) for r in rows(found.block)] == [

@@ -16,25 +16,31 @@ from kbackup.jobs.progress import ProgressSender
 from kbackup.store.crypt import PLAIN, CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
-from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.support.memory_store import MemoryStore
 
 
 @pytest.fixture(scope="module")
-def inner(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
-    folder = tmp_path_factory.mktemp("encrypted")
-    (folder / "key").write_text(generate_key())
-    store = FileStore(folder / "archive")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the key is."""
+    made = tmp_path_factory.mktemp("encrypted")
+    (made / "key").write_text(generate_key())
+    return made
+
+
+@pytest.fixture(scope="module")
+def inner(folder: Path) -> MemoryStore:
+    store = MemoryStore()
     make_archive(opened(store, folder))
     return store
 
 
 @pytest.fixture
-def store(inner: FileStore) -> CryptStore:
-    return opened(inner, Path(inner.url).parent)
+def store(inner: MemoryStore, folder: Path) -> CryptStore:
+    return opened(inner, folder)
 
 
-def opened(inner: FileStore, folder: Path) -> CryptStore:
+def opened(inner: MemoryStore, folder: Path) -> CryptStore:
     return CryptStore(inner, Keyring(inner, f"file:{folder / 'key'}"))
 
 
@@ -54,13 +60,13 @@ def damaged(store: CryptStore) -> set[str]:
     return {finding.file for finding in report.findings}
 
 
-def sealed(inner: FileStore) -> list[str]:
+def sealed(inner: MemoryStore) -> list[str]:
     keys = [info.key for info in inner.list()]
     return [key for key in keys if key not in PLAIN and not key.startswith(KEYS)]
 
 
-def test_it_reads_as_any_other(store: CryptStore, tmp_path: Path) -> None:
-    plain = make_archive(FileStore(tmp_path / "plain"))
+def test_it_reads_as_any_other(store: CryptStore) -> None:
+    plain = make_archive(MemoryStore())
     archive = open_archive(store)
     assert [(p.seq, p.status) for p in archive.restore_points] == [
         (p.seq, p.status) for p in plain.restore_points
@@ -72,7 +78,7 @@ def test_it_reads_as_any_other(store: CryptStore, tmp_path: Path) -> None:
     assert damaged(store) == set()
 
 
-def test_every_object_is_guarded(store: CryptStore, inner: FileStore) -> None:
+def test_every_object_is_guarded(store: CryptStore, inner: MemoryStore) -> None:
     """A bit of it, and in turns another object of the archive in its place, bytes more, bytes less."""
     keys = sealed(inner)
     assert len(keys) > 25
@@ -88,7 +94,7 @@ def test_every_object_is_guarded(store: CryptStore, inner: FileStore) -> None:
     assert damaged(store) == set()
 
 
-def test_an_older_version_of_a_derived_file(store: CryptStore, inner: FileStore, tmp_path: Path) -> None:
+def test_an_older_version_of_a_derived_file(store: CryptStore, inner: MemoryStore) -> None:
     """Genuine, so that encryption does not tell, but not what the restore points say."""
     (key,) = [k for k in sealed(inner) if k.endswith("orders/index_partition_000")]
     now = inner.get(key)
@@ -99,11 +105,11 @@ def test_an_older_version_of_a_derived_file(store: CryptStore, inner: FileStore,
     inner.put(key, now)
 
 
-def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: FileStore) -> None:
+def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: MemoryStore, folder: Path) -> None:
     files = {info.key: inner.get(info.key) for info in inner.list(KEYS)}
     inner.delete(files)
     try:
-        fresh = opened(inner, Path(inner.url).parent)
+        fresh = opened(inner, folder)
         found = damaged(fresh)
         assert {key for key in sealed(inner) if key.startswith(layout.BACKUPS)} & found
     finally:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -19,7 +17,7 @@ from kbackup.archive.verify.segment import check_segment
 from kbackup.archive.writer import PartitionWriter
 from kbackup.errors import CorruptError, UnreachableError
 from kbackup.formats.record import decode, encode
-from kbackup.store.file import FileStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import FaultyStore, down
 from tests.unit.archive.making import target
 from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
@@ -84,10 +82,10 @@ def test_buffers_are_used_again_but_never_while_they_are_held(store: FaultyStore
     indexed=st.booleans(),
 )
 def test_any_spans_give_the_records(rows: list[Record], span: int, compression: str, indexed: bool) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for module in ("fetch", "segment_io"):
             patch.setattr(f"kbackup.archive.{module}.SPAN", span)
-        store = FileStore(Path(folder))
+        store = MemoryStore()
         with PartitionWriter(store, target(3, 1 << 20, compression)) as writer:
             writer.append(encode(to_batch(rows)))
             (segment,) = writer.finish()

@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,9 +20,9 @@ from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.rows import Row, rows
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
 from tests.plain_records import Plain, block_of
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import FaultyStore
 
 EVERYTHING = Window()
@@ -75,8 +74,8 @@ def test_what_is_no_expression() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
-    store = FileStore(tmp_path_factory.mktemp("made") / "archive")
+def made() -> MemoryStore:
+    store = MemoryStore()
     make_archive(store)
     return store
 
@@ -90,7 +89,7 @@ def places(found: Iterator[Found]) -> list[tuple[str, int, int]]:
 
 
 @pytest.mark.parametrize("piece", [1, 300, 1 << 20])
-def test_in_order_however_it_is_cut(made: FileStore, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_order_however_it_is_cut(made: MemoryStore, piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PIECE", piece)
     seen: list[tuple[int, int]] = []
     found = places(
@@ -105,22 +104,22 @@ def test_in_order_however_it_is_cut(made: FileStore, piece: int, monkeypatch: py
     assert sum(r for r, _ in seen) == sum(to_search(p, EVERYTHING)[0] for _, p in everything(made)) == 66
 
 
-def test_in_a_window(made: FileStore) -> None:
+def test_in_a_window(made: MemoryStore) -> None:
     window = Window(from_time=T0 + 9000, to_time=T0 + 30_000, ranges=((8, 25),))
     found = places(find(made, everything(made)[1:2], Pattern("key 0"), window, lambda r, b: None))
     assert found == [("orders", 0, o) for o in (9, 15, 18, 21, 24)]
 
 
-def large(tmp_path: Path, segments: int) -> tuple[FaultyStore, ArchivedPartition]:
-    store = FaultyStore(FileStore(tmp_path))
+def large(segments: int) -> tuple[FaultyStore, ArchivedPartition]:
+    store = FaultyStore(MemoryStore())
     block = block_of([Plain(b"k", b"v" * 50) for _ in range(segments * 10)])
     with PartitionWriter(store, Target("t", 1, 0, 900, "none")) as writer:
         made = [*writer.append(block), *writer.finish()]
     return store, ArchivedPartition(0, 0, len(block), tuple(made))
 
 
-def test_it_stops_when_nobody_wants_more(tmp_path: Path) -> None:
-    store, partition = large(tmp_path, 100)
+def test_it_stops_when_nobody_wants_more() -> None:
+    store, partition = large(100)
     assert len(partition.segments) > 80
     store.calls.clear()
     with closing(find(store, [("t", partition)], Pattern("v"), EVERYTHING, lambda r, b: None)) as found:
@@ -130,8 +129,8 @@ def test_it_stops_when_nobody_wants_more(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("find")]
 
 
-def test_what_stands_before_damage_is_found(tmp_path: Path) -> None:
-    store, partition = large(tmp_path, 10)
+def test_what_stands_before_damage_is_found() -> None:
+    store, partition = large(10)
     bad = partition.segments[3]
     store.put(bad.key, b"\x01" + b"\x7f" * (bad.bytes - 1))
     found: list[int] = []
@@ -145,8 +144,8 @@ def test_what_stands_before_damage_is_found(tmp_path: Path) -> None:
     assert found == list(range(bad.first))
 
 
-def test_only_what_was_found_is_kept(tmp_path: Path) -> None:
-    store = FileStore(tmp_path)
+def test_only_what_was_found_is_kept() -> None:
+    store = MemoryStore()
     block = block_of([Plain(b"a" if n == 500 else b"b", b"v" * 1000) for n in range(1000)])
     with PartitionWriter(store, Target("t", 1, 0, 1 << 30, "none")) as writer:
         made = [*writer.append(block), *writer.finish()]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive import making
 from tests.unit.archive.test_browse import ORDERS, Counting, held, partition_of
 
@@ -25,14 +24,14 @@ def offsets(page: Page) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> FileStore:
-    store = FileStore(tmp_path_factory.mktemp("made") / "archive")
+def made() -> MemoryStore:
+    store = MemoryStore()
     make_archive(store)
     return store
 
 
 @given(st.integers(-1, 45), st.integers(1, 40))
-def test_pages_both_ways(made: FileStore, offset: int, most: int) -> None:
+def test_pages_both_ways(made: MemoryStore, offset: int, most: int) -> None:
     partition = partition_of(made, "orders")
     after = page_from(made, partition, offset, most)
     before = page_before(made, partition, offset, most)
@@ -45,7 +44,7 @@ def test_pages_both_ways(made: FileStore, offset: int, most: int) -> None:
 
 
 @given(st.integers(1, 9))
-def test_leafing_meets_every_record_once(made: FileStore, most: int) -> None:
+def test_leafing_meets_every_record_once(made: MemoryStore, most: int) -> None:
     partition = partition_of(made, "clicks")
     ahead: list[int] = []
     page = page_from(made, partition, 0, most)
@@ -70,9 +69,9 @@ def many(store: Store, *gaps: tuple[int, int], count: int = 30_000) -> list[Segm
     return making.write(store, making.target(threshold=1 << 30), wanted)
 
 
-def test_a_page_is_a_small_read(tmp_path: Path) -> None:
+def test_a_page_is_a_small_read() -> None:
     """Without gaps an index entry for each record of it, and the records; before an offset, too."""
-    store = Counting(FileStore(tmp_path))
+    store = Counting(MemoryStore())
     partition = held(many(store))
     for turn, offset in ((page_from, 20_000), (page_before, 20_050)):
         store.read.clear()
@@ -83,9 +82,9 @@ def test_a_page_is_a_small_read(tmp_path: Path) -> None:
         assert size == page.blocks[0].nbytes
 
 
-def test_an_offset_is_found_among_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranged, "_PROBED", 16)
-    store = Counting(FileStore(tmp_path))
+    store = Counting(MemoryStore())
     segments = many(store, (10, 9_000), (9_500, 29_000))
     there = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
     for offset in (0, 5, 10, 8_999, 9_000, 9_250, 9_499, 9_500, 20_000, 29_001, 29_999):
@@ -96,9 +95,9 @@ def test_an_offset_is_found_among_gaps(tmp_path: Path, monkeypatch: pytest.Monke
         assert sum(size for key, _, size in store.read if key.endswith("_index")) <= 2 * 14 * 16 * 24
 
 
-def test_a_page_ends_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_ends_with_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes, and goes on after that; one record it always has."""
-    store = FileStore(tmp_path)
+    store = MemoryStore()
     partition = held(many(store, count=100))
     monkeypatch.setattr(pages, "ROOM", 500)
     some = page_from(store, partition, 40, 30)
@@ -112,8 +111,8 @@ def test_a_page_ends_with_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert offsets(page_before(store, partition, 40, 30)) == [39]
 
 
-def test_many_small_segments_are_one_page(tmp_path: Path) -> None:
-    store = Counting(FileStore(tmp_path))
+def test_many_small_segments_are_one_page() -> None:
+    store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=1), range(40))
     assert len(segments) == 40
     assert offsets(page_before(store, held(segments), 30, 20)) == list(range(10, 30))
@@ -121,14 +120,14 @@ def test_many_small_segments_are_one_page(tmp_path: Path) -> None:
 
 
 @given(st.integers(-1, 45), st.integers(0, 45))
-def test_the_first_record_of_a_time(made: FileStore, second: int, start: int) -> None:
+def test_the_first_record_of_a_time(made: MemoryStore, second: int, start: int) -> None:
     wanted = [o for o in ORDERS if o >= max(second, start)]
     found = offset_at(made, partition_of(made, "orders"), T0 + second * 1000, start)
     assert found == (Sought(wanted[0], True) if wanted else Sought(None, False))
 
 
-def test_a_search_for_a_time_gives_up_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStore(tmp_path)
+def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
     monkeypatch.setattr(pages, "SOUGHT", 1)
     monkeypatch.setattr(ranged, "SPAN", 400)
     partition = held(many(store, count=50))
@@ -140,7 +139,7 @@ def test_a_search_for_a_time_gives_up_and_goes_on(tmp_path: Path, monkeypatch: p
     assert steps > 2
 
 
-def test_empty_and_foreign(made: FileStore) -> None:
+def test_empty_and_foreign(made: MemoryStore) -> None:
     empty = page_from(made, ArchivedPartition(0, 0, 0, ()), 0, 10)
     assert (offsets(empty), empty.first, empty.last, empty.earlier, empty.later) == (
         [],

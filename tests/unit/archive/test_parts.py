@@ -27,6 +27,7 @@ from tests.archives import T0, make_archive
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.plain_records import Plain, block_of
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive import making
 from tests.unit.archive.test_browse import Counting, encrypting
 
@@ -101,8 +102,8 @@ def offsets_of(store: Store, planned: list[Part], **more: Any) -> list[tuple[str
 
 
 @pytest.fixture(scope="module")
-def gappy(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileStore, list[Segment]]:
-    store = FileStore(tmp_path_factory.mktemp("gappy"))
+def gappy() -> tuple[MemoryStore, list[Segment]]:
+    store = MemoryStore()
     offsets = [*range(40), *range(60, 90), 500, *range(1000, 1100)]
     return store, making.write(store, making.target(threshold=2000), offsets)
 
@@ -119,7 +120,7 @@ edges = st.lists(st.integers(0, 1200), unique=True, max_size=8).map(sorted)
     st.none() | st.tuples(st.integers(900, 2200), st.integers(900, 2200)),
 )
 def test_what_is_planned_is_what_is_wanted(
-    gappy: tuple[FileStore, list[Segment]],
+    gappy: tuple[MemoryStore, list[Segment]],
     edges: list[int],
     part_bytes: int,
     cut_bytes: int,
@@ -150,8 +151,7 @@ def test_what_is_planned_is_what_is_wanted(
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> None:
     """Plain and `.zst`, whole, cut, and by offset; the same records each time."""
-    inner = FileStore(tmp_path / "archive")
-    store: Store = encrypting(inner, tmp_path) if encrypted else inner
+    store: Store = encrypting(MemoryStore(), tmp_path) if encrypted else MemoryStore()
     make_archive(store)
     archive = open_archive(store)
     segments = archive.segments(archive.restore_point("latest"))
@@ -176,10 +176,10 @@ def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> No
     ]
 
 
-def test_what_is_read(tmp_path: Path) -> None:
+def test_what_is_read() -> None:
     """Of a segment that is wanted whole each byte, once; of one record an entry of the index and itself; of what can't
     hold any, nothing."""
-    store = Counting(FileStore(tmp_path))
+    store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=20_000), range(2000))
     assert len(segments) > 3
     store.read.clear()
@@ -197,22 +197,20 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert store.calls == []
 
 
-def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+def test_a_changed_byte_is_found() -> None:
     """In a value, where nothing but the checksum can tell."""
-    store = FileStore(tmp_path)
+    store = MemoryStore()
     (segment,) = making.write(store, making.target(threshold=1 << 20), range(50))
-    path = tmp_path / segment.key
-    data = bytearray(path.read_bytes())
+    data = bytearray(store.get(segment.key))
     data[data.rindex(b"vvvv")] ^= 1
-    path.chmod(0o644)
-    path.write_bytes(data)
+    store.put(segment.key, data)
     with pytest.raises(CorruptError, match=segment.key):
         offsets_of(store, plan_parts([segment]))
 
 
-def test_batches_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "BATCH_BYTES", 500)
-    store = FileStore(tmp_path)
+    store = MemoryStore()
     segments = making.write(store, making.target(threshold=1 << 20), range(200))
     (part,) = plan_parts(segments)
     sizes = [batch.num_rows for batch in read_part(store, part)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from kbackup.formats.record import decode, encode
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.jobs.restore_read import Piece, read_part
 from kbackup.store.base import Store
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import FaultyStore
 from tests.unit.archive.making import target
 from tests.unit.formats.reference import Record, from_batch, to_batch
@@ -83,16 +83,13 @@ def records(pieces: Sequence[Piece]) -> list[Record]:
     start=OFFSETS,
 )
 def test_what_is_chosen_is_what_a_filter_of_every_record_finds(
-    tmp_path_factory: pytest.TempPathFactory,
     log: list[Record],
     window: Window,
     threshold: int,
     compression: str,
     start: int,
 ) -> None:
-    from kbackup.store.file import FileStore
-
-    store = FileStore(tmp_path_factory.mktemp("window") / "archive")
+    store = MemoryStore()
     segments = write(store, log, threshold, compression)
     expected = [r for r in log if wanted(r, window)]
     cut = part(segments, window)
@@ -106,11 +103,9 @@ def test_what_is_chosen_is_what_a_filter_of_every_record_finds(
 @settings(max_examples=50)
 @given(log=logs(), window=windows(), stop=st.integers(0, 30))
 def test_going_on_after_any_piece_brings_the_rest_and_counts_each_once(
-    tmp_path_factory: pytest.TempPathFactory, log: list[Record], window: Window, stop: int
+    log: list[Record], window: Window, stop: int
 ) -> None:
-    from kbackup.store.file import FileStore
-
-    store = FileStore(tmp_path_factory.mktemp("window") / "archive")
+    store = MemoryStore()
     cut = part(write(store, log, 300, "none"), window)
     whole = list(read_part(store, cut))
     before = whole[:stop]

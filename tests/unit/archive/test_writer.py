@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from kbackup.archive.segment_io import adopt, crc_of, read_segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
-from kbackup.store.file import FileStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import Fault, FaultyStore, down
 from tests.unit.archive.making import block, records, target, write
 from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
@@ -31,7 +30,7 @@ def _cut(rows: list[Record], threshold: int) -> list[bytes]:
     return files
 
 
-@settings(max_examples=25, deadline=None)  # every file is synced
+@settings(max_examples=25)
 @given(
     rows=any_records(min_size=1),
     threshold=st.integers(1, 600),
@@ -41,34 +40,33 @@ def _cut(rows: list[Record], threshold: int) -> list[bytes]:
 def test_what_is_written_comes_back(
     rows: list[Record], threshold: int, pieces: list[int], compression: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        store = FileStore(folder)
-        to = target(3, threshold, compression)
-        segments = []
-        with PartitionWriter(store, to) as writer:
-            rest = rows
-            for size in [*pieces, len(rows)]:
-                if rest[:size]:
-                    segments += writer.append(encode(to_batch(rest[:size])))
-                rest = rest[size:]
-            segments += writer.finish()
-        back = [row for s in segments for b in read_segment(store, s) for row in from_batch(decode(b))]
-        assert back == rows
-        files = _cut(rows, threshold)
-        assert [s.bytes for s in segments] == list(map(len, files))
-        if compression == "none":
-            assert [store.get(s.key) for s in segments] == files
-        for s in segments:
-            own = [r for r in rows if s.first <= r.offset <= s.last]
-            stamps = [r.timestamp for r in own if r.timestamp is not None]
-            assert (s.first, s.last, s.count) == (own[0].offset, own[-1].offset, len(own))
-            assert (s.min_timestamp, s.max_timestamp) == (
-                min(stamps, default=None),
-                max(stamps, default=None),
-            )
-            assert s.largest == max(len(encode_record(r)) for r in own)
-            assert (s.stored, s.crc) == (len(store.get(s.key)), crc_of(store.get(s.key)))
-            assert adopt(store, to, s.key) == s, "what another attempt reads off the objects is the same"
+    store = MemoryStore()
+    to = target(3, threshold, compression)
+    segments = []
+    with PartitionWriter(store, to) as writer:
+        rest = rows
+        for size in [*pieces, len(rows)]:
+            if rest[:size]:
+                segments += writer.append(encode(to_batch(rest[:size])))
+            rest = rest[size:]
+        segments += writer.finish()
+    back = [row for s in segments for b in read_segment(store, s) for row in from_batch(decode(b))]
+    assert back == rows
+    files = _cut(rows, threshold)
+    assert [s.bytes for s in segments] == list(map(len, files))
+    if compression == "none":
+        assert [store.get(s.key) for s in segments] == files
+    for s in segments:
+        own = [r for r in rows if s.first <= r.offset <= s.last]
+        stamps = [r.timestamp for r in own if r.timestamp is not None]
+        assert (s.first, s.last, s.count) == (own[0].offset, own[-1].offset, len(own))
+        assert (s.min_timestamp, s.max_timestamp) == (
+            min(stamps, default=None),
+            max(stamps, default=None),
+        )
+        assert s.largest == max(len(encode_record(r)) for r in own)
+        assert (s.stored, s.crc) == (len(store.get(s.key)), crc_of(store.get(s.key)))
+        assert adopt(store, to, s.key) == s, "what another attempt reads off the objects is the same"
 
 
 def test_records_come_before_their_index(store: FaultyStore) -> None:

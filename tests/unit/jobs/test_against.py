@@ -15,9 +15,9 @@ from kbackup.jobs.against_report import fewer_named, findings_of, is_wrong, sum_
 from kbackup.jobs.compare_result import Comparison, Difference, Kind, Places
 from kbackup.jobs.restore_choose import choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
-from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.archives import make_archive
+from tests.support.memory_store import MemoryStore
 
 
 def places(*runs: tuple[int, int, int]) -> Places:
@@ -53,8 +53,8 @@ def test_where_a_group_stands_well() -> None:
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> RestorePlan:
-    archive = make_archive(open_store(str(tmp_path_factory.mktemp("archive"))))
+def plan() -> RestorePlan:
+    archive = make_archive(MemoryStore())
     point = archive.restore_point("latest")
     content = content_of(archive, point, [t for t in point.topics if t.name == "orders"])
     return choose_plan(Restore(map={"orders": "again"}), content, "cluster")

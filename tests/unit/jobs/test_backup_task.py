@@ -15,8 +15,8 @@ from kbackup.jobs.follow import RETRIED
 from kbackup.jobs.progress import ProgressSender
 from kbackup.kafka.read import Vanished
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import TOPIC, block
 
 HOLE = range(20, 30)
@@ -63,9 +63,9 @@ def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[V
 
 
 @pytest.fixture
-def store(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(backup_task, "RangeReader", Source)
-    return FileStore(tmp_path)
+    return MemoryStore()
 
 
 def test_a_segment_ends_before_a_loss(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,8 +33,8 @@ from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
-from kbackup.store.file import FileStore
 from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.faulty import FaultyStore, Operation, lost_answer
 from tests.unit.archive.making import target as partition_of
 
@@ -70,13 +71,13 @@ class Crashing(FaultyStore):
         super()._after(operation, key)
 
 
-Place = Callable[[str], FileStore]
+Place = Callable[[str], MemoryStore]
 Open = Callable[[Store], Store]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return lambda name: FileStore(tmp_path / name)
+def place() -> Place:
+    return defaultdict[str, MemoryStore](MemoryStore).__getitem__
 
 
 @pytest.fixture(params=["plain", "encrypted"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ from kbackup.errors import CorruptError, UsageError, from_text
 from kbackup.formats.scan import scan
 from kbackup.jobs.delta_rows import Held, WriteSegments, held_of
 from kbackup.jobs.select import Selection
-from kbackup.store.file import FileStore
+from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, decode_records, encode_record
 
 
@@ -34,15 +33,15 @@ def together(*batches: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> FileStore:
-    return FileStore(tmp_path)
+def store() -> MemoryStore:
+    return MemoryStore()
 
 
-def write(store: FileStore, *batches: pa.RecordBatch) -> list[Segment]:
+def write(store: MemoryStore, *batches: pa.RecordBatch) -> list[Segment]:
     return from_batches(WriteSegments(store, 300, "none")(iter(batches)))
 
 
-def read(store: FileStore, segments: list[Segment]) -> dict[tuple[str, int], list[Record]]:
+def read(store: MemoryStore, segments: list[Segment]) -> dict[tuple[str, int], list[Record]]:
     found: dict[tuple[str, int], list[Record]] = {}
     for segment in segments:
         for block in read_segment(store, segment):
@@ -52,7 +51,7 @@ def read(store: FileStore, segments: list[Segment]) -> dict[tuple[str, int], lis
     return found
 
 
-def test_partitions_within_and_across_batches(store: FileStore) -> None:
+def test_partitions_within_and_across_batches(store: MemoryStore) -> None:
     segments = write(
         store,
         together(rows("a", 0, *range(20)), rows("a", 1, 3, 7)),
@@ -68,14 +67,14 @@ def test_partitions_within_and_across_batches(store: FileStore) -> None:
     }
 
 
-def test_an_attempt_again_takes_the_place_of_the_one_before(store: FileStore) -> None:
+def test_an_attempt_again_takes_the_place_of_the_one_before(store: MemoryStore) -> None:
     write(store, rows("a", 0, *range(30)), rows("a", 10, 1))
     segments = write(store, rows("a", 0, *range(40)))
     assert read(store, segments) == {("a", 0): records(*range(40))}
     assert store.stat("topics/a/segment_partition_010_from_offset_0000000001_records").size  # another's
 
 
-def test_no_rows(store: FileStore) -> None:
+def test_no_rows(store: MemoryStore) -> None:
     assert write(store) == []
     assert write(store, rows("a", 0, 1).slice(1)) == []
 
@@ -89,7 +88,7 @@ def test_no_rows(store: FileStore) -> None:
     ],
     ids=["twice in a batch", "twice in two", "unknown type"],
 )
-def test_rows_that_are_no_records(store: FileStore, batches: list[pa.RecordBatch]) -> None:
+def test_rows_that_are_no_records(store: MemoryStore, batches: list[pa.RecordBatch]) -> None:
     with pytest.raises(RuntimeError) as raised:
         write(store, *batches)
     error = from_text(str(raised.value))

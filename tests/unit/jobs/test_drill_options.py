@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kbackup.archive.commit import open_or_create
@@ -11,8 +9,9 @@ from kbackup.archive.writer import Target
 from kbackup.config.models import Restore
 from kbackup.jobs.drill_options import pinned, scratch_options
 from kbackup.jobs.restore_choose import choose_content
-from kbackup.store import Store, open_store
+from kbackup.store import Store
 from tests.archives import commit_point, group_at, topic_state, write
+from tests.support.memory_store import MemoryStore
 
 
 def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
@@ -34,8 +33,8 @@ def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
         Restore(from_time="1970-03-01T00:00:00Z", to_time="now", backup=1),
     ],
 )
-def test_what_was_chosen_stays_chosen(tmp_path: Path, options: Restore) -> None:
-    store = open_store(str(tmp_path))
+def test_what_was_chosen_stays_chosen(options: Restore) -> None:
+    store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     content = choose_content(options, store)
     _commit(store, 2, range(10, 20), "billing", "late")
@@ -43,8 +42,8 @@ def test_what_was_chosen_stays_chosen(tmp_path: Path, options: Restore) -> None:
     assert (again.restore_point, again.topics, again.groups) == (1, content.topics, content.groups)
 
 
-def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records() -> None:
+    store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     options = Restore(to_time="2026-01-01T12:00:00Z")
     content = choose_content(options, store)
@@ -54,8 +53,8 @@ def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records(tmp_path:
     assert [t.segments[-1].last for t in (*content.topics, *again.topics)] == [9, 19]
 
 
-def test_every_name_is_under_the_prefix(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
+def test_every_name_is_under_the_prefix() -> None:
+    store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     asked = Restore(map={"orders": "orders"}, map_group={"billing": "billing"}, into_existing=True)
     options = scratch_options(asked, choose_content(asked, store), "drill.", "an-id")

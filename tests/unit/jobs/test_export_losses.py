@@ -8,16 +8,18 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.jobs import parquet_export
-from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.source.growing import expired, grow
+
+pytestmark = pytest.mark.usefixtures("addressed")
 
 
 def test_records_that_expired_before_they_were_exported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
-    store = FileStore(tmp_path / "archive")
+    store = MemoryStore()
     make_archive(store)
     command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
     assert main(command) == 0
@@ -35,7 +37,7 @@ def test_records_that_expired_before_they_were_exported(
 
 def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
-    store = FileStore(tmp_path / "archive")
+    store = MemoryStore()
     make_archive(store)
     command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake", "--topic", "orders"]
     assert main(command) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
@@ -12,14 +11,16 @@ from kbackup.cli import main
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export_plan import Additions
 from kbackup.jobs.select import Selection
-from kbackup.store.file import FileStore
 from tests.archives import make_archive
+from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.source.growing import grow
+
+pytestmark = pytest.mark.usefixtures("addressed")
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
-    return make_archive(FileStore(tmp_path / "archive"))
+def archive() -> Archive:
+    return make_archive(MemoryStore())
 
 
 def additions(archive: Archive, topics: Sequence[str] = (), left_out: Sequence[str] = ()) -> Additions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +16,16 @@ from kbackup.jobs.groups_before import NONE, By, Captures, GroupBefore
 from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan
 from kbackup.jobs.groups_undo import UndoReport, undo, undo_of
 from kbackup.jobs.select import Selection
-from kbackup.store import Store, open_store
+from kbackup.store import Store
+from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.fake_groups import FakeCluster, FakeGroups, Held, Place
 
 EVERY = Selection()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path))
+def store() -> Store:
+    return MemoryStore()
 
 
 def _plan(group: str, **offsets: int) -> GroupPlan:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from kbackup.archive.commit import open_or_create
@@ -13,17 +11,17 @@ from kbackup.errors import UsageError
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import make_report, planned
-from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.archives import commit_point, group_at, topic_state, write
+from tests.support.memory_store import MemoryStore
 
 WHY = "restore point 1 does not carry it: its coordinator did not answer"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store() -> Store:
     """Group shipping stands in orders-1, billing in clicks-0; two more could not be captured."""
-    store = open_store(f"file://{tmp_path}")
+    store = MemoryStore()
     archive = open_or_create(store)
     orders = [write(store, Target("orders", 1, p, 1000, "none"), range(5)) for p in range(2)]
     clicks = write(store, Target("clicks", 1, 0, 1000, "none"), range(5))

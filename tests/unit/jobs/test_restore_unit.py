@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +22,8 @@ from kbackup.jobs.restore_task import RestoreWork, Unit, UnitResult
 from kbackup.kafka.outlet import Progress
 from kbackup.kafka.runs import Runs
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from kbackup.types import RecordBlock, TopicPartition
+from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import target, write
 
 TP = TopicPartition("orders", 0)
@@ -65,8 +64,8 @@ def producer(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return FileStore(tmp_path / "archive")
+def store() -> Store:
+    return MemoryStore()
 
 
 @pytest.fixture

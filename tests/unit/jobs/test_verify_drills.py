@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from kbackup.archive.verify.findings import Findings
 from kbackup.jobs.drill_report import store_report
 from kbackup.jobs.verify_drills import check_drills
-from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.drill_reports import report
+from tests.support.memory_store import MemoryStore
 
 FOLDER = f"drills/{report().drill_id}/"
 PAGE, REPORT = FOLDER + "report.html", FOLDER + "report.json"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = open_store(str(tmp_path))
+def store() -> Store:
+    made = MemoryStore()
     store_report(made, report(), "<!doctype html><p>grüße</p>")
     return made
 
