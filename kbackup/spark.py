@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 (it hooks into forks: never while the JVM is being forked in a thread)
 import os
 import re
+import secrets
 import sys
+import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -34,6 +36,14 @@ _PLAIN_PLANS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+# Every account of the machine reaches the JVM's ports on loopback. The JVM makes the secret itself, and keeps it.
+_AUTHENTICATION = {
+    "spark.authenticate": "true",
+    "spark.authenticate.secretBitLength": "256",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
 }
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
@@ -239,6 +249,9 @@ def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, s
             "spark.driver.extraJavaOptions": " ".join(options),
             "spark.python.daemon.module": "kbackup.daemon",
         }
+        settings |= _AUTHENTICATION
+        if settings["spark.master"].startswith("local-cluster"):  # the only local one that asks for a secret
+            settings["spark.authenticate.secret"] = secrets.token_hex(32)
     return settings
 
 
@@ -263,7 +276,16 @@ def _start_context(settings: Mapping[str, str]) -> None:
         gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing})
     finally:
         os.close(writing)
+    if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
+        conf.setIfMissing("spark.local.dir", _private_folder(gateway))
     SparkContext(conf=conf, gateway=gateway)
+
+
+def _private_folder(gateway: Any) -> str:
+    """A folder for the blocks that Spark writes to disk, which it lets everybody read. It goes with the JVM."""
+    folder = tempfile.mkdtemp(prefix="kbackup-spark-")
+    gateway.jvm.java.io.File(folder).deleteOnExit()
+    return folder
 
 
 def _pass_on(reading: int) -> None:
