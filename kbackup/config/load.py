@@ -15,10 +15,11 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
@@ -30,12 +31,15 @@ from kbackup.config.values import convert, entries, flatten, property_text, reso
 from kbackup.errors import UsageError
 
 DEFAULT_FILE = "kbackup.toml"
+TRUST_OPTIONS = "KBACKUP_TRUST_OPTIONS"
+_EXPLICIT = f"if you trust it, name it: --config {DEFAULT_FILE}"
 VARIABLES = {
     "KBACKUP_CONFIG": "The configuration file, as `--config`.",
     "KBACKUP_SOURCE_CONFIG": "Java client properties of the source cluster, as `--source-config`.",
     "KBACKUP_TARGET_CONFIG": "Java client properties of the target cluster, as `--target-config`.",
     "KBACKUP_CACHE": "Where the development scripts keep what they fetch.",
     "KBACKUP_KERNEL": "`native` or `python`: how records pass between Kafka and their encoded form.",
+    TRUST_OPTIONS: "`1` lets options of a Spark read name commands, files and variables of the driver.",
     "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
 }
 """Variables that are no keys."""
@@ -108,7 +112,10 @@ def _from_file(name: str | None) -> list[Setting]:
         return []
     file = name or DEFAULT_FILE
     try:
-        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        with Path(file).open("rb") as opened:
+            if name is None:
+                _check_owner(opened)
+            table = tomllib.load(opened)
     except OSError as error:
         raise UsageError(
             f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file"
@@ -124,6 +131,18 @@ def _from_file(name: str | None) -> list[Setting]:
             )
         seen.add(setting.path)
     return settings
+
+
+def _check_owner(opened: BinaryIO) -> None:
+    """Refuses a `DEFAULT_FILE` that another user can have written: its `command:` keys would run as ours."""
+    file, link = os.fstat(opened.fileno()), os.lstat(DEFAULT_FILE)
+    for status in (file, link):
+        if status.st_uid not in (0, os.geteuid()):
+            raise UsageError(f"./{DEFAULT_FILE} belongs to user {status.st_uid}", _EXPLICIT)
+    others = file.st_mode & stat.S_IWOTH
+    group = file.st_mode & stat.S_IWGRP and file.st_gid not in (0, os.getegid())
+    if others or group:
+        raise UsageError(f"./{DEFAULT_FILE} can be written by other users", f"{_EXPLICIT}, or chmod go-w it")
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[Setting]:

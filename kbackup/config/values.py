@@ -107,6 +107,11 @@ def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) 
     return _REFERENCE.sub(lambda found: _referenced(found, where, environ), value)
 
 
+def has_reference(value: str) -> bool:
+    """Whether `resolve` replaces anything in `value`."""
+    return any(not found[1] for found in _REFERENCE.finditer(value))
+
+
 def _referenced(found: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
     escaped, kind, name = found.groups()
     if escaped:

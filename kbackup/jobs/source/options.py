@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import NamedTuple, TypeVar
 from kbackup.archive.parts import PART_BYTES
 from kbackup.archive.window import Window
 from kbackup.config import Files, Origin, Setting, load, parse_range, parse_size, parse_time
+from kbackup.config.load import TRUST_OPTIONS
+from kbackup.config.values import has_reference
 from kbackup.config.windows import RANGES, TIMES
 from kbackup.errors import UsageError
 from kbackup.jobs.select import Selection
@@ -32,7 +35,7 @@ OPTIONS = {
     "partitionBytes": "small segments are read by one task up to this size",
     "startingBackup": "of a stream: the restore point that it begins with, earliest or latest",
     "failOnDataLoss": "of a stream: false goes on where records expired before it had them",
-    "config": "a configuration file of kbackup",
+    "config": "a configuration file of kbackup, where the driver allows it",
 }
 """Without regard to case, beside `encryption.key` and all keys of `[s3]` (`s3.region`)."""
 
@@ -139,6 +142,7 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
     named: dict[str, str] = {}
     settings: list[Setting] = []
     for key, value in options.items():
+        _check_allowed(key, value)
         if name := _SPELLED.get(key.lower()):
             named[name] = value
         elif key.lower() == "encryption.key" or key.lower().startswith("s3."):
@@ -154,6 +158,25 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
                 f"there is no option {key}", f"{hint}, encryption.key and s3.…" if not near else hint
             )
     return _Options(named, tuple(settings))
+
+
+def _check_allowed(key: str, value: str) -> None:
+    """`UsageError` for an option that runs a command on the driver or reads its files or variables, unless the driver's
+    environment allows these: the author of a query is not always the operator of the driver."""
+    if os.environ.get(TRUST_OPTIONS) == "1":
+        return
+    if key.lower() == "config":
+        refused = "a configuration file, which may name commands,"
+    elif key.lower() == "encryption.key" and value.partition(":")[0] == "command":
+        refused = "a command: key"
+    elif has_reference(value):
+        refused = "a reference to a file or variable"
+    else:
+        return
+    raise UsageError(
+        f"option {key}: {refused} is refused in options",
+        f"set it by KBACKUP_… variables or kbackup.toml of the driver, or set {TRUST_OPTIONS}=1 there",
+    )
 
 
 def _topics(given: _Options) -> Selection:

@@ -17,7 +17,8 @@ from pyspark.sql.types import (
 )
 
 from kbackup.archive.window import Window
-from kbackup.errors import UsageError
+from kbackup.config import load
+from kbackup.errors import KbackupError, UsageError
 from kbackup.jobs.source import KbackupDataSource, columns_of
 from kbackup.jobs.source.options import OPTIONS, TYPES, request_of
 from kbackup.store.crypt.kek import generate_key
@@ -109,8 +110,45 @@ def test_the_configuration_that_reaches_the_archive(tmp_path: Path, monkeypatch:
     file = tmp_path / "kbackup.toml"
     file.write_text(f'archive = "{archive}"\n[encryption]\nkey = "file:/nowhere"\n')
     monkeypatch.setenv("KBACKUP_ENCRYPTION_KEY", f"file:{key}")
+    monkeypatch.setenv("KBACKUP_TRUST_OPTIONS", "1")
     store = request_of({"config": str(file)}).store()
     assert b"kbackup" in store.get("backups/0000000001/manifest.json")
+
+
+def test_options_run_no_command_and_read_no_file_of_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the driver's environment allows them: then this runs `tee`, and sends a file to the endpoint."""
+    ran, secret, file = tmp_path / "ran", tmp_path / "secret", tmp_path / "kbackup.toml"
+    secret.write_text("hunter2")
+    file.write_text(f'[encryption]\nkey = "command:tee {ran}"\n')
+    make_archive(encrypting(FileStore(tmp_path / "archive"), tmp_path))
+    place = {"archive": str(tmp_path / "archive")}
+
+    def outcome(options: dict[str, str]) -> str:
+        try:
+            request_of(options).store().get("backups/0000000001/manifest.json")
+        except KbackupError as error:
+            return error.message
+        return "was read"
+
+    command = place | {"Encryption.Key": f"command:tee {ran}"}
+    configured = place | {"config": str(file)}
+    reading = {"archive": "s3://bucket", "s3.endpoint_url": f"http://127.0.0.1:1/${{file:{secret}}}"}
+    variable = {"archive": "s3://bucket", "s3.endpoint_url": "http://127.0.0.1:1/${env:HOME}"}
+    for options in (command, configured, reading, variable):
+        assert "is refused in options" in outcome(options)
+    assert not ran.exists()
+    assert (
+        request_of({"archive": "s3://bucket", "s3.profile": "$${file:/x}"}).settings[0].path == "s3.profile"
+    )
+
+    monkeypatch.setenv("KBACKUP_TRUST_OPTIONS", "1")
+    for options in (command, configured):
+        assert "the key command tee" in outcome(options)
+        assert ran.exists()
+        ran.unlink()
+    assert str(load(request_of(reading).settings).config.s3.endpoint_url).endswith("hunter2")
 
 
 def test_secrets_don_t_show() -> None:
