@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from scripts.dev.s3 import S3Server
     from scripts.dev.secured import SecuredBroker
 
-pytest_plugins = ("tests.watching",)
+pytest_plugins = ("tests.support.exhaustive", "tests.watching")
 
 LAYERS = ("unit", "contract", "golden", "integration", "faults", "interop")
 _WITHOUT_SERVERS = {"unit", "golden"}

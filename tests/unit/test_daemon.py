@@ -24,6 +24,7 @@ print(*(thread.joinpath("comm").read_text().strip() for thread in Path("/proc/se
 """
 
 
+@pytest.mark.exhaustive
 def test_what_is_imported_before_the_fork_starts_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

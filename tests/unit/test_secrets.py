@@ -65,6 +65,7 @@ LEAKS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_leaks_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = _run(pytester, monkeypatch, *LEAKS)
     ended.assert_outcomes(passed=len(LEAKS))
@@ -80,6 +81,7 @@ def test_a_run_that_leaks_fails(pytester: pytest.Pytester, monkeypatch: pytest.M
     ended.stdout.no_fnmatch_line("*hush-*")
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_leaks_nothing_passes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = _run(pytester, monkeypatch, "input", "nowhere")
     ended.assert_outcomes(passed=2)

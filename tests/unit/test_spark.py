@@ -29,6 +29,7 @@ print([hooks for hooks in late if set(hooks) - {"after_in_child"}])
 """
 
 
+@pytest.mark.exhaustive
 def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
     """One that is registered between a fork's two halves releases a lock that it never took: a traceback of Python's
     on the terminal, from a command that works."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore
 
 
 @pytest.fixture

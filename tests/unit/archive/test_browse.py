@@ -31,9 +31,9 @@ from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
 from tests.plain_records import Plain, block_of
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive import making
-from tests.unit.archive.faulty import FaultyStore
 from tests.unit.formats.reference import from_batch
 
 

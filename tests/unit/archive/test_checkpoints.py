@@ -23,8 +23,8 @@ from kbackup.archive.segments import encode_folded
 from kbackup.errors import CorruptError, DeniedError, LeaseLostError
 from kbackup.store.base import Store
 from scripts.soak.restore_points import build, copy
+from tests.support.faulty_store import Fault, FaultyStore, down
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import Fault, FaultyStore, down
 from tests.unit.archive.making import committed, intend
 
 
@@ -172,6 +172,7 @@ def newest_key(store: Store, name: str) -> str:
 
 @pytest.mark.parametrize("name", [layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS])
 @pytest.mark.parametrize("how", ["gone", "cut", "flip"])
+@pytest.mark.exhaustive(keep=2)
 def test_a_damaged_one_is_passed_over(many: MemoryStore, name: str, how: str) -> None:
     damage(many, newest_key(many, name), how)
     archive = open_archive(many)
@@ -248,6 +249,7 @@ def rewritten(store: Store, key: str, change: Callable[[dict[str, Any]], object]
         lambda d: d["parts"][0].update(last=63),
     ],
 )
+@pytest.mark.exhaustive(keep=2)
 def test_one_that_does_not_account_for_all_is_passed_over(
     many: MemoryStore, change: Callable[[dict[str, Any]], object]
 ) -> None:

@@ -12,7 +12,7 @@ from kbackup.archive.models import Manifest, load
 from kbackup.archive.reader import open_archive
 from kbackup.errors import LeaseLostError, OutcomeUnknownError
 from kbackup.formats.index import decode_partition_index
-from tests.unit.archive.faulty import FaultyStore, lost_answer
+from tests.support.faulty_store import FaultyStore, lost_answer
 from tests.unit.archive.making import TOPIC, committed, intend, manifest, state, target, write
 
 

@@ -17,8 +17,8 @@ from kbackup.archive.verify.segment import check_segment
 from kbackup.archive.writer import PartitionWriter
 from kbackup.errors import CorruptError, UnreachableError
 from kbackup.formats.record import decode, encode
+from tests.support.faulty_store import FaultyStore, down
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore, down
 from tests.unit.archive.making import target
 from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
 from tests.unit.formats.strategies import records as any_records

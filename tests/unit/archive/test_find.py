@@ -22,8 +22,8 @@ from kbackup.formats.rows import Row, rows
 from kbackup.store.base import Store
 from tests.archives import T0, make_archive
 from tests.plain_records import Plain, block_of
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore
 
 EVERYTHING = Window()
 

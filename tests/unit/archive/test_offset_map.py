@@ -19,7 +19,7 @@ from kbackup.archive.offset_map import (
 )
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.types import TopicPartition
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 
 TP = TopicPartition("orders", 3)
 

@@ -12,7 +12,7 @@ from kbackup.archive.commit import open_or_create, seal_unfinished
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError, UsageError
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 from tests.unit.archive.making import TOPIC, committed, intend, state, target, write
 
 

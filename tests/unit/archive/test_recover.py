@@ -19,7 +19,7 @@ from kbackup.jobs import recover as module
 from kbackup.jobs.plan import Live, PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.recover import Recovered, recover
-from tests.unit.archive.faulty import Fault, FaultyStore
+from tests.support.faulty_store import Fault, FaultyStore
 from tests.unit.archive.making import TOPIC, TOPIC_ID, committed, intend, state, target, write
 
 

@@ -11,7 +11,7 @@ from kbackup.archive import layout
 from kbackup.archive.segment_io import adopt, read_index, read_segment
 from kbackup.archive.segments import Segment, decode_segments, encode_segments
 from kbackup.errors import CorruptError, UnreachableError
-from tests.unit.archive.faulty import FaultyStore, down
+from tests.support.faulty_store import FaultyStore, down
 from tests.unit.archive.making import target, write
 
 COMPRESSIONS = ["none", "zstd"]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from kbackup.archive import layout
 from kbackup.store import open_store
 from tests.archives import make_archive
@@ -25,6 +27,7 @@ for thread in threads: thread.join()
 """
 
 
+@pytest.mark.exhaustive
 def test_first_reads_at_once(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "archive"))
     make_archive(store)

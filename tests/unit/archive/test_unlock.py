@@ -22,7 +22,7 @@ from kbackup.errors import (
     RefusedError,
     UnreachableError,
 )
-from tests.unit.archive.faulty import FaultyStore, down, lost_answer
+from tests.support.faulty_store import FaultyStore, down, lost_answer
 
 SECONDS = 60.0
 

@@ -14,8 +14,8 @@ from kbackup.formats.record import decode, encode
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.jobs.restore_read import Piece, read_part
 from kbackup.store.base import Store
+from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore
 from tests.unit.archive.making import target
 from tests.unit.formats.reference import Record, from_batch, to_batch
 

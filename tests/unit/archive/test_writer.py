@@ -13,8 +13,8 @@ from kbackup.archive.segment_io import adopt, crc_of, read_segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
+from tests.support.faulty_store import Fault, FaultyStore, down
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import Fault, FaultyStore, down
 from tests.unit.archive.making import block, records, target, write
 from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
 from tests.unit.formats.strategies import records as any_records

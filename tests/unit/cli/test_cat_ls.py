@@ -358,6 +358,7 @@ def test_a_terminal_gets_no_raw_bytes(root: str, capsys: Said, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("args", [["ls", "orders"], ["cat", "orders:0:5"]])
+@pytest.mark.exhaustive(keep=1)
 def test_neither_spark_nor_kafka_is_loaded(root: str, args: list[str]) -> None:
     code = (
         "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "

@@ -150,6 +150,7 @@ def test_damage_is_named(tmp_path: Path, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize("args", [["list"], ["info", "-a"]])
+@pytest.mark.exhaustive(keep=1)
 def test_neither_spark_nor_kafka_is_loaded(root: Path, args: list[str]) -> None:
     code = (
         "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "

@@ -228,6 +228,7 @@ def test_a_reader_that_leaves_is_no_internal_error() -> None:
 
 
 @pytest.mark.parametrize("args", [["--help"], ["config", "--show"], ["config", "--json"]])
+@pytest.mark.exhaustive(keep=1)
 def test_nothing_heavy_is_imported(args: list[str], tmp_path: Path) -> None:
     show = f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
     done = subprocess.run(

@@ -34,6 +34,7 @@ def test_small_changes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["records", "compressed"])
+@pytest.mark.exhaustive
 def test_a_second_of_it(name: str) -> None:
     pytest.importorskip("atheris", reason="no wheel for this Python")
     command = [sys.executable, "-m", "scripts.fuzz", "--seconds", "1", "--target", name]

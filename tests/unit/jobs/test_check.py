@@ -141,6 +141,7 @@ def test_the_command_without_anything(capsys: Said, monkeypatch: pytest.MonkeyPa
     assert failed["archive: open"].startswith("give --archive")
 
 
+@pytest.mark.exhaustive
 def test_a_source_that_is_not_there(tmp_path: Path, capsys: Said) -> None:
     away = ["--set", "source.socket.connection.setup.timeout.ms=1000"]
     code = cli.main(["check", "-a", str(tmp_path / "new"), "--bootstrap-server", "127.0.0.1:9", *away])

@@ -34,41 +34,14 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import KEYS, Keyring
 from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.crash_store import Crash, CrashStore
+from tests.support.exhaustive import sample
+from tests.support.faulty_store import FaultyStore, Operation, lost_answer
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore, Operation, lost_answer
 from tests.unit.archive.making import target as partition_of
 
 OWN = (layout.LOCK, KEYS)
 """What a copy has of its own: its lease, and the data key of what it derived."""
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-class Crashing(FaultyStore):
-    """Goes down at write number `at`, before or after it took effect; nothing works from then on."""
-
-    def __init__(self, inner: Store, at: int = 0, after: bool = False) -> None:
-        super().__init__(inner)
-        self.at, self.after_effect = at, after
-        self.writes = 0
-        self.down = False
-
-    def _before(self, operation: Operation, key: str) -> None:
-        if self.down:
-            raise Crash
-        if operation not in ("get", "open_range") and key != layout.LOCK:
-            self.writes += 1
-            self.down = self.writes == self.at
-            if self.down and not self.after_effect:
-                raise Crash
-        super()._before(operation, key)
-
-    def _after(self, operation: Operation, key: str) -> None:
-        if self.down:
-            raise Crash
-        super()._after(operation, key)
 
 
 Place = Callable[[str], MemoryStore]
@@ -202,18 +175,19 @@ def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.exhaustive(keep=4)
 def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None:
     """The destination is whole at each moment as far as it goes, and the next copy ends what was begun."""
     source = opened(place("a"))
     make_archive(source)
     step = 3 if isinstance(source, CryptStore) else 1  # it is the same order of the same writes
     source.put("restores/x/note.txt", b"nobody's")
-    counting = Crashing(place("counted"))
+    counting = CrashStore(place("counted"))
     copied(source, opened(counting))
     assert counting.writes > 40
-    for at in range(1, counting.writes + 1, step):
+    for at in sample(range(1, counting.writes + 1, step)):
         name = f"crashed at {at}"
-        crashing = Crashing(place(name), at, after)
+        crashing = CrashStore(place(name), at, after)
         with pytest.raises(Crash):
             copied(source, opened(crashing))
         inner = place(name)
@@ -230,7 +204,7 @@ def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None
 def test_what_is_not_whole_is_sent_again(place: Place, opened: Open) -> None:
     source, target = opened(place("a")), place("b")
     make_archive(source)
-    crashing = Crashing(target)
+    crashing = CrashStore(target)
     segments = [s for p in open_archive(source).restore_points for s in open_archive(source).added(p)]
     crashing.at = 14
     with pytest.raises(Crash):
@@ -406,6 +380,7 @@ def answers(store: Store, seq: int) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("seq", [1, 2, 3, 4])
+@pytest.mark.exhaustive(keep=3)
 def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, seq: int) -> None:
     source, target = opened(place("a")), opened(place("b"))
     make_archive(source)
@@ -443,24 +418,22 @@ def test_a_restore_point_of_an_archive_that_was_expired(place: Place) -> None:
         check_whole(target)
 
 
+@pytest.mark.exhaustive(keep=1)
 def test_a_restore_point_is_copied_whatever_cuts_it_off(place: Place) -> None:
     source = place("a")
     make_archive(source)
     add_point(source, 3, 0)
-    for at in range(1, 80, 2):
-        target = Crashing(place(f"copy {at}"), at, after=at % 4 == 1)
-        try:
-            point_copied(source, target, "2")
-        except Crash:
-            left = place(f"copy {at}")
-            assert [p.seq for p in reached(left)] in ([], [2])
-            left.delete([layout.LOCK])
-            point_copied(source, left, "2")
-            assert answers(left, 2) == answers(source, 2)
-            check_whole(left)
-        else:
-            return
-    raise AssertionError("it never came to an end")
+    counting = CrashStore(place("counted"))
+    point_copied(source, counting, "2")
+    for at in sample(range(1, counting.writes + 1, 2)):
+        left = place(f"copy {at}")
+        with pytest.raises(Crash):
+            point_copied(source, CrashStore(left, at, after=at % 4 == 1), "2")
+        assert [p.seq for p in reached(left)] in ([], [2])
+        left.delete([layout.LOCK])
+        point_copied(source, left, "2")
+        assert answers(left, 2) == answers(source, 2)
+        check_whole(left)
 
 
 def reached(store: Store) -> list[Point]:

@@ -23,9 +23,10 @@ from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
 from tests.histories import History
+from tests.support.crash_store import Crash, CrashStore
+from tests.support.exhaustive import sample
+from tests.support.faulty_store import Operation
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import Operation
-from tests.unit.jobs.test_copy import Crash, Crashing
 from tests.unit.jobs.test_expire import all_seen, build, check_whole, expired
 
 SCRATCH = timedelta(0)
@@ -66,17 +67,18 @@ def test_a_copy_as_old_as_can_be_catches_up(reached: int) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.exhaustive(keep=2)
 def test_a_crash_at_every_write(after: bool) -> None:
     source, partly = made(4)
     expired(source, last=2, days=3)
     due = all_seen(open_archive(source))
-    counting = Crashing(partly.copy())
+    counting = CrashStore(partly.copy())
     copied(source, counting)
     assert counting.writes > 30
-    for at in range(1, counting.writes + 1, 2):
+    for at in sample(range(1, counting.writes + 1, 2)):
         inner = partly.copy()
         with pytest.raises(Crash):
-            copied(source, Crashing(inner, at, after))
+            copied(source, CrashStore(inner, at, after))
         inner.delete([layout.LOCK])
         try:
             seen = all_seen(open_archive(inner))
@@ -89,18 +91,19 @@ def test_a_crash_at_every_write(after: bool) -> None:
         check_whole(inner)
 
 
+@pytest.mark.exhaustive
 def test_a_copy_has_restore_points_while_it_catches_up() -> None:
     """Of all that it had none is left: the first of those that are comes right after that is said."""
     source, partly = MemoryStore(), MemoryStore()
     build(source, lambda seq: seq == 4 and copied(source, partly))
     expired(source, last=2, days=3)
-    counting = Crashing(partly.copy())
+    counting = CrashStore(partly.copy())
     copied(source, counting)
     none = 0
     for at in range(1, counting.writes + 1):
         inner = partly.copy()
         with pytest.raises(Crash):
-            copied(source, Crashing(inner, at))
+            copied(source, CrashStore(inner, at))
         points = [p.seq for p in open_archive(inner).restore_points]
         assert points in ([1, 2, 3, 4], [], [8], [8, 9])
         none += not points
@@ -195,7 +198,7 @@ def test_the_source_goes_on() -> None:
     check_whole(target)
 
 
-class Keys(Crashing):
+class Keys(CrashStore):
     """What it wrote, in order."""
 
     keys: list[str]
@@ -216,7 +219,7 @@ def cut_off(source: Store, partly: MemoryStore) -> Iterator[MemoryStore]:
     for at in range(since + 1, len(counting.keys) + 1):
         inner = partly.copy()
         with pytest.raises(Crash):
-            copied(source, Crashing(inner, at))
+            copied(source, CrashStore(inner, at))
         inner.delete([layout.LOCK])
         if not is_cut_off(open_archive(inner)):
             return

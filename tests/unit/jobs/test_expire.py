@@ -63,9 +63,10 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from tests.histories import Did, History, day
+from tests.support.crash_store import Crash, CrashStore
+from tests.support.exhaustive import sample
+from tests.support.faulty_store import FaultyStore, down
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.faulty import FaultyStore, down
-from tests.unit.jobs.test_copy import Crash, Crashing
 
 NOW = timedelta(0)
 LOSS = Loss(kind="retention", topic="a", partition=0, start=1, end=2, message="offset 1 of a-0 was deleted")
@@ -309,6 +310,7 @@ def test_each_incarnation_goes_by_its_own_settings() -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.exhaustive(keep=2)
 def test_a_crash_at_every_write(after: bool) -> None:
     """It is whole at each moment, and the next run comes to the same end."""
 
@@ -325,15 +327,15 @@ def test_a_crash_at_every_write(after: bool) -> None:
         keys = {entry.key for entry in store.list() if entry.key != layout.LOCK}
         return keys, all_seen(found), [link.last for link in found.expired.gone], found.expired.topics
 
-    counting = Crashing(made())
+    counting = CrashStore(made())
     before = all_seen(open_archive(counting))
     expired(counting, last=2, days=3)
     end = done(counting)
     assert counting.writes > 8
-    for at in range(1, counting.writes + 1):
+    for at in sample(range(1, counting.writes + 1)):
         inner = made()
         with pytest.raises(Crash):
-            expired(Crashing(inner, at, after), last=2, days=3)
+            expired(CrashStore(inner, at, after), last=2, days=3)
         inner.delete([layout.LOCK])  # it ran out
         check_whole(inner)
         archive = open_archive(inner)

@@ -38,6 +38,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from tests.archives import LOSS, T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.memory_store import MemoryStore
 
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
@@ -337,13 +338,9 @@ def test_records_that_end_before_their_index_does_are_cut_off(store: MemoryStore
         index = decode_index(store.get(f"{ORDERS}{start}_index"), "index")
         data = store.get(f"{ORDERS}{start}_records")
         store.put(f"{ORDERS}{start}_records", data[: int(index.positions[2])])
-    crashing = _Crashing()
-    for entry in store.list():
-        crashing.put(entry.key, store.get(entry.key))
-    crashing.left = 3
-    with pytest.raises(_Crash):
-        run(crashing)
-    crashing.left = 1 << 30
+    crashing = store.copy()
+    with pytest.raises(Crash):
+        run(CrashStore(crashing, at=4))
     crashing.delete([layout.LOCK])
     for each in (store, crashing):
         report = run(each)
@@ -378,57 +375,15 @@ def test_what_comes_back_later_under_a_number_that_was_given_up_changes_nothing(
     assert held(store) == healed
 
 
-class _Crash(BaseException):
-    pass
-
-
-class _Crashing(MemoryStore):
-    """Goes down at write `left`."""
-
-    left = 1 << 30
-
-    def _count(self, key: str) -> None:
-        if key != layout.LOCK:
-            self.left -= 1
-            if self.left < 0:
-                raise _Crash
-
-    def put(self, key: str, data: Any) -> str:
-        self._count(key)
-        return super().put(key, data)
-
-    def put_new(self, key: str, data: Any) -> str:
-        self._count(key)
-        return super().put_new(key, data)
-
-    def delete(self, keys: Any) -> Any:
-        self._count("")
-        return super().delete(keys)
-
-
+@pytest.mark.exhaustive(keep=1)
 def test_it_may_be_cut_off_anywhere(made: MemoryStore) -> None:
     truth = records(made)
-    for at in range(60):
-        store = _Crashing()
-        for entry in made.list():
-            store.put(entry.key, made.get(entry.key))
-        for key in (
-            layout.ARCHIVE,
-            layout.backup_key(3, layout.MANIFEST),
-            layout.backup_key(1, layout.SEGMENTS),
-        ):
-            harm(store, key, "gone")
-        store.left = at
-        try:
-            run(store)
-        except _Crash:
-            store.left = 1 << 30
-            store.delete([layout.LOCK])
-            run(store)
-            check_healed(store, truth)
-        else:
-            return
-    raise AssertionError("it never came to an end")
+    harmed = made.copy()
+    for key in (layout.ARCHIVE, layout.backup_key(3, layout.MANIFEST), layout.backup_key(1, layout.SEGMENTS)):
+        harm(harmed, key, "gone")
+    for store in crashed(harmed, run):
+        run(store)
+        check_healed(store, truth)
 
 
 def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> None:
@@ -532,28 +487,18 @@ def test_what_was_expired_is_nothing_lost(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("gone", [{1, 2, 4}, {1, 2, 3, 4}, {3, 4, 5}], ids=str)
+@pytest.mark.exhaustive(keep=1)
 def test_an_expiration_that_was_cut_off_is_nothing_lost(made: MemoryStore, gone: set[int]) -> None:
     """At any write; and where a topic was made anew its former incarnation goes, or the newest part of it."""
-    for at in range(60):
-        store = _Crashing()
-        for entry in made.list():
-            store.put(entry.key, made.get(entry.key))
-        store.left = at
-        try:
-            expire_some(store, gone)
-            done = True
-        except _Crash:
-            done = False
-        store.left = 1 << 30
+    whole = made.copy()
+    expire_some(whole, gone)
+    for store in (whole, *crashed(made, lambda store: expire_some(store, gone))):
         before = held(store)
         for confirm in (False, True):
             report = run(store, confirm)
-            assert (report.restore_point, report.lost, report.left) == (None, (), ()), at
-            assert not (done and report.mended), report.mended
+            assert (report.restore_point, report.lost, report.left) == (None, (), ())
+            assert not (store is whole and report.mended), report.mended
             assert held(store) == before
-        if done:
-            return
-    raise AssertionError("it never came to an end")
 
 
 @pytest.mark.parametrize("name", ["backups/0000000005/manifest.json", "expired.json", "segments-"])
@@ -600,28 +545,17 @@ def test_no_loss_in_an_archive_that_was_expired_loses_a_record(
     assert (again.mended, again.left, again.restore_point) == ((), (), None)
 
 
+@pytest.mark.exhaustive(keep=1)
 def test_it_may_be_cut_off_where_some_was_expired(made: MemoryStore) -> None:
     expired = made.copy()
     expire_some(expired, {1, 2, 4})
     last = held(expired)[LAST]
     harm(expired, layout.backup_key(5, layout.MANIFEST), "gone")
-    for at in range(0, 90, 2):
-        store = _Crashing()
-        for entry in expired.list():
-            store.put(entry.key, expired.get(entry.key))
-        store.left = at
-        try:
-            run(store)
-        except _Crash:
-            store.left = 1 << 30
-            store.delete([layout.LOCK])
-            run(store)
-            after = held(store)
-            assert {place: keys for place, keys in after[max(after)].items() if keys} == last
-            assert verified(store).findings == ()
-        else:
-            return
-    raise AssertionError("it never came to an end")
+    for store in crashed(expired, run, step=2):
+        run(store)
+        after = held(store)
+        assert {place: keys for place, keys in after[max(after)].items() if keys} == last
+        assert verified(store).findings == ()
 
 
 def test_losses_of_what_had_expired_are_told_once(store: MemoryStore) -> None:
@@ -633,6 +567,7 @@ def test_losses_of_what_had_expired_are_told_once(store: MemoryStore) -> None:
         assert [loss.message for loss in archive.losses(archive.restore_points[-1].seq)] == [LOSS]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seal", [False, True])
 def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: MemoryStore, seal: bool) -> None:
     """Of an archive whose restore points are whole, where some expired: a reader has what was, or what is new, or ends
@@ -643,18 +578,10 @@ def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: MemoryStore, seal
     harm(expired, bad, "cut")
     before = held(expired)
     refused: list[str] = []
-    for at in range(seal, 90, 2):
-        store = _Crashing()
-        for entry in expired.list():
-            store.put(entry.key, expired.get(entry.key))
-        store.left = at
-        try:
-            run(store, rebuild=True)
-            done = True
-        except _Crash:
-            done = False
-        store.left = 1 << 30
-        store.delete([layout.LOCK])
+    whole = expired.copy()
+    run(whole, rebuild=True)
+    cut_off = crashed(expired, lambda store: run(store, rebuild=True), first=1 + seal, step=2)
+    for store in (*cut_off, whole):
         try:
             after = held(store)
         except CorruptError as error:
@@ -672,17 +599,12 @@ def test_a_rebuild_that_is_cut_off_shows_no_record_twice(made: MemoryStore, seal
             if seal:
                 seal_unfinished(open_archive(store), "another")
             assert run(store, confirm=False).restore_point is None, "nothing is lost yet"
-        if done:
-            assert refused
-            assert all("kbackup repair" in hint for hint in refused)
-            return
-    raise AssertionError("it never came to an end")
+    assert refused
+    assert all("kbackup repair" in hint for hint in refused)
 
 
 def other() -> MemoryStore:
-    found = MemoryStore()
-    found.url = "memory://copy"
-    return found
+    return MemoryStore("memory://copy")
 
 
 def test_names_that_no_writer_gives_are_left_alone(store: MemoryStore) -> None:

@@ -105,6 +105,7 @@ def files_of(root: Path) -> list[str]:
     )
 
 
+@pytest.mark.exhaustive(keep=1)
 def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) -> None:
     """All files that a restore point stands on, one after the other."""
     every = files_of(root)

@@ -91,6 +91,7 @@ _CHOOSE = (
 )
 
 
+@pytest.mark.exhaustive
 def test_without_numba_records_pass_through_message_objects() -> None:
     said = _python(f"import sys; sys.modules['numba'] = None\n{_CHOOSE}", KBACKUP_KERNEL="")
     assert said.count("records passed through") == 1
@@ -109,12 +110,14 @@ def test_what_is_asked_for_and_can_not_be_is_an_error() -> None:
     assert "install kafka-kbackup[native]" in _python(code, KBACKUP_KERNEL="native")
 
 
+@pytest.mark.exhaustive
 def test_kernels_are_kept_from_one_process_to_the_next(tmp_path: Path) -> None:
     code = "from kbackup.kafka.native import fill; print(sum(fill.fill.stats.cache_hits.values()))"
     env = {"NUMBA_CACHE_DIR": str(tmp_path)}
     assert [_python(code, **env).strip() for _ in range(2)] == ["0", "1"]
 
 
+@pytest.mark.exhaustive
 def test_kernels_load_where_nothing_can_be_kept() -> None:
     code = (
         "from numba.core import caching\n"

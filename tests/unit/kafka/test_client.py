@@ -85,6 +85,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("client", ["native", "admin"])
+@pytest.mark.exhaustive
 def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) -> None:
     """From a thread of librdkafka's: a client may wait for a transaction, or for nothing."""
     renewed = threading.Event()

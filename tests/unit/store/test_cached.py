@@ -15,7 +15,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 
 DATA = b"what a manifest says " * 40
 

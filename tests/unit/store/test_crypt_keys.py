@@ -26,7 +26,7 @@ from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
 from kbackup.store.crypt.keyring import KEYS, Keyring
 from kbackup.store.crypt.rotate import rotate
 from kbackup.store.file import FileStore
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 
 # A KMS: its key is in a file beside it, which also notes what it was called with.
 KMS = """

@@ -12,7 +12,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.web.held import FRESH, Held, Snapshot
 from tests.archives import commit_point, group_at, topic_state
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 from tests.unit.web.visits import text, visit
 
 SOON = 20.0

@@ -24,7 +24,7 @@ from tests.archives import commit_point, group_at, make_archive, topic_state
 from tests.golden.java_archive import ROOT as JAVA
 from tests.plain_records import Plain, block_of
 from tests.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
-from tests.unit.archive.faulty import FaultyStore
+from tests.support.faulty_store import FaultyStore
 from tests.unit.archive.test_browse import encrypting
 from tests.unit.web.visits import crawl, links, tags, text, visit
 

@@ -1,0 +1,76 @@
+"""How much of the exhaustive tests runs: all of it, or a sample (`pytest --sample`).
+
+Exhaustive are loops over every crash point, Hypothesis tests of 50 examples or more, and tests that start processes
+or wait for real time. The sample of a parametrized test is its first `keep` cases: `@pytest.mark.exhaustive(keep=2)`.
+A test that loops over its cases takes them from `sample`. Hypothesis tests need no mark.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import settings
+
+_MANY = 50
+_EXAMPLES = 5
+
+T = TypeVar("T")
+
+
+class _Run:
+    sampled = False
+
+
+def sample(cases: Sequence[T], number: int = 4) -> Sequence[T]:
+    """All cases; of a sample `number` of them, the first and the last and evenly between."""
+    if not _Run.sampled or len(cases) <= number:
+        return cases
+    return [cases[at * (len(cases) - 1) // (number - 1)] for at in range(number)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sample", action="store_true", help="run a sample of the exhaustive tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "exhaustive(keep=0): what `--sample` runs a part of")
+    _Run.sampled = config.getoption("--sample")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        _mark_examples(item)
+    if _Run.sampled:
+        dropped = _beyond_the_sample(items)
+        items[:] = [item for item in items if item not in dropped]
+        config.hook.pytest_deselected(items=[*dropped])
+
+
+def _mark_examples(item: pytest.Item) -> None:
+    test: Any = getattr(item, "obj", None)
+    if not getattr(test, "is_hypothesis_test", False):
+        return
+    wanted: settings = test._hypothesis_internal_use_settings
+    if wanted.max_examples >= _MANY:
+        item.add_marker(pytest.mark.exhaustive(keep=1))
+    if _Run.sampled:
+        test._hypothesis_internal_use_settings = settings(
+            wanted, max_examples=min(wanted.max_examples, _EXAMPLES)
+        )
+
+
+def _beyond_the_sample(items: list[pytest.Item]) -> dict[pytest.Item, None]:
+    kept: Counter[str] = Counter()
+    dropped: dict[pytest.Item, None] = {}
+    for item in items:
+        mark = item.get_closest_marker("exhaustive")
+        if mark is None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if kept[test] >= mark.kwargs.get("keep", 0):
+            dropped[item] = None
+        kept[test] += 1
+    return dropped
