@@ -7,7 +7,7 @@ from kbackup.archive.models import ArchiveInfo
 from kbackup.errors import CorruptError, WrongKeyError
 from kbackup.store.base import Store, encryption_of
 
-KNOWN = {None, "kbackup-encryption-1"}
+KNOWN = {None, "kbackup-encryption-2"}
 _FILES = 3
 
 
@@ -34,8 +34,8 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
 
 def _under(store: Store) -> str:
     """The names of the keys that it was encrypted under, as far as a few files of `keys/` tell."""
-    from kbackup.store.crypt.keyring import list_files, read_files  # and what it takes to open them
+    from kbackup.store.crypt.key_files import list_files, read_files  # and what it takes to open them
 
-    files = read_files(store, list_files(store)[-_FILES:], damaged=False)
-    names = sorted({file.kek for _, file in files})
+    files, _ = read_files(store, list_files(store)[-_FILES:])
+    names = sorted({named.file.kek for named in files})
     return f" under key {' or '.join(names)}" if names else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from kbackup.archive.expected import check_archive_id
 from kbackup.cli.frame import Frame
 from kbackup.metrics import counted
 from kbackup.store import Store, open_store
@@ -12,9 +13,11 @@ from kbackup.store import Store, open_store
 
 def looked_into(frame: Frame) -> Store:
     """The store of the archive that the command is about."""
-    folder = cache_folder() if frame.config.metadata_cache else None
-    store = open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "", folder)
+    config = frame.config
+    folder = cache_folder() if config.metadata_cache else None
+    store = open_store(frame.archive, config.s3, config.encryption.key or "", folder, config.archive_id)
     counted.archive(store.url)
+    check_archive_id(store, config.archive_id)
     return store
 
 

@@ -92,4 +92,4 @@ def _target(frame: Frame, url: str, given: dict[str, object]) -> Store:
     if "profile" in given:
         given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
     s3: S3Options = dataclasses.replace(frame.config.s3, **given)  # type: ignore[arg-type]
-    return open_store(url, s3, frame.config.encryption.key or "")
+    return open_store(url, s3, frame.config.encryption.key or "", archive_id=frame.config.archive_id)

@@ -53,12 +53,14 @@ def show(frame: Frame) -> None:
     from kbackup.jobs.keys import held_keys
 
     store = archive_store(frame)
-    held = held_keys(store)
+    held, skipped = held_keys(store)
+    for each in skipped:
+        frame.reporter.warning(str(each))
     frame.reporter.table(
         ("file", "created at", "under key", "data keys", "opens"),
         [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in held],
     )
-    frame.reporter.document({"archive": store.url, "files": held})
+    frame.reporter.document({"archive": store.url, "files": held, "skipped": [each.path for each in skipped]})
 
 
 @command.command("rotate")
@@ -85,6 +87,8 @@ def rotate(frame: Frame, new: str) -> int:
     check_source(new)
     store = archive_store(frame)
     done = rotate_keys(store, new, frame.config.backup.lease_seconds)
+    for each in done.skipped:
+        frame.reporter.warning(str(each))
     for failed in done.left:
         frame.reporter.warning(f"{failed.key} is still under the old key: {failed.error.message}")
     frame.reporter.line(
@@ -99,6 +103,7 @@ def rotate(frame: Frame, new: str) -> int:
             "file": done.file,
             "removed": done.removed,
             "left": [failed.key for failed in done.left],
+            "skipped": [each.path for each in done.skipped],
         }
     )
     return EXIT_LOSS if done.left else EXIT_OK

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from kbackup.archive.expected import check_archive_id
 from kbackup.cli.frame import Frame
 from kbackup.config import Config
 from kbackup.metrics import counted
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     from kbackup.spark import Starting
 
 
-def archive_store(frame: Frame) -> Store:
-    """The store of the archive that the command is about."""
-    store = open_store(frame.archive, frame.config.s3, frame.config.encryption.key or "")
+def archive_store(frame: Frame, *, lost: bool = False) -> Store:
+    """The store of the archive that the command is about; `lost`: its archive.json may be. `MismatchError` where it is
+    another one than `archive_id` says."""
+    config = frame.config
+    store = open_store(frame.archive, config.s3, config.encryption.key or "", archive_id=config.archive_id)
     counted.archive(store.url)
+    check_archive_id(store, config.archive_id, lost=lost)
     return store
 
 

@@ -276,6 +276,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(description="Where the archive is: `s3://bucket/prefix` or a path; `~` is your home directory."),
     ] = None
+    archive_id: Annotated[
+        str | None,
+        Meta(
+            description="The id of the archive that must be there: commands refuse another one, and an empty place. "
+            "Unset: any.",
+        ),
+    ] = None
     source: Annotated[
         Properties, Meta(description="librdkafka properties of the cluster that is backed up.")
     ] = {}

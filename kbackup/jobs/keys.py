@@ -10,7 +10,7 @@ from kbackup.errors import WrongKeyError
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import load_kek
-from kbackup.store.crypt.keyring import list_files, read_files
+from kbackup.store.crypt.key_files import Skipped, list_files, read_files, split_foreign
 from kbackup.store.crypt.rotate import Rotated, rotate
 
 
@@ -25,15 +25,16 @@ class HeldKeys:
     ours: bool
 
 
-def held_keys(store: Store) -> list[HeldKeys]:
-    """The files of data keys, oldest first."""
+def held_keys(store: Store) -> tuple[list[HeldKeys], list[Skipped]]:
+    """The files of data keys, oldest first, and those that are damaged or of another archive."""
     opened = _encrypted(store)
     ours = opened.keyring.kek.name
-    found = read_files(opened.inner, list_files(opened.inner))
+    files, damaged = read_files(opened.inner, list_files(opened.inner))
+    found, foreign = split_foreign(files, opened.keyring.archive_id)
     held = [
         HeldKeys(path, file.created_at, file.kek, len(file.keys), file.kek == ours) for path, file in found
     ]
-    return sorted(held, key=lambda h: (h.created_at, h.file))
+    return sorted(held, key=lambda h: (h.created_at, h.file)), [*damaged, *foreign]
 
 
 def try_key(store: Store) -> str:
@@ -49,7 +50,7 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
     kek = load_kek(new)
     with HeldLease(store, "kbackup key rotate", lease_seconds) as lease:
         lease.check()
-        return rotate(opened.inner, opened.keyring.kek, kek)
+        return rotate(opened.inner, opened.keyring.kek, kek, opened.keyring.archive_id)
 
 
 def _encrypted(store: Store) -> CryptStore:

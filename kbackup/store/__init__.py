@@ -11,9 +11,16 @@ from kbackup.store.options import S3Options
 __all__ = ["S3Options", "Store", "open_store"]
 
 
-def open_store(url: str, options: S3Options | None = None, key: str = "", cache: Path | None = None) -> Store:
+def open_store(
+    url: str,
+    options: S3Options | None = None,
+    key: str = "",
+    cache: Path | None = None,
+    archive_id: str | None = None,
+) -> Store:
     """The store at `s3://bucket/prefix`, `file:///path` or a path; with `key` (`encryption.key`) what is encrypted
-    by it. What was listed in a bucket is kept in the folder `cache`. Nothing is asked or made before its first use."""
+    by it, for the archive `archive_id` alone where that is given. What was listed in a bucket is kept in the folder
+    `cache`. Nothing is asked or made before its first use."""
     plain = _plain_store(url, options)
     store = _cached(plain, cache, options) if cache is not None and url.startswith("s3://") else plain
     if not key:
@@ -21,7 +28,9 @@ def open_store(url: str, options: S3Options | None = None, key: str = "", cache:
     from kbackup.store.crypt import CryptStore
     from kbackup.store.crypt.keyring import Keyring
 
-    return CryptStore(store, Keyring(plain, key))  # keys are asked for each time: one that is gone stays gone
+    return CryptStore(
+        store, Keyring(plain, key, archive_id=archive_id)
+    )  # keys are asked for each time: one that is gone stays gone
 
 
 def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:

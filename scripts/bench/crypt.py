@@ -17,7 +17,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.base import CHUNK, Buffer, ObjectInfo, view_of
-from kbackup.store.crypt.frames import Cipher, new_header
+from kbackup.store.crypt.frames import Cipher, Header, new_header
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.read import Reader
 from kbackup.store.crypt.upload import CryptUpload
@@ -60,8 +60,8 @@ class One:
     def __init__(self, stored: bytes, data_key: bytes) -> None:
         self.stored, self.data_key = stored, data_key
 
-    def find(self, key_id: bytes, name: str) -> bytes:
-        return self.data_key
+    def cipher(self, header: Header, name: str) -> Cipher:
+        return Cipher(self.data_key, header, "archive", name)
 
     def stat(self, key: str) -> ObjectInfo:
         return ObjectInfo(key, len(self.stored), "1", 0.0)
@@ -78,7 +78,7 @@ def seal(data: memoryview, data_key: bytes, *, keep: bool) -> bytes:
     kept = Kept()
     kept.keep = keep
     header = new_header(bytes(16))
-    upload = CryptUpload(kept, header, Cipher(data_key, header, "name"), "name")
+    upload = CryptUpload(kept, header, Cipher(data_key, header, "archive", "name"), "name")
     for at in range(0, len(data), _PIECE):
         upload.write(data[at : at + _PIECE])
     upload.commit()

@@ -29,7 +29,7 @@ from kbackup.store.crypt.frames import (
     seal_frames,
 )
 from kbackup.store.crypt.kek import LocalKek
-from kbackup.store.crypt.keyring import decode_file, new_file
+from kbackup.store.crypt.key_files import decode_file, new_file
 from kbackup.types import TopicPartition
 from scripts.docs.schemas import DOCUMENTS
 
@@ -113,13 +113,13 @@ def sealed(data: bytes) -> None:
     """An encrypted object, under any data key."""
     assert 0 <= plain_size(len(data)) <= len(data)
     header = decode_header(data, "file")
-    open_frames(Cipher(bytes(32), header, "file"), memoryview(data)[HEADER:], "file")
+    open_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(data)[HEADER:], "file")
 
 
 def key_file(data: bytes) -> None:
     """Of data keys; unwrapped by some key."""
     file = decode_file(data, "file")
-    LocalKek(bytes(32)).unwrap(file.wrapped())
+    LocalKek(bytes(32)).unwrap(file.wrapped(), "archive")
 
 
 TARGETS: dict[str, Target] = {
@@ -186,10 +186,12 @@ def _written(name: str) -> Iterator[bytes]:
     elif name == "sealed":
         for size in (0, 1, FRAME + 1):
             header = new_header(bytes(16))
-            frames = seal_frames(Cipher(bytes(32), header, "file"), memoryview(bytes(size)), 0, last=True)
+            frames = seal_frames(
+                Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True
+            )
             yield header.encode() + frames
     elif name == "key_file":
-        yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name")[1]
+        yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name", "archive")[1]
 
 
 class _Kept:

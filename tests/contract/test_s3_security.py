@@ -317,11 +317,11 @@ def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
         return CryptStore(inner, Keyring(inner, f"file:{tmp_path / key}"))
 
     opened("writer", "old").put("key", b"data")
-    begun = rotate(opened("writer", "old").inner, old, new)
+    begun = rotate(opened("writer", "old").inner, old, new, "")
     assert (begun.keys, begun.removed) == (1, ())
     assert [type(failed.error) for failed in begun.left] == [DeniedError]
     assert [opened("reader", key).get("key") for key in ("old", "new")] == [b"data"] * 2
-    ended = rotate(opened("expirer", "old").inner, old, new)
+    ended = rotate(opened("expirer", "old").inner, old, new, "")
     assert (ended.file, len(ended.removed), ended.left) == (begun.file, 1, ())
     assert opened("reader", "new").get("key") == b"data"
     with pytest.raises(WrongKeyError):

@@ -44,11 +44,11 @@ def kek_name(kek: bytes) -> str:
 def data_keys(text: bytes, kek: bytes) -> dict[bytes, bytes]:
     """Of a file of keys/."""
     file = json.loads(text)
-    assert (file["format"], file["version"], file["kek"]) == ("kbackup-keys", 1, kek_name(kek))
+    assert (file["format"], file["version"], file["kek"]) == ("kbackup-keys", 2, kek_name(kek))
+    bound, archive = b"kbackup-data-key-2", file["archive_id"].encode()
     wrapped = {bytes.fromhex(name): b64decode(value) for name, value in file["keys"].items()}
     return {
-        name: gcm_open(kek, value[:12], value[12:], b"kbackup-data-key-1" + name)
-        for name, value in wrapped.items()
+        name: gcm_open(kek, value[:12], value[12:], bound + name + archive) for name, value in wrapped.items()
     }
 
 
@@ -56,22 +56,24 @@ def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(8, "big") + bytes([0, 0, 0, last])
 
 
-def unseal(name: str, stored: bytes, find: Callable[[bytes], bytes]) -> bytes:
+def unseal(archive: str, name: str, stored: bytes, find: Callable[[bytes], bytes]) -> bytes:
     """The plain bytes of object `name`; `find` gives the data key of an id."""
-    assert stored[:8] == b"KBCRYPT\x01"
-    key = hkdf(find(stored[8:24]), stored[24:56], b"kbackup-object-1")
+    assert stored[:8] == b"KBCRYPT\x02"
+    key = hkdf(find(stored[8:24]), stored[24:56], b"kbackup-object-2")
+    bound = archive.encode() + b"\0" + name.encode()
     frames = [stored[at : at + FRAME + TAG] for at in range(56, len(stored), FRAME + TAG)]
     return b"".join(
-        gcm_open(key, _nonce(number, number == len(frames) - 1), frame, name.encode())
+        gcm_open(key, _nonce(number, number == len(frames) - 1), frame, bound)
         for number, frame in enumerate(frames)
     )
 
 
-def seal(name: str, plain: bytes, key_id: bytes, data_key: bytes, salt: bytes) -> bytes:
-    key = hkdf(data_key, salt, b"kbackup-object-1")
+def seal(archive: str, name: str, plain: bytes, key_id: bytes, data_key: bytes, salt: bytes) -> bytes:
+    key = hkdf(data_key, salt, b"kbackup-object-2")
+    bound = archive.encode() + b"\0" + name.encode()
     frames = [plain[at : at + FRAME] for at in range(0, max(1, len(plain)), FRAME)]
     sealed = [
-        gcm_seal(key, _nonce(number, number == len(frames) - 1), frame, name.encode())
+        gcm_seal(key, _nonce(number, number == len(frames) - 1), frame, bound)
         for number, frame in enumerate(frames)
     ]
-    return b"KBCRYPT\x01" + key_id + salt + b"".join(sealed)
+    return b"KBCRYPT\x02" + key_id + salt + b"".join(sealed)

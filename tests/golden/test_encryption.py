@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
+from kbackup.archive.commit import open_or_create
+from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import Cipher, Header, seal_frames, stored_size
 from kbackup.store.crypt.kek import LocalKek, generate_key
@@ -21,6 +23,7 @@ from tests.golden.vectors import VECTORS
 
 VECTOR: dict[str, Any] = json.loads((VECTORS / "encryption" / "expected.json").read_text("utf-8"))
 KEY = b64decode(VECTOR["key"])
+ARCHIVE = VECTOR["archive_id"]
 KEY_FILE = json.dumps(VECTOR["key_file"]["content"]).encode()
 each_object = pytest.mark.parametrize("wanted", VECTOR["objects"].values(), ids=VECTOR["objects"])
 
@@ -35,7 +38,9 @@ def stored_of(wanted: dict[str, Any]) -> bytes:
     """By the specification alone."""
     ((key_id, data_key),) = sealed.data_keys(KEY_FILE, KEY).items()
     assert data_key.hex() == VECTOR["data_key"]
-    return sealed.seal(wanted["name"], plain_of(wanted), key_id, data_key, bytes.fromhex(wanted["salt"]))
+    return sealed.seal(
+        ARCHIVE, wanted["name"], plain_of(wanted), key_id, data_key, bytes.fromhex(wanted["salt"])
+    )
 
 
 @each_object
@@ -49,7 +54,7 @@ def test_the_vectors_are_what_the_specification_says(wanted: dict[str, Any]) -> 
 def test_kbackup_seals_the_vectors(wanted: dict[str, Any]) -> None:
     (key_id,) = sealed.data_keys(KEY_FILE, KEY)
     header = Header(key_id, bytes.fromhex(wanted["salt"]))
-    cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, wanted["name"])
+    cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, ARCHIVE, wanted["name"])
     made = header.encode() + seal_frames(cipher, memoryview(plain_of(wanted)), 0, last=True)
     assert hashlib.sha256(made).hexdigest() == wanted["sha256"]
     assert len(made) == stored_size(len(plain_of(wanted)))
@@ -58,6 +63,7 @@ def test_kbackup_seals_the_vectors(wanted: dict[str, Any]) -> None:
 @each_object
 def test_kbackup_opens_the_vectors(wanted: dict[str, Any], tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
+    store.put("archive.json", dump(ArchiveInfo(id=ARCHIVE, created_at="", encryption=CryptStore.encryption)))
     store.put(VECTOR["key_file"]["name"], KEY_FILE)
     store.put(wanted["name"], stored_of(wanted))
     (tmp_path / "key").write_text(VECTOR["key"])
@@ -75,6 +81,7 @@ def test_a_stranger_reads_what_kbackup_wrote(size: int, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(f"{key}\n")
     inner = FileStore(tmp_path / "archive")
     store = CryptStore(inner, Keyring(inner, f"file:{tmp_path / 'key'}"))
+    archive = open_or_create(store).info.id
     data = plain_of({"pattern": size})
     store.put("topics/größe/put", data)
     with store.upload("topics/größe/uploaded") as upload:
@@ -85,6 +92,8 @@ def test_a_stranger_reads_what_kbackup_wrote(size: int, tmp_path: Path) -> None:
     assert file == f"keys/{next(iter(keys)).hex()}.json"
     for name in ("topics/größe/put", "topics/größe/uploaded"):
         stored = inner.get(name)
-        assert sealed.unseal(name, stored, keys.__getitem__) == data
+        assert sealed.unseal(archive, name, stored, keys.__getitem__) == data
         with pytest.raises(InvalidTag):
-            sealed.unseal(name + "2", stored, keys.__getitem__)
+            sealed.unseal(archive, name + "2", stored, keys.__getitem__)
+        with pytest.raises(InvalidTag):
+            sealed.unseal(archive[::-1], name, stored, keys.__getitem__)

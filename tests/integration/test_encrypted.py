@@ -91,7 +91,7 @@ def test_nothing_of_it_is_readable(encrypted: Encrypted) -> None:
     assert [key for key, data in stored.items() if MARKER.encode() in data] == []
     plain = [key for key in stored if not key.startswith("keys/") and key not in clear]
     assert len(plain) > 20
-    assert all(stored[key].startswith(b"KBCRYPT\x01") for key in plain)
+    assert all(stored[key].startswith(b"KBCRYPT\x02") for key in plain)
     assert not any(encrypted.topic.encode() in stored[key] for key in plain)
     assert MARKER.encode() in b"".join(
         encrypted.store.get(key) for key in plain
@@ -123,7 +123,7 @@ def test_it_is_restored(encrypted: Encrypted, broker: Broker, kbackup: Kbackup) 
     assert stand[f"{prefix}.{encrypted.topic}", 1] == Position(1000, "\0")
     state = [key for key in encrypted.archive.objects() if key.startswith(layout.RESTORES)]
     assert layout.restore_key(prefix, layout.REPORT) in state
-    assert all(encrypted.archive.store.get(key).startswith(b"KBCRYPT\x01") for key in state)
+    assert all(encrypted.archive.store.get(key).startswith(b"KBCRYPT\x02") for key in state)
 
 
 @pytest.mark.parametrize("command", ["list", "info", "restore", "backup"])

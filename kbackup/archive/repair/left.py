@@ -202,7 +202,7 @@ def _check_key(store: Store) -> None:
         return
     sealed = next(stored(store).list(layout.KEYS), None) is not None
     check_encryption(
-        store, ArchiveInfo(id="", created_at="", encryption="kbackup-encryption-1" if sealed else None)
+        store, ArchiveInfo(id="", created_at="", encryption="kbackup-encryption-2" if sealed else None)
     )
 
 

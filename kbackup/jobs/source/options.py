@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+from kbackup.archive.expected import check_archive_id
 from kbackup.archive.parts import PART_BYTES
 from kbackup.archive.window import Window
 from kbackup.config import Files, Origin, Setting, load, parse_range, parse_size, parse_time
@@ -85,7 +86,10 @@ class Request:
     def store(self) -> Store:
         """`encryption.key` and `[s3]` as options say, else the environment of the driver, else its file."""
         config = load(self.settings, Files(config=self.config)).config
-        return open_store(self.archive or config.archive or "", config.s3, config.encryption.key or "")
+        url, key = self.archive or config.archive or "", config.encryption.key or ""
+        store = open_store(url, config.s3, key, archive_id=config.archive_id)
+        check_archive_id(store, config.archive_id)
+        return store
 
 
 class _Options(NamedTuple):

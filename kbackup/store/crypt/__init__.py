@@ -11,14 +11,13 @@ from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, check_key, view_of
 from kbackup.store.crypt.frames import (
     HEADER,
-    Cipher,
     decode_header,
-    new_header,
     open_frames,
     plain_size,
     seal_frames,
 )
-from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.crypt.read import Reader
 from kbackup.store.crypt.upload import CryptUpload
 
@@ -34,7 +33,7 @@ class CryptStore:
     is for whoever knows what it should hold to notice.
     """
 
-    encryption = "kbackup-encryption-1"
+    encryption = "kbackup-encryption-2"
     """What archive.json says of such an archive."""
 
     def __init__(self, inner: Store, keyring: Keyring) -> None:
@@ -96,9 +95,8 @@ class CryptStore:
     def upload(self, key: str) -> Upload:
         if self._is_plain(key):
             return self._inner.upload(key)
-        made = self._keyring.current()
-        header = new_header(made.id)
-        return CryptUpload(self._inner.upload(key), header, Cipher(made.key, header, key), key)
+        header, cipher = self._keyring.new_cipher(key)
+        return CryptUpload(self._inner.upload(key), header, cipher, key)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         for info in self._inner.list(prefix, start_after):
@@ -147,13 +145,12 @@ class CryptStore:
     def _sealed(self, key: str, data: Buffer) -> Buffer:
         if self._is_plain(key):
             return data
-        made = self._keyring.current()
-        header = new_header(made.id)
-        return header.encode() + seal_frames(Cipher(made.key, header, key), view_of(data), 0, last=True)
+        header, cipher = self._keyring.new_cipher(key)
+        return header.encode() + seal_frames(cipher, view_of(data), 0, last=True)
 
     def _opened(self, key: str, data: bytes) -> bytes:
         header = decode_header(data, key)
-        cipher = Cipher(self._keyring.find(header.key_id, key), header, key)
+        cipher = self._keyring.cipher(header, key)
         return bytes(open_frames(cipher, memoryview(data)[HEADER:], key))
 
 

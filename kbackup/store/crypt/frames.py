@@ -1,8 +1,8 @@
 """An encrypted object's bytes: a header, then AES-256-GCM frames (`formats/encryption.md`).
 
 Each object has a key of its own, derived from a data key and the header's random salt, so that a frame's number
-and whether it is the last can be its nonce. The object's name is authenticated with every frame: frames can't
-be changed, cut off, put in another order or moved to another object.
+and whether it is the last can be its nonce. The archive's id and the object's name are authenticated with every
+frame: frames can't be changed, cut off, put in another order or moved to another object or archive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from kbackup.errors import CorruptError
 
-MAGIC = b"KBCRYPT\x01"
+MAGIC = b"KBCRYPT\x02"
 KEY_ID_BYTES = 16
 KEY_BYTES = 32
 _SALT_BYTES = 32
@@ -27,7 +27,7 @@ FRAME = 1 << 16
 """Plain bytes of every frame but the last, which has 1 to this many (0 in an empty object)."""
 TAG = 16
 SEALED = FRAME + TAG
-_INFO = b"kbackup-object-1"
+_INFO = b"kbackup-object-2"
 _HINT = "it was changed, cut or moved after it was written: restore it from a bucket version or a copy"
 
 
@@ -77,18 +77,18 @@ def plain_size(stored: int) -> int:
 class Cipher:
     """Seals and opens the frames of one object. Thread-safe."""
 
-    def __init__(self, data_key: bytes, header: Header, name: str) -> None:
+    def __init__(self, data_key: bytes, header: Header, archive_id: str, name: str) -> None:
         derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=header.salt, info=_INFO).derive(data_key)
         self._aead = AESGCM(derived)
         self._name = name
-        self._bound = name.encode()
+        self._bound = f"{archive_id}\0{name}".encode()
 
     def seal(self, number: int, last: bool, plain: memoryview, into: memoryview) -> None:
         """Frame `number` (from 0) of `plain` into `into`, which is `TAG` bytes longer."""
         self._aead.encrypt_into(_nonce(number, last), plain, self._bound, into)
 
     def open(self, number: int, last: bool, sealed: memoryview, into: memoryview) -> None:
-        """The reverse; `CorruptError` where it is not that very frame of that very object."""
+        """The reverse; `CorruptError` where it is not that very frame of that very object of that archive."""
         try:
             self._aead.decrypt_into(_nonce(number, last), sealed, self._bound, into)
         except InvalidTag as error:

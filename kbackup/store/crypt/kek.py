@@ -21,27 +21,29 @@ from kbackup.errors import CorruptError, UsageError, WrongKeyError
 from kbackup.store.crypt.frames import KEY_BYTES
 
 _NONCE_BYTES = 12
-_BOUND = b"kbackup-data-key-1"
+_BOUND = b"kbackup-data-key-2"
 _SECONDS = 300.0
+ARCHIVE_ID = "KBACKUP_ARCHIVE_ID"
+"""The variable that tells a key command which archive the keys are of: for an encryption context."""
 _MAX_NAME = 500
 _FORMS = "write file:/path, env:NAME or command:program arguments"
 _MAKE = "`kbackup key generate` makes one: base64 of 32 bytes"
 
 
 class Kek(Protocol):
-    """A key-encryption key. Key ids are 16 bytes, data keys 32."""
+    """A key-encryption key. Key ids are 16 bytes, data keys 32; each is wrapped for the archive `archive_id`."""
 
     @property
     def name(self) -> str:
         """What tells it from others, in the clear beside what it wraps."""
         ...
 
-    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         """Key id: wrapped data key."""
         ...
 
-    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        """The reverse; `CorruptError` or `WrongKeyError` where one is not what `wrap` gave for that id."""
+    def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
+        """The reverse; `CorruptError` or `WrongKeyError` where one is not what `wrap` gave for that id and archive."""
         ...
 
 
@@ -87,7 +89,7 @@ def _decoded(text: str, where: str) -> bytes:
 
 
 class LocalKek:
-    """32 bytes that are here. A data key is wrapped by AES-256-GCM under a random nonce, bound to its id."""
+    """32 bytes. A data key is wrapped by AES-256-GCM under a random nonce, bound to its id and its archive."""
 
     def __init__(self, key: bytes) -> None:
         self._aead = AESGCM(key)
@@ -97,19 +99,20 @@ class LocalKek:
     def name(self) -> str:
         return self._name
 
-    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        return {key_id: self._wrap(key_id, key) for key_id, key in keys.items()}
+    def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
+        return {key_id: self._wrap(key, _bound(key_id, archive_id)) for key_id, key in keys.items()}
 
-    def _wrap(self, key_id: bytes, key: bytes) -> bytes:
+    def _wrap(self, key: bytes, bound: bytes) -> bytes:
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._aead.encrypt(nonce, key, _BOUND + key_id)
+        return nonce + self._aead.encrypt(nonce, key, bound)
 
-    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        return {key_id: self._unwrap(key_id, data) for key_id, data in wrapped.items()}
+    def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
+        return {key_id: self._unwrap(key_id, data, archive_id) for key_id, data in wrapped.items()}
 
-    def _unwrap(self, key_id: bytes, data: bytes) -> bytes:
+    def _unwrap(self, key_id: bytes, data: bytes, archive_id: str) -> bytes:
+        bound = _bound(key_id, archive_id)
         try:
-            return self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _BOUND + key_id)
+            return self._aead.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], bound)
         except (InvalidTag, ValueError) as error:
             raise CorruptError(
                 f"data key {key_id.hex()} in keys/ is not what key {self._name} wrapped",
@@ -117,9 +120,14 @@ class LocalKek:
             ) from error
 
 
+def _bound(key_id: bytes, archive_id: str) -> bytes:
+    return _BOUND + key_id + archive_id.encode()
+
+
 class CommandKek:
-    """A command that wraps and unwraps: it gets `name`, `wrap` or `unwrap` as its last argument, and one key
-    a line in base64 on stdin; it answers in the same order, one a line. Neither ever is an argument."""
+    """A command that wraps and unwraps: it gets `name`, `wrap` or `unwrap` as its last argument, the archive's id in
+    the variable `ARCHIVE_ID`, and one key a line in base64 on stdin. It answers in the same order, one key a line. No
+    key ever is an argument."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
@@ -128,26 +136,27 @@ class CommandKek:
     @property
     def name(self) -> str:
         if not self._name:
-            lines = self._ask("name", b"").decode("utf-8", "replace").split("\n")
+            lines = self._ask("name", b"", "").decode("utf-8", "replace").split("\n")
             name = lines[0].strip()
             if not name or len(name) > _MAX_NAME or not name.isprintable():
                 raise self._wrong("name", "its answer is no name")
             self._name = name
         return self._name
 
-    def wrap(self, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        return self._each("wrap", keys)
+    def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
+        return self._each("wrap", keys, archive_id)
 
-    def unwrap(self, wrapped: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-        found = self._each("unwrap", wrapped)
+    def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
+        found = self._each("unwrap", wrapped, archive_id)
         if any(len(key) != KEY_BYTES for key in found.values()):
             raise self._wrong("unwrap", f"it gave a key of another size than {KEY_BYTES} bytes")
         return found
 
-    def _each(self, verb: str, keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    def _each(self, verb: str, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         if not keys:
             return {}
-        answer = self._ask(verb, b"".join(base64.b64encode(key) + b"\n" for key in keys.values()))
+        text = b"".join(base64.b64encode(key) + b"\n" for key in keys.values())
+        answer = self._ask(verb, text, archive_id)
         lines = answer.split()
         try:
             values = [base64.b64decode(line, validate=True) for line in lines]
@@ -157,10 +166,15 @@ class CommandKek:
             raise self._wrong(verb, f"it gave {len(values)} keys for {len(keys)}")
         return dict(zip(keys, values, strict=True))
 
-    def _ask(self, verb: str, text: bytes) -> bytes:
+    def _ask(self, verb: str, text: bytes, archive_id: str) -> bytes:
         try:
             done = subprocess.run(  # noqa: S603 (the operator's own command; no shell)
-                [*self._command, verb], input=text, capture_output=True, timeout=_SECONDS, check=False
+                [*self._command, verb],
+                input=text,
+                env={**os.environ, ARCHIVE_ID: archive_id},
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             why = error.strerror if isinstance(error, OSError) else f"it took longer than {_SECONDS:.0f} s"

@@ -1,48 +1,43 @@
-"""The data keys of an archive: files under keys/ hold them wrapped, each by one key-encryption key."""
+"""The data keys of an archive, as its readers and writers use them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
+import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, WrongKeyError
 from kbackup.store.base import Store
-from kbackup.store.crypt.frames import KEY_BYTES, KEY_ID_BYTES
+from kbackup.store.crypt.frames import KEY_BYTES, KEY_ID_BYTES, Cipher, Header, new_header
 from kbackup.store.crypt.kek import Kek, check_source, load_kek
+from kbackup.store.crypt.key_files import (
+    KEYS,
+    LOST,
+    Named,
+    Skipped,
+    list_files,
+    new_file,
+    path_of,
+    read_files,
+    split_foreign,
+    unwrap_files,
+)
 
-KEYS = "keys/"
-_THREADS = 16
+log = logging.getLogger(__name__)
+
+_ARCHIVE = "archive.json"
 _SECONDS = 24 * 3600.0
 """How long a data key is used: in a locked bucket its file is under retention as long as what it encrypted first."""
+_SAMPLE = 3
 _SINGLY = 3
 """A reader of one restore point needs the files of a run or two; who meets more is going to meet them all, and gets
 them at once."""
-_LOST = "restore it from a bucket version or a copy: what was encrypted under its keys is lost without it"
-
-
-class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """keys/<name>.json. `keys` is data key id (32 hex digits): wrapped data key (base64)."""
-
-    format: Literal["kbackup-keys"] = "kbackup-keys"
-    version: Literal[1] = 1
-    created_at: str
-    kek: str
-    keys: dict[str, str]
-
-    def wrapped(self) -> dict[bytes, bytes]:
-        return {
-            bytes.fromhex(name): base64.b64decode(text, validate=True) for name, text in self.keys.items()
-        }
 
 
 class DataKey(NamedTuple):
@@ -52,7 +47,11 @@ class DataKey(NamedTuple):
 
 class Keyring:
     """The data keys under `source`'s key-encryption key, which is asked for when it is needed and stays in this
-    process: pickled, a keyring takes along all data keys. Thread-safe."""
+    process: pickled, a keyring takes along all data keys. Thread-safe.
+
+    Files under keys/ that are damaged, of another archive or not what was wrapped are left out with a warning: whoever
+    may write can put one there. What needs their keys fails by name.
+    """
 
     def __init__(
         self,
@@ -60,14 +59,18 @@ class Keyring:
         source: str,
         known: Mapping[bytes, bytes] | None = None,
         writing: bytes | None = None,
+        archive_id: str | None = None,
     ) -> None:
+        """`archive_id`: the archive that the keys must be of; None: the one that archive.json names."""
         check_source(source)
         self._store = store
         self._source = source
         self._known = dict(known or {})
         self._writing = writing
         self._others: dict[bytes, str] = {}
+        self._archive_id = archive_id
         self._read: set[str] = set()
+        self._skipped: dict[str, KbackupError] = {}
         self._kek: Kek | None = None
         self._since = time.monotonic()
         self._singly = 0
@@ -77,8 +80,8 @@ class Keyring:
         with self._lock:
             # tasks run where the key-encryption key may not be; what fails here fails there by name, if it is needed
             with suppress(KbackupError):
-                self._load(damaged=False)
-            return Keyring, (self._store, self._source, dict(self._known), self._writing)
+                self._load()
+            return Keyring, (self._store, self._source, dict(self._known), self._writing, self._archive_id)
 
     @property
     def kek(self) -> Kek:
@@ -87,13 +90,48 @@ class Keyring:
                 self._kek = load_kek(self._source)
             return self._kek
 
+    @property
+    def archive_id(self) -> str:
+        """The id of the archive that this is the keyring of; '' where there is none (what restores keep elsewhere)."""
+        with self._lock:
+            if self._archive_id is not None:
+                return self._archive_id
+            archive_id = self._find_archive_id()
+            if archive_id or self._known:  # else an archive may be made here yet
+                self._archive_id = archive_id
+            return archive_id
+
+    def _find_archive_id(self) -> str:
+        """What archive.json says; where it is lost, and to be repaired, what files of data keys say."""
+        with suppress(NotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.json.decode(self._store.get(_ARCHIVE), type=_ArchiveId).id
+        files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
+        owners = {named.file.archive_id for named in files}
+        if len(owners) > 1:
+            raise CorruptError(
+                f"file {_ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
+                f"{' and '.join(sorted(owners))}",
+                "set archive_id to the one that it is",
+            )
+        return owners.pop() if owners else ""
+
+    def cipher(self, header: Header, name: str) -> Cipher:
+        """What opens file `name`, which begins with `header`."""
+        return Cipher(self.find(header.key_id, name), header, self.archive_id, name)
+
+    def new_cipher(self, name: str) -> tuple[Header, Cipher]:
+        """The header of a new file `name`, and what seals it."""
+        made = self.current()
+        header = new_header(made.id)
+        return header, Cipher(made.key, header, self.archive_id, name)
+
     def current(self) -> DataKey:
         """The key that this run encrypts with, made and kept in the store at its first use, and another a day later."""
         with self._lock:
             if self._writing is None or time.monotonic() > self._since + _SECONDS:
                 self.check()
                 made = DataKey(secrets.token_bytes(KEY_ID_BYTES), secrets.token_bytes(KEY_BYTES))
-                self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex()))
+                self._store.put_new(*new_file(self.kek, {made.id: made.key}, made.id.hex(), self.archive_id))
                 self._known[made.id] = made.key
                 self._writing, self._since = made.id, time.monotonic()
             return DataKey(self._writing, self._known[self._writing])
@@ -103,21 +141,29 @@ class Keyring:
         with self._lock:
             if key_id not in self._known and self._singly < _SINGLY:
                 self._singly += 1
-                self._take(read_files(self._store, [_path(key_id.hex())], self._read))
+                self._take(*read_files(self._store, [path_of(key_id.hex())], self._read))
             if key_id not in self._known:  # its file was folded into another one
                 self._load()
             if key_id in self._known:
                 return self._known[key_id]
             if key_id in self._others:
                 raise self._wrong(f"file {name} was encrypted under", {self._others[key_id]})
-        raise CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", _LOST)
+            raise self._lost(key_id, name)
+
+    def _lost(self, key_id: bytes, name: str) -> KbackupError:
+        """Why there is no data key `key_id`."""
+        its_own = self._skipped.get(path_of(key_id.hex()))
+        refused = [error for error in self._skipped.values() if isinstance(error, WrongKeyError)]
+        if its_own is not None or refused:
+            return its_own or refused[0]
+        return CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", LOST)
 
     def try_out(self) -> str:
         """The name of the key-encryption key, when it has given back what it wrapped, and opens what is there."""
         with self._lock:
             self.check()
             made = {secrets.token_bytes(KEY_ID_BYTES): secrets.token_bytes(KEY_BYTES)}
-            if self.kek.unwrap(self.kek.wrap(made)) != made:
+            if self.kek.unwrap(self.kek.wrap(made, self.archive_id), self.archive_id) != made:
                 raise WrongKeyError(
                     f"key {self.kek.name} does not give back what it wrapped", "check the key command"
                 )
@@ -137,72 +183,28 @@ class Keyring:
             "give the key that it was written with, or was rotated to last",
         )
 
-    def _load(self, *, damaged: bool = True) -> None:
-        """Look through the files that were not there before; `CorruptError` for one that is `damaged`, or it is left
-        out."""
-        self._take(read_files(self._store, list_files(self._store), self._read, damaged=damaged))
+    def _load(self) -> None:
+        """Look through the files that were not there before."""
+        self._take(*read_files(self._store, list_files(self._store), self._read))
 
-    def _take(self, files: Iterable[tuple[str, KeyFile]]) -> None:
+    def _take(self, files: Iterable[Named], damaged: Iterable[Skipped]) -> None:
         """Learn the keys of `files`; one call unwraps all."""
-        wanted: dict[bytes, bytes] = {}
-        for path, file in files:
-            self._read.add(path)
-            if file.kek == self.kek.name:
-                wanted |= {
-                    key_id: data for key_id, data in file.wrapped().items() if key_id not in self._known
-                }
-            else:
+        ours, foreign = split_foreign(files, self.archive_id)
+        mine = [named for named in ours if named.file.kek == self.kek.name]
+        for _, file in ours:
+            if file.kek != self.kek.name:
                 self._others |= dict.fromkeys(file.wrapped(), file.kek)
-        if wanted:
-            self._known |= self.kek.unwrap(wanted)
+        opened, closed = unwrap_files(self.kek, mine, self.archive_id)
+        self._known |= opened
+        self._read |= {named.path for named in ours}
+        for skipped in (*damaged, *foreign, *closed):
+            if skipped.path not in self._skipped:
+                log.warning("%s", skipped)
+            self._read.add(skipped.path)
+            self._skipped[skipped.path] = skipped.error
 
 
-def new_file(kek: Kek, keys: Mapping[bytes, bytes], name: str) -> tuple[str, bytes]:
-    """Key and bytes of a file that holds `keys`, wrapped."""
-    file = KeyFile(
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        kek=kek.name,
-        keys={key_id.hex(): base64.b64encode(data).decode() for key_id, data in kek.wrap(keys).items()},
-    )
-    return _path(name), msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n"
+class _ArchiveId(msgspec.Struct, frozen=True):
+    """What this needs of archive.json."""
 
-
-def _path(name: str) -> str:
-    return f"{KEYS}{name}.json"
-
-
-def list_files(store: Store) -> list[str]:
-    """Where key files are, in the store."""
-    return [info.key for info in store.list(KEYS) if info.key.endswith(".json")]
-
-
-def read_files(
-    store: Store, paths: Iterable[str], known: Collection[str] = (), *, damaged: bool = True
-) -> list[tuple[str, KeyFile]]:
-    """The files at `paths` but those `known`. One that is not there (a rotation removes it when its keys stand in
-    another) is left out; one that is `damaged` is a `CorruptError`, or left out as well."""
-
-    def read(path: str) -> tuple[str, KeyFile] | None:
-        try:
-            return path, decode_file(store.get(path), path)
-        except NotFoundError:
-            return None
-        except CorruptError:
-            if damaged:
-                raise
-            return None
-
-    with ThreadPoolExecutor(_THREADS) as pool:
-        wanted = [path for path in paths if path not in known]
-        return [found for found in pool.map(read, wanted) if found is not None]
-
-
-def decode_file(data: bytes, name: str) -> KeyFile:
-    try:
-        file = msgspec.json.decode(data, type=KeyFile)
-        ids = file.wrapped()
-    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as error:
-        raise CorruptError(f"file {name}: {error}", _LOST) from error
-    if not all(len(key_id) == KEY_ID_BYTES for key_id in ids):
-        raise CorruptError(f"file {name}: the id of a data key has {2 * KEY_ID_BYTES} digits", _LOST)
-    return file
+    id: str

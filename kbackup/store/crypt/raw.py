@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kbackup.store.base import Buffer, Store
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.frames import HEADER, TAG, Cipher, cut, decode_header, stored_size
+from kbackup.store.crypt.frames import HEADER, TAG, cut, decode_header, stored_size
 
 
 def stored(store: Store) -> Store:
@@ -28,7 +28,7 @@ def pieces(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]
         return
     head = store.inner.get_range(key, 0, HEADER)
     header = decode_header(head, key)
-    cipher = Cipher(store.keyring.find(header.key_id, key), header, key)
+    cipher = store.keyring.cipher(header, key)
     yield head, b""
     left = plain
     for number, frame in enumerate(cut(store.inner.open_range(key, HEADER, stored_size(plain) - HEADER))):

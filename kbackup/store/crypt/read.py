@@ -98,8 +98,7 @@ class Reader:
                 f"file {key} at byte {info.size}: ends within a frame", "it was cut or replaced"
             )
         header = decode_header(self._store.get_range(key, 0, HEADER), key)
-        cipher = Cipher(self._keyring.find(header.key_id, key), header, key)
-        found = _Object(info.etag, info.size, plain_size(info.size), cipher)
+        found = _Object(info.etag, info.size, plain_size(info.size), self._keyring.cipher(header, key))
         with self._lock:
             self._met.pop(key, None)
             while len(self._met) >= _KEPT:

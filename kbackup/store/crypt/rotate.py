@@ -3,62 +3,91 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbackup.errors import CorruptError, WrongKeyError
+from kbackup.errors import CorruptError, KbackupError, WrongKeyError
 from kbackup.store.base import Failed, Store
 from kbackup.store.crypt.kek import Kek
-from kbackup.store.crypt.keyring import KeyFile, decode_file, list_files, new_file, read_files
+from kbackup.store.crypt.key_files import (
+    Named,
+    Skipped,
+    decode_file,
+    list_files,
+    new_file,
+    read_files,
+    split_foreign,
+    unwrap_files,
+)
 
 
 class Rotated(NamedTuple):
     """`file` holds all `keys` data keys now. `removed` are the files that did before; those `left` could not be
-    deleted: the former key still opens them."""
+    deleted: the former key still opens them. `skipped` gave no data key, and stay as they are."""
 
     kek: str
     keys: int
     file: str
     removed: tuple[str, ...]
     left: tuple[Failed, ...]
+    skipped: tuple[Skipped, ...]
 
 
-def rotate(store: Store, old: Kek, new: Kek) -> Rotated:
+def rotate(store: Store, old: Kek, new: Kek, archive_id: str) -> Rotated:
     """All data keys of `store` into one file under `new`; the others go when that one has been read back. Run
     again after a crash, it ends what was begun. The caller sees to it that nobody writes keys meanwhile.
 
-    `WrongKeyError` where a file is under neither key; nothing is changed then.
+    `WrongKeyError` where neither key opens any file; nothing is changed then.
     """
-    files = read_files(store, list_files(store))
-    keys = _unwrapped(files, old, new)
+    files, damaged = read_files(store, list_files(store))
+    ours, foreign = split_foreign(files, archive_id)
+    under, others = _split_by_kek(ours, {old.name, new.name})
+    keys: dict[bytes, bytes] = {}
+    closed: list[Skipped] = []
+    for kek in {old.name: old, new.name: new}.values():
+        opened, failed = unwrap_files(kek, [each for each in under if each.file.kek == kek.name], archive_id)
+        keys, closed = keys | opened, closed + failed
+    skipped = (*damaged, *foreign, *others, *closed)
     if not keys:
-        raise WrongKeyError(
+        raise _no_keys(store, skipped)
+    useful = [each for each in under if each.path not in {failed.path for failed in closed}]
+    whole = [path for path, file in useful if file.kek == new.name and file.wrapped().keys() == keys.keys()]
+    file = whole[0] if whole else _publish(store, new, keys, archive_id)
+    going = [path for path, _ in useful if path != file]
+    left = tuple(store.delete(going))
+    stayed = {failed.key for failed in left}
+    return Rotated(new.name, len(keys), file, tuple(p for p in going if p not in stayed), left, skipped)
+
+
+def _split_by_kek(files: Sequence[Named], names: set[str]) -> tuple[list[Named], list[Skipped]]:
+    """The files under keys of these names, and those under another one, which anybody who may write can add."""
+    under = [named for named in files if named.file.kek in names]
+    return under, [
+        Skipped(
+            path,
+            WrongKeyError(
+                f"it is under key {file.kek}, which is neither {' nor '.join(sorted(names))}",
+                "rotate from that key as well if its data keys are yours",
+            ),
+        )
+        for path, file in files
+        if file.kek not in names
+    ]
+
+
+def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
+    if not skipped:
+        return WrongKeyError(
             f"archive {store.url} has no data key yet", "the first backup makes one: set encryption.key"
         )
-    whole = [path for path, file in files if file.kek == new.name and file.wrapped().keys() == keys.keys()]
-    file = whole[0] if whole else _publish(store, new, keys)
-    others = [path for path, _ in files if path != file]
-    left = tuple(store.delete(others))
-    stayed = {failed.key for failed in left}
-    return Rotated(new.name, len(keys), file, tuple(p for p in others if p not in stayed), left)
+    first = skipped[0]
+    return WrongKeyError(f"file {first.path}: {first.error.message}", first.error.hint)
 
 
-def _unwrapped(files: Iterable[tuple[str, KeyFile]], old: Kek, new: Kek) -> dict[bytes, bytes]:
-    wrapped: dict[str, dict[bytes, bytes]] = {old.name: {}, new.name: {}}
-    for path, file in files:
-        if file.kek not in wrapped:
-            raise WrongKeyError(
-                f"file {path} is under key {file.kek}, which is neither {old.name} nor {new.name}",
-                "rotate from that key first",
-            )
-        wrapped[file.kek] |= file.wrapped()
-    return old.unwrap(wrapped[old.name]) | new.unwrap(wrapped[new.name])
-
-
-def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes]) -> str:
-    path, data = new_file(kek, keys, secrets.token_hex(16))
+def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes], archive_id: str) -> str:
+    path, data = new_file(kek, keys, secrets.token_hex(16), archive_id)
     store.put_new(path, data)
-    if kek.unwrap(decode_file(store.get(path), path).wrapped()) != keys:
+    if kek.unwrap(decode_file(store.get(path), path).wrapped(), archive_id) != keys:
         store.delete([path])
         raise CorruptError(
             f"file {path}: the new key does not give back what it wrapped",

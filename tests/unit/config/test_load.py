@@ -225,7 +225,12 @@ def test_files_that_are_not_there() -> None:
 def test_settings_in_effect_have_every_key_and_entry() -> None:
     result = loaded('[source]\n"client.rack" = "2"\n"client.id" = "1"')
     settings = settings_in_effect(result)
-    assert [setting.path for setting in settings[:3]] == ["archive", "source.client.id", "source.client.rack"]
+    assert [setting.path for setting in settings[:4]] == [
+        "archive",
+        "archive_id",
+        "source.client.id",
+        "source.client.rack",
+    ]
     assert {setting.path for setting in settings} == set(result.origins)
 
 

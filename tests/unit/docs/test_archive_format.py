@@ -43,7 +43,7 @@ from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
 from kbackup.store import open_store
 from kbackup.store.base import Store
-from kbackup.store.crypt.keyring import KEYS, KeyFile
+from kbackup.store.crypt.key_files import KEYS, KeyFile
 from scripts.docs.schemas import DOCUMENTS
 from tests import drill_reports
 from tests.archives import T0, make_archive

@@ -32,7 +32,8 @@ from kbackup.jobs.verify import verify
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import Keyring
 from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.crash_store import Crash, CrashStore
 from tests.support.exhaustive import sample

@@ -18,7 +18,8 @@ from kbackup.store import open_store
 from kbackup.store.crypt import PLAIN, PLAIN_FOLDER, CryptStore
 from kbackup.store.crypt.frames import FRAME, HEADER, SEALED, TAG, plain_size, stored_size
 from kbackup.store.crypt.kek import generate_key
-from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 
 SIZES = [0, 1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME + 77]
@@ -233,8 +234,8 @@ def test_an_older_version_is_genuine(place: Place) -> None:
 def test_an_object_that_was_not_encrypted(place: Place) -> None:
     place.inner.put("key", b"as it is" * 100)
     must_refuse(place, "key", 100)
-    place.inner.put("key", b"KBCRYPT\x02" + bytes(200))
-    with pytest.raises(CorruptError, match=r"key at byte 7: encrypted in version 2, known is 1"):
+    place.inner.put("key", b"KBCRYPT\x03" + bytes(200))
+    with pytest.raises(CorruptError, match=r"key at byte 7: encrypted in version 3, known is 2"):
         place.store.get("key")
 
 

@@ -23,7 +23,8 @@ from kbackup.jobs.keys import held_keys, rotate_keys, try_key
 from kbackup.store.base import Failed
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
-from kbackup.store.crypt.keyring import KEYS, Keyring
+from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.crypt.rotate import rotate
 from kbackup.store.file import FileStore
 from tests.support.faulty_store import FaultyStore
@@ -183,7 +184,8 @@ def test_key_files_that_were_changed(inner: FileStore, tmp_path: Path) -> None:
         {"keys": {"00": wrapped}},
         {"keys": {}},
         {"format": "kbackup-key"},
-        {"version": 2},
+        {"version": 1},
+        {"archive_id": "another"},
         {"more": 1},
     ]
     for members in changes:
@@ -265,14 +267,111 @@ def test_a_check_tries_the_key(inner: FileStore, tmp_path: Path) -> None:
 
 def test_many_runs_are_read_at_once(inner: FileStore, tmp_path: Path) -> None:
     source = key_file(tmp_path)
+    open_or_create(opened(inner, source))
     for run in range(12):
         opened(inner, source).put(f"run/{run}", b"data")
     counted = FaultyStore(inner)
     store = CryptStore(inner, Keyring(counted, source))
     assert store.get("run/7") == b"data"
-    assert len(counted.calls) == 1  # its own file alone
+    assert len(counted.calls) == 2  # its own file and archive.json
     assert {store.get(f"run/{run}") for run in range(12)} == {b"data"}
-    assert len(counted.calls) == 12
+    assert len(counted.calls) == 13
+
+
+def plant(inner: FileStore, source: str) -> dict[str, bytes]:
+    """What anybody who may write can put into keys/, with what is public in the files that are there."""
+    there = [info.key for info in inner.list(KEYS)]
+    whole = json.loads(inner.get(there[0]))
+    garbage = base64.b64encode(bytes(60)).decode()
+    planted: dict[str, Any] = {
+        "000-junk": "no document",
+        "000-newer": whole | {"version": 9},
+        "000-garbage": whole | {"keys": {"00" * 16: garbage}},
+        "zzz-same-key": whole | {"keys": dict.fromkeys(whole["keys"], garbage)},
+        "000-another-kek": whole | {"kek": "aes256:0000000000000000"},
+        "000-another-archive": whole | {"archive_id": "0" * 32},
+    }
+    for name, content in planted.items():
+        inner.put(f"keys/{name}.json", json.dumps(content).encode())
+    return {path: inner.get(path) for path in (f"keys/{name}.json" for name in planted)}
+
+
+@pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
+def test_what_was_planted_stops_nobody(
+    kek: Any, inner: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Readers, writers and rotations leave it out, and say so once."""
+    source, new = kek(tmp_path), key_file(tmp_path, "new")
+    stored = filled(inner, source)
+    planted = plant(inner, source)
+    store = opened(inner, source)
+    store.keyring.check()
+    store.put("run/3", b"data")
+    assert {opened(inner, source).get(key) for key in (*stored, "run/3")} == {b"data"}
+    assert len([r for r in caplog.records if "keys/000-junk.json is left out" in r.getMessage()]) >= 1
+    held, skipped = held_keys(opened(inner, source))
+    assert {each.path for each in skipped} == {
+        f"keys/000-{name}.json" for name in ("junk", "newer", "another-archive")
+    }
+    done = rotate_keys(opened(inner, source), new, 60)
+    assert (done.keys, done.left) == (4, ())
+    assert {each.path for each in done.skipped} == planted.keys()
+    assert {opened(inner, new).get(key) for key in (*stored, "run/3")} == {b"data"}
+    assert {path: inner.get(path) for path in planted} == planted, "nobody deletes what may hold keys"
+    assert len(held) == 4 + 3
+
+
+def test_junk_alone_stops_no_first_backup(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    open_or_create(opened(inner, source))
+    inner.put("keys/junk.json", b"{}")
+    opened(inner, source).put("a", b"a")
+    assert opened(inner, source).get("a") == b"a"
+
+
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
+def test_an_object_of_another_archive_under_the_same_key(kek: Any, edited: bool, tmp_path: Path) -> None:
+    """Brought along with its file of data keys, and that one made to look like ours."""
+    source = kek(tmp_path)
+    mine, other = FileStore(tmp_path / "mine"), FileStore(tmp_path / "other")
+    for inner, data in ((mine, b"mine"), (other, b"other")):
+        open_or_create(opened(inner, source))
+        opened(inner, source).put("backups/0000000001/manifest.json", data)
+    for path in [info.key for info in other.list() if info.key not in ("archive.json", "lock.json")]:
+        mine.put(path, other.get(path))
+        if edited and path.startswith(KEYS):
+            change(mine, path, archive_id=open_archive(opened(mine, source)).info.id)
+    with pytest.raises(CorruptError):
+        opened(mine, source).get("backups/0000000001/manifest.json")
+
+
+def test_a_lost_archive_json(inner: FileStore, tmp_path: Path) -> None:
+    """The files of data keys say which archive it was, for its repair."""
+    source = key_file(tmp_path)
+    archive_id = open_or_create(opened(inner, source)).info.id
+    opened(inner, source).put("a", b"a")
+    inner.delete(["archive.json"])
+    assert opened(inner, source).get("a") == b"a"
+    assert opened(inner, source).keyring.archive_id == archive_id
+    (path,) = [info.key for info in inner.list(KEYS)]
+    inner.put("keys/another.json", inner.get(path))
+    change(inner, "keys/another.json", archive_id="0" * 32)
+    with pytest.raises(CorruptError, match="belong to archives 0000"):
+        opened(inner, source).get("a")
+    assert CryptStore(inner, Keyring(inner, source, archive_id=archive_id)).get("a") == b"a"
+
+
+def test_a_command_gets_the_archive_id(inner: FileStore, tmp_path: Path) -> None:
+    (tmp_path / "kms.sh").write_text(
+        'echo "$1 $KBACKUP_ARCHIVE_ID" >>"$0.calls"; [ "$1" = name ] && echo kms || cat\n'
+    )
+    source = f"command:sh {tmp_path / 'kms.sh'}"
+    archive_id = open_or_create(opened(inner, source)).info.id
+    opened(inner, source).put("a", b"a")
+    assert opened(inner, source).get("a") == b"a"
+    calls = (tmp_path / "kms.sh.calls").read_text().splitlines()
+    assert calls == ["name ", f"wrap {archive_id}", "name ", f"unwrap {archive_id}"]
 
 
 # Rotation
@@ -299,9 +398,9 @@ def test_rotation_touches_no_data(inner: FileStore, tmp_path: Path) -> None:
     with pytest.raises(WrongKeyError):
         opened(inner, old).put("run/9", b"")
     opened(inner, new).put("run/3", b"data")
-    (before, after) = held_keys(opened(inner, new))
+    (before, after), _ = held_keys(opened(inner, new))
     assert (before.keys, after.keys, before.ours, after.ours) == (3, 1, True, True)
-    assert not any(held.ours for held in held_keys(opened(inner, old)))
+    assert not any(held.ours for held in held_keys(opened(inner, old))[0])
     back = rotate_keys(opened(inner, new), old, 60)
     assert back.keys == 4
     assert opened(inner, old).get("run/3") == b"data"
@@ -337,12 +436,12 @@ def test_a_rotation_that_is_killed_can_be_run_again(step: int, inner: FileStore,
     reads, then the new file, its reading back, three deletes), and with the new one alone when it was run again."""
     old, new = key_file(tmp_path), key_file(tmp_path, "new")
     stored = filled(inner, old)
-    keks = load_kek(old), load_kek(new)
+    keks, archive_id = (load_kek(old), load_kek(new)), open_archive(opened(inner, old)).info.id
     with pytest.raises(KilledError):
-        rotate(Dies(inner, step), *keks)
+        rotate(Dies(inner, step), *keks, archive_id)
     opens = [source for source in (old, new) if all_open(inner, source, stored)]
     assert opens == ([old] if step <= 3 else [old, new] if step <= 6 else [new])
-    rotate(inner, *keks)
+    rotate(inner, *keks, archive_id)
     assert all_open(inner, new, stored)
     assert not all_open(inner, old, stored)
     assert len(list(inner.list(KEYS))) == 1
@@ -384,7 +483,7 @@ def test_rotation_says_what_stays(inner: FileStore, tmp_path: Path) -> None:
 
     old, new = key_file(tmp_path), key_file(tmp_path, "new")
     filled(inner, old)
-    done = rotate(Keeps(inner), load_kek(old), load_kek(new))
+    done = rotate(Keeps(inner), load_kek(old), load_kek(new), open_archive(opened(inner, old)).info.id)
     assert (done.keys, done.removed, len(done.left)) == (3, (), 3)
 
 
