@@ -1,4 +1,4 @@
-"""Text of others (names of topics and groups, what brokers and stores say) as it may go to a terminal or a log."""
+"""Text of others (names of topics and groups, what brokers and stores say) as it may be shown."""
 
 from __future__ import annotations
 
@@ -13,3 +13,18 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """The same of text that has lines of its own (a traceback): line feeds stay, tabs become blanks."""
     return "\n".join(printable(line.expandtabs()) for line in text.split("\n"))
+
+
+def ends(text: str, tail: int) -> tuple[str, str]:
+    """`text` without its last `tail` characters, and those: long names differ mostly at their ends, so that only the
+    first of the two may be cut off."""
+    at = max(len(text) - tail, 0)
+    return text[:at], text[at:]
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in `width` characters at most (2 or more), with an ellipsis in place of its middle where it is longer."""
+    if len(text) <= width:
+        return text
+    head, tail = ends(text, (width - 1) // 2)
+    return f"{head[: width - 1 - len(tail)]}\N{HORIZONTAL ELLIPSIS}{tail}"

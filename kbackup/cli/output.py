@@ -16,9 +16,13 @@ from typing import TextIO
 import msgspec
 
 from kbackup.cli.progress import Progress
-from kbackup.printable import printable, printable_lines
+from kbackup.printable import printable, printable_lines, shorten
 
 Cell = str | int | float | None
+
+_NAME = 24  # characters of a name that a table keeps on a terminal, however narrow
+_PADDED = 60  # characters up to which a column of text is padded
+_GAP = 2  # blanks between columns
 
 
 class Reporter:
@@ -53,8 +57,8 @@ class Reporter:
             self.line(f"{name:<{width}} {value}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """A table; columns of numbers are aligned right, None is "-". Fixed-width text where stdout is no
-        terminal."""
+        """A table; columns of numbers are aligned right, None is "-". On a terminal that is too narrow for it, names
+        lose their middle; where stdout is no terminal everything is whole."""
         if self.json:
             return
         cells = [tuple(row) for row in rows]
@@ -110,13 +114,34 @@ def _print(text: str, stream: TextIO) -> None:
 
 def _plain_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
     lines = [[name.upper() for name in columns], *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(columns))]
+    widths = [
+        width if to_right else max((len(line[at]) for line in lines if len(line[at]) <= _PADDED), default=0)
+        for at, (width, to_right) in enumerate(zip(_widths(lines), right, strict=True))
+    ]
     for line in lines:
         cells = (
             cell.rjust(width) if to_right else cell.ljust(width)
             for cell, width, to_right in zip(line, widths, right, strict=True)
         )
-        _print("  ".join(cells).rstrip(), sys.stdout)
+        _print((" " * _GAP).join(cells).rstrip(), sys.stdout)
+
+
+def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*lines, strict=True)]
+
+
+def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[list[str]]:
+    """The rows with shorter names, the longest first, until they take `room` characters. Text with blanks stays whole:
+    it is wrapped."""
+    widths = _widths([columns, *rows])
+    for at in sorted(range(len(columns)), key=lambda at: -widths[at]):
+        excess = sum(widths) + _GAP * (len(columns) - 1) - room
+        if excess > 0 and not any(" " in row[at] for row in rows):
+            widths[at] = min(widths[at], max(widths[at] - excess, _NAME))
+    return [
+        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for row in rows
+    ]
 
 
 def _rich_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
@@ -127,9 +152,10 @@ def _rich_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name, to_right in zip(columns, right, strict=True):
         table.add_column(name, justify="right" if to_right else "left", overflow="fold")
-    for row in rows:
+    console = Console(file=sys.stdout)
+    for row in _fitted(columns, rows, console.width):
         table.add_row(*map(Text, row))
-    Console(file=sys.stdout).print(table)
+    console.print(table)
 
 
 class _Stderr(logging.Handler):

@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kbackup.cli.human import human_count, human_duration, human_size, printable
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.output import Reporter, configure_logging
 from kbackup.cli.progress import Progress
+from kbackup.printable import shorten
 
 
 class Terminal(io.StringIO):
@@ -46,6 +49,45 @@ def test_tables_on_a_terminal_take_names_literally(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stdout", screen)
     Reporter().table(("topic",), [("[red]t\x07",)])
     assert "[red]t\\x07" in screen.getvalue()
+
+
+LONG_NAMES = [("payments." * 30)[:239] + end for end in ("-retries-1", "-retries-2")]
+
+
+def test_plain_tables_are_not_padded_to_a_long_name(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter().table(("topic", "state", "records"), [("orders", "present", 7), (LONG_NAMES[0], "present", 8)])
+    assert capsys.readouterr().out == (
+        f"TOPIC   STATE    RECORDS\norders  present        7\n{LONG_NAMES[0]}  present        8\n"
+    )
+
+
+def test_names_lose_their_middle_on_a_terminal_that_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "60")
+    Reporter().table(("topic", "records"), [(name, 1234) for name in LONG_NAMES])
+    lines = [line.split() for line in screen.getvalue().splitlines()[-2:]]
+    assert lines == [[shorten(name, 51), "1,234"] for name in LONG_NAMES]
+    assert [name[-10:] for name, _ in lines] == ["-retries-1", "-retries-2"]
+
+
+def test_names_stay_whole_on_a_terminal_that_is_wide_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "300")
+    Reporter().table(("topic", "why"), [(LONG_NAMES[0], "a text of words")])
+    assert LONG_NAMES[0] in screen.getvalue()
+
+
+@given(st.text(), st.integers(2, 60))
+def test_shortened_names(name: str, width: int) -> None:
+    short = shorten(name, width)
+    if len(name) <= width:
+        assert short == name
+        return
+    assert (len(short), short[width // 2]) == (width, "\N{HORIZONTAL ELLIPSIS}")
+    assert name.startswith(short[: width // 2])
+    assert name.endswith(short[width // 2 + 1 :])
 
 
 def test_fields_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
