@@ -23,16 +23,19 @@ ATTACK = "<img src=x onerror=alert(1)>"
 SCRIPT = "</pre></td><script>alert('record')</script>"
 TURNED = "gro\u202eup"
 LONG = b"long " * 20_000
-GROUPS = ("billing", "shipping", "a/b?c=d&e#f", ATTACK, TURNED, "", '"><script>alert(2)</script>')
+LONG_TOPIC = ("payments.reconciliation." * 11)[:241] + "-retries"
+"""As long as Kafka allows."""
+LONG_GROUP = ("consumers of payments " * 12)[:244] + " blue"
+GROUPS = ("billing", "shipping", "a/b?c=d&e#f", ATTACK, TURNED, "", '"><script>alert(2)</script>', LONG_GROUP)
 
 Row = tuple[int, Plain]
 
 
 def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60) -> Archive:
-    """Topics orders (three partitions of JSON), compacted (gaps), odd (everything strange), clicks (zstd), and some of
-    services; `each` records a partition and night."""
+    """Topics orders (three partitions of JSON), compacted (gaps), odd (everything strange), clicks (zstd), one with a
+    long name, and some of services; `each` records a partition and night."""
     archive = open_or_create(store)
-    names = {"orders": 3, "compacted": 1, "odd": 1, "clicks": 2} | {
+    names = {"orders": 3, "compacted": 1, "odd": 1, "clicks": 2, LONG_TOPIC: 1} | {
         f"service-{n:02}.events": 1 for n in range(services)
     }
     held: dict[tuple[str, int], list[Segment]] = {

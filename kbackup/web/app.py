@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from importlib import resources
 from pathlib import Path
@@ -27,9 +27,9 @@ from kbackup.errors import (
     UnreachableError,
     UsageError,
 )
-from kbackup.web.guard import Access, Guard
+from kbackup.web.guard import STATIC, Access, Guard
 from kbackup.web.held import Held
-from kbackup.web.looking import BadInputError
+from kbackup.web.looking import BadInputError, looking
 from kbackup.web.pages import changes, groups, points, records, topics
 from kbackup.web.render import page
 
@@ -49,6 +49,8 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (StoreError, 502),
     (KbackupError, 500),
 )
+_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"}
+"""Labels of what people enter; other parameters of an address are kept, and not shown."""
 _TITLES = {
     400: "That can't be used",
     401: "Locked",
@@ -95,13 +97,37 @@ class _Static(StaticFiles):
         return made
 
 
-def error_page(status: int, message: str, hint: str = "") -> HTMLResponse:
-    title = _TITLES.get(status, "That did not work")
-    return page("error.html", {"title": title, "status": status, "message": message, "hint": hint}, status)
+def _title(status: int) -> str:
+    return _TITLES.get(status, "That did not work")
 
 
-def _refused(scope: Scope, status: int, message: str, hint: str) -> Response:
-    return error_page(status, message, hint)
+def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse:
+    """What those see who are not let in: nothing of the archive."""
+    context = {"title": _title(status), "status": status, "message": message, "hint": hint}
+    return page("refused.html", context, status)
+
+
+def _failed(
+    request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = ()
+) -> HTMLResponse:
+    """An error between the page's own head and foot, with what was entered. `wrong` are parameters of the address."""
+    if request.url.path.startswith(STATIC):  # asks for no token
+        return _refused(request.scope, status, message, hint)
+    query = request.query_params
+    known = request.app.state.held.has_point(query.get("point", "latest"))
+    labels = {**_FIELDS, **({} if known else {"point": "restore point"}), **{name: name for name in wrong}}
+    fields = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
+    made = looking(request, query["point"] if known and "point" in query else "latest").page(
+        "error.html",
+        "",
+        title=_title(status),
+        status=status,
+        message=message,
+        hint=hint,
+        fields=fields if status in (400, 404) and any(label for _, _, label in fields) else [],
+    )
+    made.status_code = status
+    return made
 
 
 def _entered(scope: Scope, query: str) -> Response:
@@ -116,14 +142,14 @@ async def _known(request: Request, error: Exception) -> Response:
     if not isinstance(error, UsageError):
         request.app.state.held.doubt()
         log.warning("%s: %s", request.url.path, error)
-    return error_page(status, error.message, error.hint)
+    return _failed(request, status, error.message, error.hint)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return error_page(404, "there is no such page", "start from the top")
-    return error_page(status, str(getattr(error, "detail", error)).lower())
+        return _failed(request, 404, "there is no such page", "start from the top")
+    return _failed(request, status, str(getattr(error, "detail", error)).lower())
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -131,11 +157,17 @@ async def _invalid(request: Request, error: Exception) -> Response:
     found = error.errors() if isinstance(error, RequestValidationError) else []
     text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in found)
     in_path = any(each["loc"][0] == "path" for each in found)
-    return error_page(404 if in_path else 400, text or "the address can't be used", "go back and try another")
+    return _failed(
+        request,
+        404 if in_path else 400,
+        text or "the address can't be used",
+        "go back and try another",
+        [str(each["loc"][-1]) for each in found],
+    )
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
     log.error("%s: %s", request.url.path, error, exc_info=log.isEnabledFor(logging.DEBUG))
-    return error_page(
-        500, f"internal error: {type(error).__name__}", "start 'kbackup ui' with --debug to see more"
+    return _failed(
+        request, 500, f"internal error: {type(error).__name__}", "start 'kbackup ui' with --debug to see more"
     )

@@ -5,13 +5,13 @@ Widths and heights are in units of a view box `WIDTH` wide, which is stretched t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
-from math import sqrt
+from itertools import chain, count, pairwise
+from math import ceil, sqrt
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from kbackup.archive.content import ArchivedPartition
 from kbackup.archive.models import Point
@@ -61,7 +61,9 @@ class Gap(NamedTuple):
 
 
 class Tick(NamedTuple):
-    x: float
+    """A label of a time axis, `at` percent of its length."""
+
+    at: float
     text: str
 
 
@@ -108,13 +110,13 @@ def timeline(points: Sequence[Point], expired: Sequence[ExpiredPoints] = ()) -> 
     )
 
 
-def ticks(start: int, end: int, count: int = 5) -> tuple[Tick, ...]:
-    """Labels of a time axis (ms), from left to right."""
+def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
+    """Labels from `start` to `end` (ms), which is `reach` percent along a time axis."""
     if end <= start:
-        return (Tick(WIDTH / 2, _label(start, 0)),)
+        return (Tick(50.0, _label(start, 0)),)
     return tuple(
-        Tick(WIDTH * n / (count - 1), _label(start + (end - start) * n // (count - 1), end - start))
-        for n in range(count)
+        Tick(reach * n / intervals, _label(start + (end - start) * n // intervals, end - start))
+        for n in range(intervals + 1)
     )
 
 
@@ -126,18 +128,32 @@ def _label(ms: int, span: int) -> str:
         return str(ms)
 
 
+Unit = Literal["count", "bytes", "ms"]
+
+
+class Level(NamedTuple):
+    """A round value of the vertical axis, `y` from the top in `HEIGHT`."""
+
+    y: float
+    value: int
+
+
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A quantity that grows in steps: its line, what is under it, its greatest value, and the times."""
+    """A quantity over time, in steps: its line, the area under it, both axes, its greatest value and its last."""
 
     line: str
     under: str
+    unit: Unit
     most: int
+    last: int
+    levels: tuple[Level, ...]
     ticks: tuple[Tick, ...]
 
 
-def area(samples: Iterable[tuple[int, int]]) -> Area | None:
-    """Of (time in ms, value), in order of time; None where there are less than two times."""
+def area(samples: Iterable[tuple[int, int]], unit: Unit = "count") -> Area | None:
+    """Of (time in ms, value), in order of time; None where there are less than two times. The last value is drawn as
+    long as a value usually lasts, and 2 percent of the chart at least."""
     known = list(samples)
     some = (
         [known[n] for n in sorted({round(at * (len(known) - 1) / STEPS) for at in range(STEPS + 1)})]
@@ -147,12 +163,46 @@ def area(samples: Iterable[tuple[int, int]]) -> Area | None:
     if len(some) < 2 or some[-1][0] <= some[0][0]:
         return None
     start, end = some[0][0], some[-1][0]
-    most = max(value for _, value in some) or 1
+    most = max(value for _, value in some)
+    axis = _levels(most, unit)
+    reach = 1 / (1 + max(1 / (len(some) - 1), 0.02))
     path = ""
     for n, (time, value) in enumerate(some):
-        x, y = (time - start) / (end - start) * WIDTH, HEIGHT - value / most * HEIGHT
+        x, y = (time - start) / (end - start) * WIDTH * reach, HEIGHT - value / axis[-1] * HEIGHT
         path += f"M{x:.1f} {y:.2f}" if n == 0 else f"H{x:.1f}V{y:.2f}"
-    return Area(path, f"{path}V{HEIGHT:.0f}H0Z", most, ticks(start, end))
+    path += f"H{WIDTH:.1f}"
+    return Area(
+        path,
+        f"{path}V{HEIGHT:.0f}H0Z",
+        unit,
+        most,
+        some[-1][1],
+        tuple(Level(HEIGHT - value / axis[-1] * HEIGHT, value) for value in axis),
+        ticks(start, end, 100 * reach),
+    )
+
+
+def _levels(most: int, unit: Unit) -> list[int]:
+    """Round values from 0 to `most` or above, five at most."""
+    step = next(step for step in _steps(unit) if step * 4 >= most)
+    return [n * step for n in range(max(ceil(most / step), 1) + 1)]
+
+
+def _steps(unit: Unit) -> Iterator[int]:
+    """Round numbers, the smallest first."""
+    if unit == "bytes":
+        return (1 << n for n in count())
+    if unit == "ms":
+        return chain((1000 * seconds for seconds in _SECONDS), (86_400_000 * days for days in _decimal()))
+    return _decimal()
+
+
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 480)
+_SECONDS = (1, 2, 5, 10, 15, 30, *(60 * minutes for minutes in _MINUTES))
+
+
+def _decimal() -> Iterator[int]:
+    return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
 def added_up(samples: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

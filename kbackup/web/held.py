@@ -178,6 +178,12 @@ class Held:
             self._look()
             return list(self._archive.restore_points) if self._archive is not None else []
 
+    def has_point(self, wanted: str) -> bool:
+        """Whether there was such a restore point at the last look. Waits for nobody, as `doubt`."""
+        return wanted == "latest" or any(
+            p.status == "committed" and str(p.number) == wanted for p in self._points
+        )
+
     def snapshot(self, wanted: str = "latest") -> Snapshot:
         """`UsageError` where there is no such restore point, `NoArchiveError` where there is none at all."""
         with self._lock:

@@ -46,13 +46,13 @@ class Looking:
         return page(template, {"look": self, "link": self.link, "path": path, "tab": tab, **context})
 
 
-def _looking(request: Request, point: str = "latest") -> Looking:
+def looking(request: Request, point: str = "latest") -> Looking:
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
     here = quote(request.scope["path"]) + (f"?{urlencode(query)}" if query else "")
     return Looking(request.app.state.held, point, here)
 
 
-Look = Annotated[Looking, Depends(_looking)]
+Look = Annotated[Looking, Depends(looking)]
 Number = Annotated[int, Query(alias="page", ge=1, le=1_000_000)]
 
 

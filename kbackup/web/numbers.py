@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from kbackup.archive.moment import ms_of, time_text
 from kbackup.cli.human import human_count, human_size, human_time
+from kbackup.web.charts import Unit
 
 DASH = "\N{EN DASH}"
 NONE = Markup('<span class="none">{}</span>').format(DASH)
@@ -25,9 +26,11 @@ def size(nbytes: int | None) -> Markup:
     return NONE if nbytes is None else _SIZE.format(nbytes, f"{nbytes:,}", human_size(nbytes))
 
 
-def short(number: int) -> str:
-    """For labels of axes."""
-    return human_count(number)
+def short(value: int, unit: Unit) -> str:
+    """For labels of axes, whose values are round: "512 KiB", "20M", "15 min"."""
+    if unit == "ms":
+        return duration(value / 1000)
+    return (human_size(value) if unit == "bytes" else human_count(value)).replace(".0", "")
 
 
 def when(moment: int | str | None) -> Markup:

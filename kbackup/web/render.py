@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse
 from kbackup import __version__
 from kbackup.cli.human import human_size, plural
 from kbackup.html import templates
-from kbackup.web import numbers
+from kbackup.web import names, numbers
 
 
 @cache
@@ -29,6 +29,8 @@ def environment() -> Environment:
         "duration": numbers.duration,
         "short": numbers.short,
         "plain_size": human_size,
+        "name": names.name,
+        "key": names.key,
     }
     made.globals |= {
         "version": __version__,

@@ -13,16 +13,27 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Dialog,
+    FloatRect,
+    Locator,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from scripts.dev.tools import browser as chromium
 from tests.golden.java_archive import ROOT as JAVA
-from tests.rich_archive import ATTACK, LONG, SCRIPT, make_rich
+from tests.rich_archive import ATTACK, LONG, LONG_GROUP, LONG_TOPIC, SCRIPT, make_rich
 from tests.secrets import make
 
 FLAGS = [
@@ -31,7 +42,11 @@ FLAGS = [
 ]
 PHONE = {"width": 390, "height": 844}
 PATIENCE = 30.0
-VIOLATION = "document.addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective))"
+VIOLATION = """window.violations = [];
+document.addEventListener('securitypolicyviolation', e => {
+  violations.push(e.violatedDirective);
+  console.error('policy: ' + e.violatedDirective);
+})"""
 
 
 @dataclass
@@ -175,6 +190,75 @@ def test_every_page_on_every_screen(browser: Browser, page_url: str, how: dict[s
             assert page.locator("main h1").count() == 1
 
 
+def box(locator: Locator) -> FloatRect:
+    found = locator.bounding_box()
+    assert found is not None
+    return found
+
+
+SELECTED = "e => { const s = getSelection(); s.selectAllChildren(e); return s.toString(); }"
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("/topics", LONG_TOPIC),
+        ("/growth", LONG_TOPIC),
+        ("/diff?a=1&b=7", LONG_TOPIC),
+        ("/groups", LONG_GROUP),
+        (f"/topics/{LONG_TOPIC}/0", LONG_TOPIC),
+    ],
+)
+def test_long_names_lose_their_middle(browser: Browser, page_url: str, address: str, name: str) -> None:
+    """On the screen alone: the columns beside them stay in sight, a copy has every character."""
+    with opened(browser, page_url, viewport={"width": 1400, "height": 900}) as page:
+        page.goto(page_url + address)
+        for table in page.locator(".scroll").all():
+            assert table.evaluate("e => e.scrollWidth <= e.clientWidth")
+        link = page.get_by_role("link", name=name, exact=True).first
+        assert box(link)["width"] < 500
+        assert link.locator(".long").get_attribute("title") == name
+        assert link.evaluate(SELECTED) == name
+        ending = link.locator(".long").evaluate("e => e.lastChild.data")
+        assert name.removesuffix(ending) != name
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_charts_have_axes(browser: Browser, page_url: str, width: int) -> None:
+    with opened(browser, page_url, viewport={"width": width, "height": 900}) as page:
+        page.goto(f"{page_url}/growth")
+        chart = page.locator("figure.chart").first
+        levels = chart.locator(".levels text").all_text_contents()
+        assert levels[0] == "0 B"
+        assert len(levels) >= 3
+        expect(chart.locator("figcaption")).to_contain_text("now")
+        expect(page.locator("figure.chart figcaption").last).to_contain_text("longest")
+        frame = box(chart)
+        labels = [box(label) for label in chart.locator("text").all() if label.is_visible()]
+        assert all(
+            frame["x"] <= at["x"] <= at["x"] + at["width"] <= frame["x"] + frame["width"] for at in labels
+        )
+        dates = [box(label) for label in chart.locator(".axis text").all() if label.is_visible()]
+        assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(dates))
+
+
+def test_what_comes_first_on_a_phone(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url, viewport=PHONE, has_touch=True) as page:
+        page.goto(f"{page_url}/topics/orders/1/records/105")
+        assert box(page.locator("pre.value").nth(1))["y"] < box(page.locator("dl.facts"))["y"]
+        for tab in page.get_by_role("navigation", name="Main").get_by_role("link").all():
+            at = box(tab)
+            assert 0 <= at["x"] <= at["x"] + at["width"] <= PHONE["width"]
+        page.goto(f"{page_url}/topics/orders/1/records")
+        row = page.locator("table.records tbody tr").first
+        value, time_ = box(row.locator(".val")), box(row.locator(".time"))
+        assert value["x"] + value["width"] <= PHONE["width"]
+        assert value["y"] < time_["y"]
+        assert value["y"] < PHONE["height"] / 2
+        page.get_by_role("link", name="Differences").tap()
+        expect(page.get_by_role("heading", name="What became different")).to_be_visible()
+
+
 def test_click_through(browser: Browser, page_url: str) -> None:
     """From the restore points down to a record and back, by what stands on the pages."""
     with opened(browser, page_url) as page:
@@ -248,6 +332,7 @@ def test_what_is_injected_does_not_run(browser: Browser, page_url: str) -> None:
         "const s = document.createElement('script'); s.textContent = 'alert(2)'; document.body.append(s)"
     )
     page.wait_for_function("document.images[0].complete")
+    page.wait_for_function("violations.filter(rule => rule.startsWith('script-src')).length >= 2")
     assert not [seen for seen in watched.seen if seen.startswith(("dialog", "error"))]
     assert len([seen for seen in watched.seen if "policy: script-src" in seen]) == 2
     context.close()

@@ -70,11 +70,11 @@ def point(look: Look, number: str) -> HTMLResponse:
 def growth(look: Look) -> HTMLResponse:
     committed = look.held.committed()
 
-    def grown(name: str) -> charts.Area | None:
+    def grown(name: str, unit: charts.Unit = "count") -> charts.Area | None:
         samples = (
             (ms_of(p.committed_at), getattr(p.totals, name)) for p in committed if p.totals is not None
         )
-        return charts.area(charts.added_up(samples))
+        return charts.area(charts.added_up(samples), unit)
 
     took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in committed]
     rows = sorted(look.at.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
@@ -83,10 +83,10 @@ def growth(look: Look) -> HTMLResponse:
         "growth",
         committed=committed,
         expired=look.held.expired(),
-        stored=grown("stored_bytes"),
+        stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),
-        took=charts.area(took),
+        took=charts.area(took, "ms"),
         largest=rows[:30],
         rest=rows[30:],
         sums=look.at.sums,

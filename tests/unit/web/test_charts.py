@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
 from kbackup.web import charts
 from kbackup.web.charts import HEIGHT, WIDTH
+from kbackup.web.numbers import short
 
 
 def test_a_timeline(rich: Store) -> None:
@@ -62,16 +65,43 @@ def test_areas(samples: list[tuple[int, int]]) -> None:
         assert drawn is None
         return
     assert drawn is not None
-    assert drawn.most <= max(value for _, value in samples) or drawn.most == 1
+    assert drawn.most <= max(value for _, value in samples)
+    assert drawn.last == samples[-1][1]
     assert drawn.line.startswith("M0.0 ")
-    assert drawn.line.count("H") <= charts.STEPS
+    assert drawn.line.endswith("H1000.0")
+    assert drawn.line.count("H") <= charts.STEPS + 1
+    *_, before, after = map(float, re.findall(r"H([\d.]+)", f"H0{drawn.line}"))
+    assert after - before >= 0.015 * WIDTH, "the last value can be seen"
 
 
 def test_an_area_is_steps() -> None:
     drawn = charts.area([(0, 0), (5, 50), (10, 100)])
     assert drawn is not None
-    assert drawn.line == "M0.0 100.00H500.0V50.00H1000.0V0.00"
+    assert drawn.line == "M0.0 100.00H333.3V50.00H666.7V0.00H1000.0", "the last as long as the others"
+    assert [(level.y, level.value) for level in drawn.levels] == [(100, 0), (50, 50), (0, 100)]
+    assert [round(tick.at) for tick in drawn.ticks] == [0, 17, 33, 50, 67], (
+        "at the times, the last one's as well"
+    )
+    assert (drawn.most, drawn.last) == (100, 100)
     assert charts.added_up([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("most", "unit", "labels"),
+    [
+        (0, "count", ["0", "1"]),
+        (7, "count", ["0", "2", "4", "6", "8"]),
+        (33_000_000, "count", ["0", "10M", "20M", "30M", "40M"]),
+        (5 << 18, "bytes", ["0 B", "512 KiB", "1 MiB", "1.5 MiB"]),
+        (32_000, "ms", ["0 s", "10 s", "20 s", "30 s", "40 s"]),
+        (5 * 3_600_000, "ms", ["0 s", "2 h", "4 h", "6 h"]),
+        (9 * 86_400_000, "ms", ["0 s", "5 d", "10 d"]),
+    ],
+)
+def test_levels_are_round(most: int, unit: charts.Unit, labels: list[str]) -> None:
+    drawn = charts.area([(0, 0), (1, most)], unit)
+    assert drawn is not None
+    assert [short(level.value, unit) for level in drawn.levels] == labels
 
 
 def test_a_strip(rich: Store) -> None:

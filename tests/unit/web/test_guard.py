@@ -99,10 +99,15 @@ def test_without_the_token_there_is_nothing(rich: Store) -> None:
         answer = client.get(address)
         assert answer.status_code == 401
         assert "orders" not in answer.text
+        assert rich.url not in answer.text
         assert not client.cookies
     assert "asks for its token" in text(client.get("/").text)
     assert "that is not the token" in text(client.get("/?token=wrong").text)
     assert client.get("/static/style.css").status_code == 200, "the page that asks for it looks like one"
+    for address in ("/static/nothing", "/static/../topics", "/static/%2e%2e/topics"):
+        outside = client.get(f"http://testserver{address}")
+        assert outside.status_code in (401, 404)
+        assert rich.url not in outside.text
 
 
 def test_the_token_is_exchanged_for_a_cookie(rich: Store) -> None:
