@@ -26,13 +26,15 @@ EVERYTHING = Window()
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     """Topics with their segments as of a restore point (None: a folder of the Java tool); neither configs nor
-    groups. `choice` says what was chosen for a moment, and why."""
+    groups. `choice` says what was chosen for a moment, and why. `warnings` name torn files of a folder of the Java
+    tool."""
 
     archive: str
     restore_point: int | None
     committed_at: str | None
     topics: tuple[ArchivedTopic, ...]
     choice: Choice | None = None
+    warnings: tuple[str, ...] = ()
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
         """`UsageError` where there is none."""
@@ -70,7 +72,7 @@ def catalogue(
         content = java_content(store, names)
         if at is not None:
             content = java_as_restored(content, at)
-        return Catalogue(store.url, None, None, content.topics, content.choice)
+        return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
     if at is None:
         return catalogue_of(archive, archive.restore_point(wanted), topic)
     content = as_restored(archive, wanted, at, topic)

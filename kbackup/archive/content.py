@@ -78,7 +78,8 @@ def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, i
 @dataclass(frozen=True, slots=True)
 class Content:
     """`groups` is group -> its offsets of these topics, `not_carried` group -> why the captures that those are of are
-    without it. `restore_point` is 0 for a folder of the Java tool. `choice` is there where a window was asked for."""
+    without it. `restore_point` is 0 for a folder of the Java tool, of which `warnings` name torn files. `choice` is
+    there where a window was asked for."""
 
     archive_id: str
     restore_point: int
@@ -87,6 +88,7 @@ class Content:
     losses: tuple[str, ...] = ()
     choice: Choice | None = None
     not_carried: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def content_of(

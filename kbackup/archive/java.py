@@ -3,7 +3,7 @@ nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from kbackup.archive import layout
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.java_folder import JavaFolder
+from kbackup.archive.java_segment import Flaw
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, NoArchiveError
-from kbackup.formats.index import SegmentIndex, decode_index
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
 
@@ -25,12 +26,20 @@ _THREADS = 16
 
 
 def is_java_archive(store: Store) -> bool:
-    """Whether any folder at the root has a partition index."""
+    """Whether any folder at the root has a partition index or a segment."""
+    store = store.inner if isinstance(store, JavaFolder) else store
     for directory in store.list_dirs(""):
-        for entry in store.list(f"{directory}/index_partition_"):
-            if layout.parse_partition_index(entry.key.rpartition("/")[2]) is not None:
-                return True
+        for prefix in ("index_partition_", "segment_partition_"):
+            for entry in store.list(f"{directory}/{prefix}"):
+                name = entry.key.removeprefix(f"{directory}/")
+                if layout.parse_partition_index(name) is not None or layout.parse_segment(name) is not None:
+                    return True
     return False
+
+
+def readable(store: Store, archive_id: str) -> Store:
+    """The store that the records of the archive `archive_id` at `store` are read from."""
+    return JavaFolder(store) if archive_id == JAVA else store
 
 
 def java_topics(store: Store) -> list[str]:
@@ -40,27 +49,47 @@ def java_topics(store: Store) -> list[str]:
 
 def java_content(store: Store, topics: Sequence[str]) -> Content:
     """`topics` of the folder. Segments without records (the tool makes one for an empty partition) are left
-    out."""
+    out. Its records are to be read from `readable`."""
+    folder = store if isinstance(store, JavaFolder) else JavaFolder(store)
+    warnings: list[str] = []
     groups: dict[str, list[GroupOffset]] = {}
     archived: list[ArchivedTopic] = []
     for topic in topics:
         files = {entry.key.rpartition("/")[2]: entry for entry in _files(store, topic)}
-        archived.append(_topic(store, topic, files))
+        archived.append(_topic(folder, topic, files))
+        warnings += [flaw.message for flaw in (*folder.flaws(topic), *missing_indexes(topic, files))]
         for name, entry in files.items():
             partition = layout.parse_group_offsets(name)
             if partition is not None:
-                for group, offset in decode_group_offsets(store.get(entry.key), entry.key).items():
+                if not entry.size:
+                    warnings.append(empty_groups(entry.key).message)
+                for group, offset in decode_group_offsets(folder.get(entry.key), entry.key).items():
                     groups.setdefault(group, []).append(
                         GroupOffset(topic=topic, partition=partition, offset=offset)
                     )
     if not archived:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
-    return Content(JAVA, 0, tuple(archived), {g: tuple(o) for g, o in sorted(groups.items())})
+    by_group = {g: tuple(o) for g, o in sorted(groups.items())}
+    return Content(JAVA, 0, tuple(archived), by_group, warnings=tuple(warnings))
+
+
+def empty_groups(key: str) -> Flaw:
+    """Of a file of group offsets without a byte."""
+    return Flaw(key, "is empty: offsets of groups of that partition are not known")
+
+
+def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
+    """The partition indexes that `topic` lacks, of the names of its files."""
+    there = {layout.parse_partition_index(name) for name in files}
+    parsed = (layout.parse_segment(name) for name in files)
+    for number in sorted({name.partition for name in parsed if name is not None} - there):
+        yield Flaw(layout.partition_index_key(f"{topic}/", number), "is missing")
 
 
 def _files(store: Store, topic: str) -> list[ObjectInfo]:
     found = []
-    for entry in store.list(f"{topic}/"):
+    there = store.inner if isinstance(store, JavaFolder) else store
+    for entry in there.list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
         known = (
             layout.parse_segment(name),
@@ -72,7 +101,7 @@ def _files(store: Store, topic: str) -> list[ObjectInfo]:
     return found
 
 
-def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
+def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
     names = [(name, parsed) for name in files if (parsed := layout.parse_segment(name)) is not None]
     records = [(name, parsed) for name, parsed in names if parsed.kind != "index"]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -97,10 +126,10 @@ def _topic(store: Store, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTo
     return ArchivedTopic(topic, 1, 0, "present", tuple(partitions), None, None)
 
 
-def segment_of(store: Store, topic: str, partition: int, entry: ObjectInfo) -> Segment:
+def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
     """The segment of a records file, as its index describes it; checksums and timestamps are not known."""
-    key = layout.index_key_of(entry.key)
-    index: SegmentIndex = decode_index(store.get(key), key)
+    found = store.segment(entry.key, entry.size)
+    index = found.index
     count = len(index)
     return Segment(
         topic=topic,
@@ -110,7 +139,7 @@ def segment_of(store: Store, topic: str, partition: int, entry: ObjectInfo) -> S
         last=int(index.offsets[-1]) if count else -1,
         count=count,
         bytes=index.file_size,
-        stored=entry.size,
+        stored=found.stored,
         min_timestamp=None,
         max_timestamp=None,
         largest=int(np.max(index.lengths)) if count else 0,

@@ -238,7 +238,7 @@ def _overview(
         topics=topics,
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
-        warnings=manifest.warnings if manifest is not None else (),
+        warnings=manifest.warnings if manifest is not None else content.warnings,
         choice=content.choice,
         repairs=tuple(history(points)),
     )

@@ -11,6 +11,7 @@ import click
 
 from kbackup.archive.browse import Catalogue, catalogue
 from kbackup.archive.content import ArchivedPartition
+from kbackup.archive.java_folder import JavaFolder
 from kbackup.archive.window import Window
 from kbackup.cli.caching import looked_into
 from kbackup.cli.choice import show_choice
@@ -39,7 +40,9 @@ def opened(frame: Frame, backup: str, at: int | None, topic: str | None) -> Open
     if whole.choice is not None:
         frame.reporter.note(f"{whole.archive} as a restore would bring it back:")
         show_choice(whole.choice, frame.reporter)
-    return Opened(store, whole)
+    for warning in whole.warnings:
+        frame.reporter.warning(warning)
+    return Opened(store if whole.restore_point is not None else JavaFolder(store), whole)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ def command(
 
     Reads every segment back, in parallel: checksums, records against indexes and tables, offsets against the
     restore points. Manifests and what stands beside them are verified in any case. Ends with exit code 13 when
-    there is any finding; what no restore point needs is noted and is no finding.
+    there is any finding. What no restore point needs, and what a killed sink of the Java tool left torn, is noted and
+    is no finding.
 
     With --against, a cluster is compared with the archive, record by record: the target by a restore's plan and
     offset map (--restore-id), or its topics as a restore with the same options would make them; or the source. Ends

@@ -118,21 +118,25 @@ def encode_partition_index(entries: Sequence[PartitionIndexEntry]) -> bytes:
     return b"".join(parts)
 
 
-def decode_partition_index(data: bytes, name: str) -> list[PartitionIndexEntry]:
-    """The entries of the file `name`.
+def decode_partition_index(data: bytes, name: str, *, partial: bool = False) -> list[PartitionIndexEntry]:
+    """The entries of the file `name`; with `partial`, without one that the file ends within.
 
     `CorruptError` unless start offsets increase from 0 or more and names are plain file names.
     """
     check_magic(data[0] if data else None, name)
     entries: list[PartitionIndexEntry] = []
     at, last = 1, -1
-    while at < len(data):
+    while at < len(data) and not (partial and _is_cut(data, at)):
         entry, end = _entry(data, at, name)
         if entry.start_offset <= last:
             raise corrupt(name, end - 8, f"start offset {entry.start_offset} after {last}", _REBUILD)
         entries.append(entry)
         at, last = end, entry.start_offset
     return entries
+
+
+def _is_cut(data: bytes, at: int) -> bool:
+    return at + 4 > len(data) or at + 4 + _LENGTH.unpack_from(data, at)[0] + 8 > len(data)
 
 
 def _entry(data: bytes, at: int, name: str) -> tuple[PartitionIndexEntry, int]:

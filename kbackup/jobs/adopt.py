@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create
-from kbackup.archive.java import is_java_archive, java_topics
+from kbackup.archive.java import empty_groups, is_java_archive, java_topics, missing_indexes
+from kbackup.archive.java_folder import JavaFolder
+from kbackup.archive.java_segment import Flaw
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.repair.choose import choose
 from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
@@ -47,7 +49,7 @@ _EMPTY = 1  # bytes of a records file without records: the magic
 class AdoptWork:
     """A task: some segments of the folder, read back and (with `copy`) copied to their place in the archive."""
 
-    store: Store
+    store: JavaFolder
     copy: bool
 
     def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
@@ -64,7 +66,8 @@ class AdoptWork:
             if self.copy:
                 _copy(self.store, item.key, moved, index)
             progress.add(segment.count, segment.bytes)
-            yield Whole(moved, "whole", vouched=False, end=end)
+            warnings = tuple(flaw.message for flaw in self.store.flaws_of(item.key))
+            yield Whole(moved, "whole", vouched=False, end=end, warnings=warnings)
 
 
 def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
@@ -149,21 +152,24 @@ def _adopt(
     spark: Callable[[], SparkSession],
     listener: Listener,
 ) -> RepairReport:
+    folder = JavaFolder(store)
     with phases.step("list objects"):
         left = Left({entry.key: entry.size for entry in store.list()}, Points(), set(), root="")
         left.last = max((n[0] for key in left.sizes if (n := layout.parse_backup_key(key))), default=0)
-        items, empty, found = _survey(store, left)
+        items, empty, found, warnings = _survey(store, left)
     with phases.step("read segments"):
-        found += read_back(items, AdoptWork(store, confirm), spark, listener)
+        found += read_back(items, AdoptWork(folder, confirm), spark, listener)
     left.rows = {each.segment.key: [each.segment] for each in found if isinstance(each, Whole)}
     chosen = choose(left, found)
+    chosen.warnings += warnings
+    chosen.warnings += [text for each in found if isinstance(each, Whole) for text in each.warnings]
     for place in empty:
         chosen.segments.setdefault(place, [])
     with phases.step("commit"):
         if confirm:
             check()
             left.archive_id = open_or_create(store).info.id
-        (manifest,) = commit_points(store, left, chosen, confirm, owner, check, why="adopted")
+        (manifest,) = commit_points(folder, left, chosen, confirm, owner, check, why="adopted")
     return RepairReport(
         store.url,
         left.archive_id,
@@ -182,11 +188,13 @@ def _adopt(
 
 def _survey(
     store: Store, left: Left
-) -> tuple[list[ToScan], list[tuple[str, int, int]], list[Whole | Damaged]]:
-    """The segments that are there, the partitions, and segments that partition indexes name and that are not there."""
+) -> tuple[list[ToScan], list[tuple[str, int, int]], list[Whole | Damaged], list[str]]:
+    """The segments that are there, the partitions, segments that partition indexes name and that are not there, and
+    warnings of files that are missing or empty."""
     items: list[ToScan] = []
     places: set[tuple[str, int, int]] = set()
     missing: list[Whole | Damaged] = []
+    flaws: list[Flaw] = []
     for topic in java_topics(store):
         if not _NAME.match(topic) or topic in (".", ".."):
             raise CorruptError(f"folder {topic!r} can't be a topic's", "move it elsewhere")
@@ -202,12 +210,16 @@ def _survey(
             elif number is not None and number < MOST_PARTITIONS:
                 places.add((topic, 1, number))
                 missing += _not_there(store, left, topic, number, key)
-    return items, sorted(places), missing
+            elif layout.parse_group_offsets(name) is not None and not left.sizes[key]:
+                flaws.append(empty_groups(key))
+        names = [key.removeprefix(f"{topic}/") for key in left.sizes if key.startswith(f"{topic}/")]
+        flaws += missing_indexes(topic, names)
+    return items, sorted(places), missing, [flaw.message for flaw in flaws]
 
 
 def _not_there(store: Store, left: Left, topic: str, partition: int, key: str) -> Iterator[Damaged]:
     try:
-        entries = decode_partition_index(store.get(key), key)
+        entries = decode_partition_index(store.get(key), key, partial=True)
     except (CorruptError, NotFoundError):
         return  # the segments speak for themselves
     for entry in entries:

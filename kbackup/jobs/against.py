@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from kbackup.archive.java import readable
 from kbackup.jobs.against_groups import check_groups
 from kbackup.jobs.against_plan import Asked, Truth, look, truth_of
 from kbackup.jobs.against_report import (
@@ -52,7 +53,8 @@ def verify_against(
         truth = truth_of(asked, store, state, cluster_id)
         look(truth, cluster, asked.against)
     with phases.step("compare"):
-        results = _compare(truth, asked, properties, store, spark, listener)
+        records = readable(store, truth.plan.archive_id)
+        results = _compare(truth, asked, properties, records, spark, listener)
     checks: tuple[GroupOffsetCheck, ...] = ()
     if asked.groups:
         with phases.step("groups"):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
+from kbackup.archive.java import readable
 from kbackup.archive.models import dump, load
 from kbackup.archive.offset_map import write_map
 from kbackup.config.models import Restore
@@ -74,10 +75,12 @@ def restore(
             content, plan = None, earlier
             check_same_archive(plan, store)
     with phases.step("preflight"):
-        check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
+        records = readable(store, plan.archive_id)
+        check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
         findings = Findings(create=_missing(cluster, plan))
         if content is not None:
             findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
+            findings.warnings += content.warnings
         if dry_run and show_plan is not None:
             show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
@@ -100,7 +103,7 @@ def restore(
             if topic.target in findings.create:
                 cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)
     with phases.step("run"):
-        results = _produce(plan, target, store, state, spark, listener)
+        results = _produce(plan, target, records, state, spark, listener)
     with phases.step("offset map"):
         whole = write_map(state, plan.restore_id, [r.runs for r in results])
         done = restored(plan, whole, [r.cut for r in results])

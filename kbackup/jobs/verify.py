@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.expired import gone_with
-from kbackup.archive.java import is_java_archive, java_topics
+from kbackup.archive.java import JAVA, is_java_archive, java_topics
+from kbackup.archive.java_folder import JavaFolder
 from kbackup.archive.segments import Segment, in_order
 from kbackup.archive.verify.checkpoints import check_checkpoints
 from kbackup.archive.verify.derived import check_derived, expected, settled
@@ -92,7 +93,8 @@ def verify(
         survey = _survey(store, sizes, wanted, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
-            survey = _Survey("java", (), 0, survey_folder(store, java_topics(store), findings))
+            store = folder = JavaFolder(store)
+            survey = _Survey(JAVA, (), 0, survey_folder(folder, java_topics(folder), findings))
             survey.segments = len(survey.left)
     else:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")

@@ -20,6 +20,7 @@ from kbackup.archive.group_overview import (
     java_groups_overview,
 )
 from kbackup.archive.java import is_java_archive
+from kbackup.archive.java_folder import JavaFolder
 from kbackup.archive.models import Loss, Manifest, Metadata, Point, TopicMetadata
 from kbackup.archive.overview import (
     ExpiredPoints,
@@ -193,7 +194,8 @@ class Held:
             number = point.seq if point is not None else 0
             if number not in self._kept:
                 newest = archive is None or archive.restore_points[-1].seq == number
-                made = Snapshot(self.store, archive, point, newest)
+                store = self.store if archive is not None else JavaFolder(self.store)
+                made = Snapshot(store, archive, point, newest)
                 made.catalogue  # noqa: B018 (read by one request, not by all that wait for it)
                 self._kept[number] = made
             self._kept.move_to_end(number)

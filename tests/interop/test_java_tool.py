@@ -13,6 +13,7 @@ from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT, Partition
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
+from tests.java_sink import FLAWS, torn_folder
 from tests.kafka_raw import NO_TIMESTAMP, Record, raw_produce
 from tests.truth import Position, assert_restored, commit, expected_offset, log_ends, positions, read_topic
 
@@ -44,6 +45,22 @@ def test_restored_as_it_is(broker: Broker, kbackup: Kbackup, archive: Archive, t
     assert {key: java.store.get(key) for key in java.objects()} == before
     report_key = layout.restore_key(report["restore_id"], layout.REPORT)
     assert report_key in archive.objects()
+
+
+def test_a_folder_that_a_killed_sink_left(
+    broker: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path
+) -> None:
+    """The same plan, when the restore is gone on with, reads the same."""
+    folder = torn_folder(tmp_path / "java")
+    java = Archive(f"file://{folder}", FileStore(folder))
+    options = ["--map-regex", "^=torn.", "--no-groups", "--state", archive.url, *_KEEP]
+    report = kbackup.restore(java, *options)
+    assert report["records"] == sum(len(p.truth()) for p in PARTITIONS)
+    for partition in PARTITIONS:
+        target = read_topic(broker.bootstrap, f"torn.{partition.topic}")[partition.number]
+        assert_restored({0: partition.truth()}, {0: target})
+    told = "\n".join(report["warnings"])
+    assert all(f"file {file} {what}" in told for file, what in FLAWS.items())
 
 
 def test_records_too_far_ahead_are_refused_by_the_broker_and_named(kbackup: Kbackup, tmp_path: Path) -> None:

@@ -30,12 +30,14 @@ class ToScan(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Whole:
     """`vouched`: a table has this checksum. Otherwise the records are whole by their own lengths and order alone.
-    `end`: its index goes on after these records, to before that offset: they were cut off where one ends."""
+    `end`: its index goes on after these records, to before that offset: they were cut off where one ends. `warnings`
+    name what is left out of the files that it was made of."""
 
     segment: Segment
     index: IndexState
     vouched: bool
     end: int | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kbackup.archive import layout
-from kbackup.archive.java import segment_of
+from kbackup.archive.java import empty_groups, segment_of
+from kbackup.archive.java_folder import JavaFolder
+from kbackup.archive.java_segment import Flaw
 from kbackup.archive.layout import SegmentName
 from kbackup.archive.segments import Segment
 from kbackup.archive.verify.findings import ANOTHER_COPY, Findings, ToRead
 from kbackup.archive.verify.objects import INDEX_HINT
-from kbackup.formats.index import decode_partition_index
+from kbackup.formats.index import decode_partition_index, encode_partition_index
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
 
 _THREADS = 16
+_WITHOUT_ENTRIES = 1  # bytes: the magic
 _MIXED = "is the folder a mix of two archives?"
 
 
@@ -30,13 +33,22 @@ class _Partition:
     index: ObjectInfo | None = None
 
 
-def survey_folder(store: Store, topics: list[str], findings: Findings) -> list[ToRead]:
-    """Everything but the records themselves; returns what is to be read."""
+def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> list[ToRead]:
+    """Everything but the records themselves; returns what is to be read. What a killed sink leaves is noted."""
     left: list[ToRead] = []
     for topic in topics:
-        for number, partition in sorted(_partitions(store, topic, findings).items()):
+        for number, partition in sorted(_partitions(store.inner, topic, findings).items()):
             left += _check_partition(store, topic, number, partition, findings)
+        for flaw in store.flaws(topic):
+            _tell(flaw, findings)
     return left
+
+
+def _tell(flaw: Flaw, findings: Findings) -> None:
+    if flaw.damaged:
+        findings.add(flaw.key, flaw.what, INDEX_HINT)
+    else:
+        findings.note(flaw.key, flaw.what, flaw.bytes)
 
 
 def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _Partition]:
@@ -50,6 +62,9 @@ def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _P
         elif number is not None:
             found.setdefault(number, _Partition()).index = entry
         elif layout.parse_group_offsets(name) is not None:
+            if not entry.size:
+                _tell(empty_groups(entry.key), findings)
+                continue
             with findings.catching(entry.key):
                 decode_group_offsets(store.get(entry.key), entry.key)
         else:
@@ -71,24 +86,22 @@ def _add(partition: _Partition, name: SegmentName, entry: ObjectInfo, findings: 
 
 
 def _check_partition(
-    store: Store, topic: str, number: int, partition: _Partition, findings: Findings
+    store: JavaFolder, topic: str, number: int, partition: _Partition, findings: Findings
 ) -> list[ToRead]:
-    pairs = partition.records.keys() & partition.indexes.keys()
-    for start in partition.records.keys() - pairs:
-        findings.add(
-            layout.index_key_of(partition.records[start].key), "is missing, its records are there", INDEX_HINT
-        )
-    for start in partition.indexes.keys() - pairs:
-        records = layout.records_key(f"{topic}/", number, start, "none")
-        findings.add(records, "is missing, its index is there", ANOTHER_COPY)
+    for start in partition.indexes.keys() - partition.records.keys():
+        if (
+            partition.indexes[start].size > _WITHOUT_ENTRIES
+        ):  # the sink makes an index before its records file
+            records = layout.records_key(f"{topic}/", number, start, "none")
+            findings.add(records, "is missing, its index is there", ANOTHER_COPY)
 
     def describe(start: int) -> Segment | None:
-        with findings.catching(layout.index_key_of(partition.records[start].key)):
+        with findings.catching(partition.records[start].key):
             return segment_of(store, topic, number, partition.records[start])
         return None
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        segments = [s for s in pool.map(describe, sorted(pairs)) if s is not None]
+        segments = [s for s in pool.map(describe, sorted(partition.records)) if s is not None]
     _check_order(segments, findings)
     _check_index(store, layout.partition_index_key(f"{topic}/", number), partition, findings)
     return [ToRead(s, _size_fits(s, findings)) for s in segments]
@@ -117,13 +130,20 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
     files = [*partition.records.values(), *partition.indexes.values()]
     there = {_stem(entry.key) for entry in files}
     if partition.index is None:
-        findings.add(key, "is missing, the partition's segments are there", INDEX_HINT)
+        findings.note(key, "is missing: the partition's segments are read without it")
         return
     key = partition.index.key
+    data = store.get(key)
+    if not data:
+        findings.note(key, "is empty: the partition's segments are read without it")
+        return
     with findings.catching(key):
-        entries = {entry.name: entry for entry in decode_partition_index(store.get(key), key)}
+        entries = {entry.name: entry for entry in decode_partition_index(data, key, partial=True)}
+        rest = len(data) - len(encode_partition_index([*entries.values()]))
+        if rest:
+            findings.note(key, "ends within an entry", rest)
         for name in sorted(there - entries.keys()):
-            findings.add(key, f"does not name {name}, which is there", INDEX_HINT)
+            findings.note(key, f"does not name {name}, which is there")
         for name in sorted(entries.keys() - there):
             findings.add(key, f"names {name}, which is not there", ANOTHER_COPY)
         for name in sorted(entries.keys() & there):

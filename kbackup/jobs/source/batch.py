@@ -13,6 +13,7 @@ from pyspark import SparkFiles
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from kbackup.archive.java import is_java_archive, java_content, java_topics
+from kbackup.archive.java_folder import JavaFolder
 from kbackup.archive.parts import Part, plan_parts, read_part
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -101,7 +102,7 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
 def read(store: Store, partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Nothing where Spark asks for the partition None: it does where there is none."""
     if isinstance(partition, Task):
-        yield from read_part(store, partition.part, columns=columns)
+        yield from read_part(JavaFolder(store), partition.part, columns=columns)
 
 
 def segments_of(store: Store, request: Request) -> list[Segment]:

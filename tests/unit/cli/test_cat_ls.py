@@ -25,6 +25,7 @@ from kbackup.store import open_store
 from kbackup.types import TopicPartition
 from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
+from tests.java_sink import FLAWS, torn_folder
 from tests.unit.cli.test_hostile import EVIL, harmless
 
 Said = pytest.CaptureFixture[str]
@@ -166,6 +167,21 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
     topics = json.loads(run(capsys, "ls", "-a", folder, "--json"))["topics"]
     found = sum(len(lines(capsys, "cat", topic["topic"], "-a", folder)) for topic in topics)
     assert found == sum(topic["records"] for topic in topics) == 385
+
+
+def test_a_folder_that_a_killed_sink_left(tmp_path: Path, capsys: Said) -> None:
+    folder, whole = str(torn_folder(tmp_path / "java")), str(JAVA / "archive")
+    assert cli.main(["ls", "-a", folder]) == 0
+    out, err = capsys.readouterr()
+    assert out == run(capsys, "ls", "-a", whole)
+    assert "warning: file payments/index_partition_000 is missing" in err
+    for topic in ("orders.v1", "payments", "audit_log"):
+        assert cli.main(["cat", topic, "-a", folder, "--json"]) == 0
+        out, err = capsys.readouterr()
+        assert [json.loads(line) for line in out.splitlines()] == lines(capsys, "cat", topic, "-a", whole)
+        assert all(f"file {file} " in err for file in FLAWS if file.startswith(f"{topic}/"))
+    assert cli.main(["info", "-a", folder, "-q"]) == 0
+    assert cli.main(["find", "no record has this", "-a", folder, "-q"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from tests.archives import make_archive
 from tests.golden.java_archive import PARTITIONS, ROOT
+from tests.java_sink import FLAWS, torn_folder
 from tests.truth import archive_records
 from tests.unit.jobs.test_repair import no_spark
 
@@ -96,6 +97,20 @@ def test_what_is_damaged_is_left_out_and_told(folder: FileStore) -> None:
     held = archive_records(folder, "payments")[0]
     assert held == [r for p in PARTITIONS if p.topic == "payments" for r in p.truth() if r.offset >= 133]
     assert verify(folder, "all", True, no_spark, Silent()).findings == ()
+
+
+def test_what_a_killed_sink_left_is_adopted(tmp_path: Path) -> None:
+    folder = FileStore(torn_folder(tmp_path / "java"))
+    torn = objects(folder)
+    report = run(folder)
+    assert (report.records, report.losses, report.left_out, report.is_loss) == (385, (), (), False)
+    for file, what in FLAWS.items():
+        assert [text for text in report.warnings if text.startswith(f"file {file} {what}")], file
+    assert len(report.warnings) == len(FLAWS)
+    assert open_archive(folder).restore_point("latest").warnings == report.warnings
+    check_truth(folder)
+    assert verify(folder, "all", True, no_spark, Silent()).findings == ()
+    assert {key: data for key, data in objects(folder).items() if key in torn} == torn
 
 
 def test_an_adoption_that_was_cut_off_is_done_again(folder: FileStore) -> None:
