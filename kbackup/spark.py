@@ -86,6 +86,11 @@ class Starting:
         return self._session
 
     @property
+    def ready(self) -> bool:
+        """Whether a call returns, or raises, at once."""
+        return self._ready.is_set()
+
+    @property
     def session(self) -> SparkSession | None:
         """The session, if it is there by now."""
         return self._session

@@ -32,7 +32,10 @@ def command(frame: Frame, confirm: bool) -> int:
     the first backup has to be told that the source's topics are the same ones (kbackup backup --adopt-topics).
     """
     store = archive_store(frame)
-    with spark_session(frame.config) as session, ShownProgress(frame.reporter) as shown:
+    with (
+        spark_session(frame.config, reporter=frame.reporter) as session,
+        ShownProgress(frame.reporter) as shown,
+    ):
         report = adopt(store, confirm, frame.config.backup.lease_seconds, session, shown)
     show(report, frame.reporter, aside=False)
     return EXIT_LOSS if report.is_loss else EXIT_OK

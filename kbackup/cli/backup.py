@@ -9,7 +9,7 @@ import click
 from kbackup.cli.export import show_export
 from kbackup.cli.follow import follow_until_stopped
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size, plural
+from kbackup.cli.human import human_count, human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import (
     archive_option,
@@ -21,7 +21,7 @@ from kbackup.cli.options import (
     spark_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, delta_config, spark_session
+from kbackup.cli.session import archive_store, delta_config, say_connecting, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kbackup.jobs.backup_run import BackupReport
+    from kbackup.jobs.plan import Plan
     from kbackup.store import Store
 
 
@@ -73,9 +74,10 @@ def command(frame: Frame, follow: bool) -> int:
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
     url = config.export.delta
+    say_connecting(frame, "source")
     with (
-        spark_session(delta_config(config, url), at_once=True) as for_tables,
-        spark_session(config) as without_tables,
+        spark_session(delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
+        spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
         from kbackup.jobs.backup import backup  # while the JVM starts
@@ -89,7 +91,9 @@ def command(frame: Frame, follow: bool) -> int:
                     raise
                 return without_tables()
 
-        report = backup(config.backup, config.source, store, session, shown)
+        report = backup(
+            config.backup, config.source, store, session, shown, lambda plan: _say_plan(plan, reporter)
+        )
         show(report, reporter)
         losses = [loss.message for loss in report.losses]
         if url:
@@ -123,9 +127,9 @@ def _export(
 
 
 def _refuse_what_does_not_follow(frame: Frame) -> None:
-    origin = frame.loaded.origins.get("export.delta")
-    if origin is None:
+    if not frame.config.export.delta:
         return
+    origin = frame.loaded.origins["export.delta"]
     if origin.kind == "flag" and origin.name != "--set":
         raise UsageError("--delta is not for --follow", "run 'kbackup export --delta URL' beside it")
     frame.reporter.note("Delta tables are not written by --follow: run 'kbackup export' beside it")
@@ -135,6 +139,16 @@ def _refuse_what_only_follows(frame: Frame) -> None:
     for path, origin in frame.loaded.origins.items():
         if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
             raise UsageError(f"{origin.name} is only of use with --follow", "add --follow, or leave it out")
+
+
+def _say_plan(plan: Plan, reporter: Reporter) -> None:
+    """Offsets may have gaps: there are at most so many records."""
+    records = sum(r.end - r.start for r in plan.ranges)
+    partitions = sum(len(topic.partitions) for topic in plan.topics)
+    reporter.doing(
+        f"{plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
+        f"up to {human_count(records)} new records"
+    )
 
 
 def show(report: BackupReport, reporter: Reporter) -> None:

@@ -48,7 +48,7 @@ def command(frame: Frame, target: bool, spark: bool) -> int:
         if step.hint:
             reporter.line(f"{'':<8}   hint: {step.hint}")
 
-    with spark_session(frame.config) as session:
+    with spark_session(frame.config, reporter=reporter) as session:
         report = check(frame.config, lambda: archive_store(frame), show, target, session if spark else None)
     reporter.document(report)
     return report.exit_code

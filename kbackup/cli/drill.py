@@ -22,7 +22,7 @@ from kbackup.cli.options import (
     target_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.session import archive_store, say_connecting, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill_report import DrillReport, store_report
 from kbackup.store import Store
@@ -76,7 +76,8 @@ def command(
     def publish(report: DrillReport) -> None:
         _publish(report, folder, state, reporter)
 
-    with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
+    say_connecting(frame, "target")
+    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.drill import Drill, drill  # while the JVM starts
 
         asked = Drill(config.restore, prefix, keep, on_source, show)

@@ -49,7 +49,7 @@ def command(frame: Frame) -> int:
     store = archive_store(frame)
     session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []
-    with spark_session(session_of) as session, ShownProgress(reporter) as shown:
+    with spark_session(session_of, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.delta_export import export_delta
         from kbackup.jobs.parquet_export import export_parquet
 

@@ -9,7 +9,7 @@ from kbackup.cli.ending import asked_by_signals
 from kbackup.cli.frame import Frame
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.listener import ShownProgress
-from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.session import archive_store, say_connecting, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.stop import Stop
 from kbackup.metrics import counted
@@ -69,7 +69,8 @@ def follow_until_stopped(frame: Frame) -> int:
             health = Health(config.follow.stale_after_seconds)
             server = stack.enter_context(Server(config.follow.listen, health))
             frame.reporter.note(f"metrics on port {server.port}")
-        session = stack.enter_context(spark_session(config, at_once=True))
+        say_connecting(frame, "source")
+        session = stack.enter_context(spark_session(config, at_once=True, reporter=frame.reporter))
         shown = stack.enter_context(ShownProgress(frame.reporter))
         stop = stack.enter_context(closing(Stop()))
         stack.enter_context(asked_by_signals(stop))

@@ -74,6 +74,11 @@ class Reporter:
         if not self.quiet:
             _print(printable(text), sys.stderr)
 
+    def doing(self, text: str) -> None:
+        """What a command is about to wait for. Nothing where stderr is no terminal."""
+        if sys.stderr.isatty():
+            self.note(text)
+
     def warning(self, text: str) -> None:
         _print(f"warning: {printable(text)}", sys.stderr)
 

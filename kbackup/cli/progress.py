@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 PLAIN_INTERVAL = 10.0
+_BAR = 20  # columns
 
 
 class Progress:
@@ -85,18 +86,22 @@ class Progress:
             self._said = self._clock()
             print(f"{self.what}: {self.status()}", file=sys.stderr, flush=True)
 
-    def status(self) -> str:
-        """Records, bytes, rate and time left in one line."""
+    def status(self, room: int | None = None) -> str:
+        """Records, bytes, rates and time left in one line of `room` columns. Where that is too little, what says least
+        is left out, the time left never."""
         seconds = max(self._clock() - self._started, 1e-3)
-        parts = [
-            f"{_of(self.records, self.total_records, human_count)} records",
-            _of(self.nbytes, self.total_bytes, human_size),
-            f"{human_count(self.records / seconds)} records/s",
-            f"{human_size(self.nbytes / seconds)}/s",
-        ]
+        records = f"{_of(self.records, self.total_records, human_count)} records"
+        size = _of(self.nbytes, self.total_bytes, human_size)
+        record_rate = f"{human_count(self.records / seconds)} records/s"
+        rate = f"{human_size(self.nbytes / seconds)}/s"
+        parts = [records, size, record_rate, rate]
         share = self._share()
         if share:
             parts.append(f"{human_duration(seconds / share - seconds)} left")
+        for least in (record_rate, size, rate, records):
+            if room is None or len(", ".join(parts)) <= room:
+                break
+            parts.remove(least)
         return ", ".join(parts)
 
     def _share(self) -> float | None:
@@ -107,10 +112,14 @@ class Progress:
         return min(done / total, 1.0) if total else None
 
     def _show(self) -> None:
+        if self._bar is None:
+            return
         share = self._share()
-        if self._bar is not None:
-            total = None if share is None else 1.0
-            self._bar.update(self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status())
+        total = None if share is None else 1.0
+        room = self._bar.console.width - len(self.what) - _BAR - 2  # a space beside the bar on each side
+        self._bar.update(
+            self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0))
+        )
 
 
 def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
@@ -123,7 +132,7 @@ def _rich_bar(what: str) -> RichProgress:
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=_BAR),
         TextColumn("{task.fields[status]}", markup=False),
     )
     # rich would show on stderr what goes to a file or a pipe

@@ -44,7 +44,10 @@ def command(frame: Frame, confirm: bool, rebuild: bool) -> int:
     when restore points or records are lost, and 13 when something can't be made good without --rebuild or another copy.
     """
     store = archive_store(frame, lost=True)
-    with spark_session(frame.config) as session, ShownProgress(frame.reporter) as shown:
+    with (
+        spark_session(frame.config, reporter=frame.reporter) as session,
+        ShownProgress(frame.reporter) as shown,
+    ):
         report = repair(store, confirm, rebuild, frame.config.backup.lease_seconds, session, shown)
     show(report, frame.reporter)
     if report.left:

@@ -25,7 +25,7 @@ from kbackup.cli.options import (
     target_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, delta_config, spark_session
+from kbackup.cli.session import archive_store, delta_config, say_connecting, spark_session
 from kbackup.cli.settings import show_settings
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.store import open_store
@@ -89,7 +89,11 @@ def command(frame: Frame, dry_run: bool) -> int:
 
     of_spark = delta_config(config, options.from_delta)
     at_once = made is not None or not dry_run
-    with spark_session(of_spark, at_once=at_once) as session, ShownProgress(reporter) as shown:
+    say_connecting(frame, "target")
+    with (
+        spark_session(of_spark, at_once=at_once, reporter=reporter) as session,
+        ShownProgress(reporter) as shown,
+    ):
         from kbackup.jobs.restore import restore  # while the JVM starts
 
         if made is not None:
@@ -131,7 +135,13 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
     reporter.note(f"restore {plan.restore_id}: {where} into cluster {plan.target_cluster_id}")
     if dry_run:
         _show_what_would_be(plan, reporter)
-    elif plan.transactions:
+    else:
+        partitions = sum(topic.partitions for topic in plan.topics)
+        reporter.doing(
+            f"  {plural(len(plan.topics), 'topic')}, {plural(partitions, 'partition')}, "
+            f"{'' if plan.choice is None else 'at most '}{plural(plan.records, 'record')}"
+        )
+    if plan.transactions and not dry_run:
         reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_choice(plan.choice, reporter)

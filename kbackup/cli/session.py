@@ -7,12 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from kbackup.archive.expected import check_archive_id
 from kbackup.cli.frame import Frame
+from kbackup.cli.output import Reporter
 from kbackup.config import Config
 from kbackup.metrics import counted
 from kbackup.store import Store, open_store
@@ -33,6 +34,13 @@ def archive_store(frame: Frame, *, lost: bool = False) -> Store:
     return store
 
 
+def say_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
+    """Names the cluster that is about to be asked: its answer, and the modules that ask, may take seconds."""
+    properties = frame.config.source if role == "source" else frame.config.target
+    if servers := properties.get("bootstrap.servers"):
+        frame.reporter.doing(f"connecting to the {role} cluster at {servers}")
+
+
 def delta_config(config: Config, *urls: str | None) -> Config:
     """The same with what Spark takes for Delta tables at `urls`; as it is where there are none."""
     wanted = tuple(filter(None, urls))
@@ -45,8 +53,10 @@ def delta_config(config: Config, *urls: str | None) -> Config:
 
 
 @contextmanager
-def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
-    """A function that gives the session, and waits for it. It is stopped at the end.
+def spark_session(
+    config: Config, *, at_once: bool = False, reporter: Reporter | None = None
+) -> Iterator[Callable[[], SparkSession]]:
+    """A function that gives the session, and waits for it; `reporter` says so. It is stopped at the end.
 
     It starts at the first call; with `at_once` now, beside what the command does before it needs it: for commands that
     surely will.
@@ -60,6 +70,12 @@ def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable
             made.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
         return made[0]
 
+    def session() -> SparkSession:
+        starting = start()
+        if reporter is not None and not starting.ready:
+            reporter.doing("starting Spark")
+        return starting()
+
     def cancel() -> None:
         # a job goes on, and whoever waits for it waits, until it is cancelled
         for starting in made:
@@ -71,7 +87,7 @@ def spark_session(config: Config, *, at_once: bool = False) -> Iterator[Callable
         start()
     try:
         with _on_interrupt(cancel):
-            yield lambda: start()()
+            yield session
         for starting in made:
             starting.keep_classes()
     finally:

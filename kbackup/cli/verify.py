@@ -12,7 +12,7 @@ from kbackup.cli.human import human_duration, human_size
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.session import archive_store, say_connecting, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.jobs.verify import VerifyReport, verify
 
@@ -62,7 +62,7 @@ def command(
     if groups or exact or choices_given():
         raise UsageError("what is to be compared is chosen with --against", "give --against target or source")
     store = archive_store(frame)
-    with spark_session(frame.config) as session, ShownProgress(reporter) as shown:
+    with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
         report = verify(store, backup, quick, session, shown)
     metrics.verified(report)
     _show(report, reporter)
@@ -75,7 +75,8 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
     if backup != "all":
         options = msgspec.structs.replace(options, backup="latest" if backup == "latest" else int(backup))
     store = archive_store(frame)
-    with spark_session(config, at_once=True) as session, ShownProgress(reporter) as shown:
+    say_connecting(frame, "source" if against == "source" else "target")
+    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.against import verify_against  # while the JVM starts
         from kbackup.jobs.against_plan import Asked
 

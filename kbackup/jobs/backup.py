@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kbackup import metrics
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, read_intent, refresh_derived, seal_unfinished
@@ -17,6 +19,7 @@ from kbackup.jobs.backup_round import look, take
 from kbackup.jobs.backup_run import BackupReport, Run, Spark
 from kbackup.jobs.identity import check_cluster
 from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.plan import Plan
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
@@ -25,7 +28,12 @@ __all__ = ["BackupReport", "Spark", "backup", "begin", "connect"]
 
 
 def backup(
-    options: Backup, source: Properties, store: Store, spark: Spark, listener: Listener
+    options: Backup,
+    source: Properties,
+    store: Store,
+    spark: Spark,
+    listener: Listener,
+    show_plan: Callable[[Plan], None] = lambda plan: None,
 ) -> BackupReport:
     """One restore point from what the cluster holds now; raises a `KbackupError` when there is none in the end."""
     metrics.backup_begins()
@@ -37,7 +45,9 @@ def backup(
     with HeldLease(store, "kbackup backup", options.lease_seconds) as lease:
         with phases.step("connect"):
             run = begin(options, source, archive, cluster, cluster_id, brokers, lease)
-        report = take(run, look(run, phases, started_at), phases, spark, listener)
+        captured = look(run, phases, started_at)
+        show_plan(captured.plan)
+        report = take(run, captured, phases, spark, listener)
         metrics.backed_up(report)
         refresh(run, phases)
     return report

@@ -109,7 +109,7 @@ def on_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *commands: 
     """Modules of `kbackup.cli` that are to work on the session that is there."""
 
     @contextmanager
-    def given(config: object, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+    def given(config: object, **_: object) -> Iterator[Callable[[], SparkSession]]:
         yield lambda: spark
 
     for command in commands:

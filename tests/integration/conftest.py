@@ -79,7 +79,7 @@ class Kbackup:
         out, err = io.StringIO(), io.StringIO()
 
         @contextmanager
-        def given(config: Config, *, at_once: bool = False) -> Iterator[Callable[[], CountedSpark]]:
+        def given(config: Config, **_: object) -> Iterator[Callable[[], CountedSpark]]:
             yield lambda: self.spark
 
         with (

@@ -40,7 +40,7 @@ class Command:
 
     def __call__(self, *arguments: str) -> Outcome:
         @contextmanager
-        def given(config: Config, *, at_once: bool = False) -> Iterator[Callable[[], SparkSession]]:
+        def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
             yield lambda: self.spark
 
         out, err = io.StringIO(), io.StringIO()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import re
 import subprocess
 import sys
+import termios
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 from scripts.dev.kafka import Broker
@@ -15,17 +20,44 @@ from tests.truth import Position, assert_restored, commit, positions, read_topic
 ROOT = Path(__file__).parents[2]
 
 
-def _run(arguments: list[str], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(
+    arguments: list[str], cwd: Path, env: dict[str, str], stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("KBACKUP_", "AWS_"))}
     return subprocess.run(
         [sys.executable, "-m", "kbackup", *arguments],
         cwd=cwd,
         env={**clean, "PYTHONPATH": str(ROOT), **env},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         timeout=240,
         check=False,
     )
+
+
+class _Terminal:
+    """A terminal of 80 columns for stderr. `lines`: what was written to it, without what steers it; a bar is one line
+    each time it is drawn."""
+
+    def __init__(self) -> None:
+        self._screen, self.end = pty.openpty()
+        termios.tcsetwinsize(self.end, (24, 80))
+        self._text = b""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with suppress(OSError):  # EIO: the other end is closed
+            while chunk := os.read(self._screen, 1 << 16):
+                self._text += chunk
+
+    def lines(self) -> list[str]:
+        os.close(self.end)
+        self._thread.join()
+        os.close(self._screen)
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._text.decode())
+        return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
 
 def test_backup_by_file_and_restore_by_environment(
@@ -48,10 +80,13 @@ def test_backup_by_file_and_restore_by_environment(
     )
     env = {**bucket.env, "BROKER": broker.bootstrap}
 
-    done = _run(["backup"], tmp_path, env)
-    assert done.returncode == 0, done.stderr
+    terminal = _Terminal()
+    done = _run(["backup"], tmp_path, {**env, "TERM": "xterm"}, terminal.end)
+    shown = terminal.lines()
+    assert done.returncode == 0, shown
     assert f"restore point 1 of {bucket.url}/some/prefix: 80 new records" in done.stdout
-    assert bucket.server.secret_key not in done.stdout + done.stderr
+    assert not [line for line in (*shown, done.stdout) if bucket.server.secret_key in line]
+    _check_shown(shown, broker)
 
     topics.produce(broker, topic_name, 1, topics.numbered(10))
     topics.delete_records(broker, topic_name, {1: 45})
@@ -79,6 +114,20 @@ def test_backup_by_file_and_restore_by_environment(
     done = _run(["restore"], elsewhere, settings)
     assert done.returncode == 1
     assert f"target topic back-{topic_name} is not empty" in done.stderr
+
+
+def _check_shown(lines: list[str], broker: Broker) -> None:
+    """What goes on, from the first moment on; then a bar with the time left."""
+    before = [
+        line for line in lines if "━" not in line and line != "starting Spark"
+    ]  # it may have started by then
+    assert before == [
+        f"connecting to the source cluster at {broker.bootstrap}",
+        "1 topic, 2 partitions, up to 80 new records",
+    ]
+    bars = [line for line in lines if "━" in line]
+    assert bars
+    assert re.fullmatch(r"run ━+ 80 of 80 records, .*, 0s left", bars[-1])
 
 
 def test_unknown_topic_is_a_usage_error(broker: Broker, bucket: Bucket, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ WHY = "Spark can't be started: no jars"
 class NoDelta:
     """A start of Spark that fails where jars are to be fetched; of others the session is what they were given."""
 
+    ready = True
+
     def __init__(self, master: str | None, conf: Mapping[str, str], attempts: int) -> None:
         self._conf = conf
         self.session: Any = None
@@ -45,7 +47,7 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[st
     """Those that backups took restore points with."""
     taken: list[Mapping[str, str]] = []
 
-    def backup(options: Any, source: Any, store: Any, session: Callable[[], Any], shown: Any) -> BackupReport:
+    def backup(options: Any, source: Any, store: Any, session: Callable[[], Any], *_: object) -> BackupReport:
         make_archive(store)
         taken.append(session())
         none = Totals(topics=0, partitions=0, segments=0, records=0, bytes=0, stored_bytes=0, groups=0)

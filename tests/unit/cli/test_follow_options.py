@@ -42,6 +42,16 @@ def test_what_makes_no_sense(arguments: list[str], said: str, capsys: pytest.Cap
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("tables", ["", "s3://lake/kafka"])
+def test_delta_tables_are_told_of_where_some_are_configured(
+    tables: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("kbackup.toml").write_text(f'[export]\ndelta = "{tables}"\n' if tables else "")
+    assert main(["backup", "--archive=/nonexistent/archive", "--follow", "--listen=9464"]) == 2
+    told = "Delta tables are not written by --follow" in capsys.readouterr().err
+    assert told == bool(tables)
+
+
 def test_a_key_in_the_file_needs_no_follow(capsys: pytest.CaptureFixture[str]) -> None:
     Path("kbackup.toml").write_text('[follow]\ninterval_seconds = "10s"\n')
     assert main(["config"]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterator
 
@@ -152,6 +153,38 @@ def test_progress_on_a_terminal_is_a_bar(monkeypatch: pytest.MonkeyPatch) -> Non
         progress.advance(records=5)
     assert "[restore]" in screen.getvalue()
     assert "5 of 10 records" in screen.getvalue()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_bar_and_time_left_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, clock = Terminal(), Clock()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Progress("run", 2_000_000, 3 << 30, clock=clock) as progress:
+        clock.now = 100.0
+        progress.advance(records=1_234_567, nbytes=1 << 30)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]", plain) if "left" in line]
+    assert lines
+    for line in lines:
+        assert len(line) <= columns
+        assert line.startswith(f"run {'━' * 6}")
+        assert line.endswith(", 3m20s left" if columns > 60 else "3m20s left")
+        assert "…" not in line
+        assert ("1,234,567 of 2,000,000 records" in line) == (columns > 60)
+        assert ("12,346 records/s" in line) == (columns > 80)
+
+
+def test_what_goes_on_is_said_on_terminals_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Reporter().doing("starting Spark")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    Reporter().doing("starting\x07 Spark")
+    Reporter(quiet=True).doing("nothing")
+    assert screen.getvalue() == "starting\\x07 Spark\n"
 
 
 @pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])

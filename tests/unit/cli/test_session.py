@@ -1,0 +1,55 @@
+"""What commands say of what they wait for: Spark, and a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from kbackup import spark
+from kbackup.cli.frame import Frame, State, load_config
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import say_connecting, spark_session
+from kbackup.config import Config, Origin, Setting
+
+
+class Noted(Reporter):
+    """Keeps what a terminal would show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def doing(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.mark.parametrize(("ready", "said"), [(False, ["starting Spark"]), (True, [])])
+def test_a_wait_for_spark_is_said(ready: bool, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Starting:
+        def __init__(self, *of: object) -> None:
+            self.ready, self.session = ready, None
+
+        def __call__(self) -> Mapping[str, str]:
+            return {}
+
+        def keep_classes(self) -> None: ...
+
+        def leave(self) -> None: ...
+
+    monkeypatch.setattr(spark, "Starting", Starting)
+    reporter = Noted()
+    with spark_session(Config(), at_once=True, reporter=reporter) as session:
+        assert reporter.said == []
+        session()
+        assert reporter.said == said
+
+
+def test_the_cluster_is_named() -> None:
+    setting = Setting("target.bootstrap.servers", "there:1", Origin("flag", "--bootstrap-server"))
+    reporter = Noted()
+    frame = Frame(load_config(State(settings=[setting])), reporter)
+    say_connecting(frame, "source")
+    assert reporter.said == [], "none is named: that is an error soon"
+    say_connecting(frame, "target")
+    assert reporter.said == ["connecting to the target cluster at there:1"]
