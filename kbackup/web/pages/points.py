@@ -24,7 +24,7 @@ MOST = 200
 @router.api_route("/", methods=GET)
 def home(look: Look, page: Number = 1) -> HTMLResponse:
     if look.held.java:
-        return look.page("java.html", "points", snapshot=look.at)
+        return look.page("java.html", "points", snapshot=look.at, most=MOST)
     committed = look.held.committed()
     every = list(reversed(look.held.points()))
     before = {b.seq: a for a, b in pairwise(committed)}

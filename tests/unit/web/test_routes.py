@@ -22,6 +22,7 @@ from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.held import FRESH, Held
 from tests.archives import commit_point, group_at, make_archive, topic_state
 from tests.golden.java_archive import ROOT as JAVA
+from tests.java_sink import FLAWS, torn_folder
 from tests.plain_records import Plain, block_of
 from tests.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
 from tests.support.faulty_store import FaultyStore
@@ -400,6 +401,18 @@ def test_a_folder_of_the_java_tool() -> None:
     assert not WRITES & {operation for operation, _ in store.calls}
     assert visit(store).get("/diff").status_code == 404
     assert visit(store).get("/points/1").status_code == 404
+
+
+def test_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
+    client = visit(FileStore(torn_folder(tmp_path / "java")))
+    said = text(client.get("/").text)
+    assert all(f"file {file} {what.strip()}" in said for file, what in FLAWS.items())
+    for _, status, html in crawl(client, of_a_kind=2):
+        assert status in (200, 303), text(html)
+    last = "/topics/audit_log/0/records/19/value"
+    read = client.get(last)
+    assert read.status_code == 200
+    assert read.content == visit(FileStore(JAVA / "archive")).get(last).content
 
 
 def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ from kbackup.archive.commit import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.source.batch import Reader
 from kbackup.jobs.source.options import request_of
 from kbackup.jobs.source.stream import Offset, StreamReader
 from kbackup.store.file import FileStore
 from tests.archives import T0, make_archive
+from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
+from tests.java_sink import torn_folder
 from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, expired, grow
 
 Rows = list[tuple[str, int, int]]
@@ -42,6 +45,16 @@ def batch(stream: StreamReader, start: Offset, end: Offset) -> Rows:
         for part in pickle.loads(pickle.dumps(stream)).read(pickle.loads(pickle.dumps(task))):
             found += [tuple(row.values()) for row in part.to_pylist()]
     return sorted(found)
+
+
+def test_a_batch_of_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
+    """Tasks know the folder alone: they find out by themselves what is whole."""
+    folder = Reader(request_of({"archive": str(torn_folder(tmp_path / "java"))}), COLUMNS)
+    found: Rows = []
+    for task in folder.partitions():
+        for part in pickle.loads(pickle.dumps(folder)).read(pickle.loads(pickle.dumps(task))):
+            found += [tuple(row.values()) for row in part.to_pylist()]
+    assert sorted(found) == sorted((p.topic, p.number, r.offset) for p in PARTITIONS for r in p.truth())
 
 
 def of_orders(first: int, stop: int) -> Rows:
