@@ -7,14 +7,17 @@ STAMP := .venv/.made
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-emit-find-links --no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
-.PHONY: demo test check quick venv lock bench clean tools
+WORKERS := --numprocesses auto --dist worksteal
+
+.PHONY: demo test check quick project soak venv lock bench clean tools
 
 demo: venv
 	$(BIN)/python -m scripts.demo
 
 # Quick layers first: what they find needs no server to be found.
 test: check
-	$(BIN)/pytest tests/unit tests/golden
+	$(BIN)/pytest $(WORKERS) tests/unit tests/golden
+	$(MAKE) project
 	$(BIN)/python -m scripts.dev.tools browser
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest tests/contract tests/integration tests/interop tests/faults
@@ -25,8 +28,18 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-quick: venv
-	$(BIN)/pytest -q tests/unit tests/golden
+# An answer within a minute: of loops over crash points, many examples and processes it runs a sample.
+quick: check
+	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
+
+# What is around the product: image and manifests, documents, simulations.
+project: venv
+	$(BIN)/pytest -q $(WORKERS) tests/project
+
+# What takes hours, and is stopped when it has run long enough.
+soak: venv
+	$(BIN)/pytest --soak -m soak tests
+	$(BIN)/python -m scripts.soak.kills
 
 bench: venv
 	$(BIN)/python -m scripts.bench

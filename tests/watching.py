@@ -37,6 +37,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         watch.look_into(temporary.getbasetemp())
     if watch.hits:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    told: dict[str, list[str]] | None = getattr(session.config, "workeroutput", None)
+    if told is not None:  # a worker of pytest-xdist, whose exit status nobody asks for
+        told["secrets"] = watch.hits
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended: what it found, or nothing where it crashed."""
+    watch.hits += getattr(node, "workeroutput", {}).get("secrets", [])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.archive.lease import read_lease
 from kbackup.config.models import Backup
 from kbackup.errors import NotFoundError
@@ -76,6 +77,11 @@ def outwait_lease(store: Store) -> None:
     if not lease.released:
         left = datetime.fromisoformat(lease.expires_at) - datetime.now(UTC)
         time.sleep(max(0.0, left.total_seconds()) + 0.05)
+
+
+def free_lease(store: Store) -> None:
+    """For a test of something else: its holder is dead, and nobody waits until the lease runs out."""
+    store.delete([layout.LOCK])
 
 
 @pytest.fixture(scope="session")

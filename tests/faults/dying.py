@@ -63,12 +63,15 @@ def _wish() -> Wish:
 
 def reached(when: When, event: str) -> None:
     wish = _wish()
-    if when == wish.when and fnmatchcase(event, wish.event) and _count() == wish.nth:
+    if when != wish.when or not fnmatchcase(event, wish.event):
+        return
+    if count(Path(os.environ[_COUNTER])) == wish.nth:
         _ACTS[wish.act]()
 
 
-def _count() -> int:
-    with Path(os.environ[_COUNTER]).open("ab") as counter:
+def count(file: Path) -> int:
+    """One more, over all processes; how many that are."""
+    with file.open("ab") as counter:
         fcntl.flock(counter, fcntl.LOCK_EX)
         counter.write(b".")
         counter.flush()

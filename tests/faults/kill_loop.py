@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbackup.jobs.verify import verify
 from kbackup.store.base import Store
-from tests.faults.conftest import Counting, backup_arguments, outwait_lease
+from tests.faults.conftest import Counting, backup_arguments, free_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, Kbackup, run
 from tests.faults.trip import Trip
@@ -98,7 +98,7 @@ class KillLoop:
 
     def _kill(self, job: str, arguments: Sequence[str]) -> tuple[str, int]:
         """How, and the exit code."""
-        outwait_lease(self.store)
+        free_lease(self.store)
         if self._random.random() < 0.5:
             return self._kill_at_a_moment(arguments)
         event, most = self._random.choice(_EVENTS[job])
@@ -121,7 +121,7 @@ class KillLoop:
 
     def _kill_follower(self) -> tuple[str, int]:
         """While records come in; between two of its restore points, or within one."""
-        outwait_lease(self.store)
+        free_lease(self.store)
         moment = self._random.uniform(_LONGEST / 2, 2 * _LONGEST)
         arguments = [*self._backup, "--follow", "--interval=1s"]
         with Kbackup(self._next_folder(), arguments, None, self.env) as process:
@@ -134,7 +134,7 @@ class KillLoop:
         return f"kill follower after {moment:.2f} s", ended.code
 
     def _finish(self, arguments: Sequence[str]) -> Ended:
-        outwait_lease(self.store)
+        free_lease(self.store)
         ended = run(self._next_folder(), arguments, None, self.env)
         assert ended.code == 0, ended.err
         return ended

@@ -1,12 +1,11 @@
-"""A backup killed (SIGKILL, as by a power loss) at each of its steps and writes, and run again."""
+"""A backup that dies at each of its steps and writes, and is run again; at some of them by SIGKILL to the command."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,12 +14,17 @@ from kbackup.archive.commit import read_intent
 from kbackup.archive.models import Manifest, load
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
+from kbackup.jobs.backup import backup
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.faults.conftest import BackUp, backup_arguments, outwait_lease
+from tests.faults.conftest import BackUp, Counting, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
+from tests.faults.mortal import LONG, die
 from tests.faults.process import run
 from tests.faults.truth import Rows, Shop, check_archive, in_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _STEPS = (
     "connect",
@@ -64,29 +68,39 @@ COMMITTED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def dead(
-    request: pytest.FixtureRequest, books: tuple[Shop, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[Wish, Future[Path]]]:
-    """The archives that killed runs left, by how they were killed. They die two at a time, while tests go on."""
+KILLED = (
+    Wish("kill job", "before", "write topics/*_index", 4),
+    Wish("kill job", "before", "write backups/*/manifest.json"),
+    Wish("kill job", "before", "write topics/*/index_partition_*"),
+)
+"""Here the command dies, with all its processes; elsewhere the job of this process, so far as its store can tell."""
 
-    def die(wish: Wish) -> Path:
-        folder = tmp_path_factory.mktemp("dead")
-        archive = folder / "archive"
+
+Dead = Callable[[Wish], FileStore]
+
+
+@pytest.fixture
+def dead(books: tuple[Shop, Path], tmp_path: Path, spark: SparkSession) -> Dead:
+    """The archive that a run left which died so."""
+    shop, half = books
+
+    def die_so(wish: Wish) -> FileStore:
+        archive = tmp_path / "archive"
         if wish not in UNBORN:
-            shutil.copytree(books[1], archive)
-        ended = run(folder, backup_arguments(books[0], str(archive)), wish)
-        assert ended.code == -9, ended.err
-        return archive
+            shutil.copytree(half, archive)
+        store = FileStore(archive)
+        if wish in KILLED:
+            ended = run(tmp_path / "run", backup_arguments(shop, str(archive)), wish)
+            assert ended.code == -9, ended.err
+            free_lease(store)
+        else:
+            die(store, wish, tmp_path / "life", work)
+        return store
 
-    wishes: list[Wish] = [
-        cast(Wish, item.callspec.params["wish"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.path == request.path and hasattr(item, "callspec")
-    ]
-    with ThreadPoolExecutor(2) as pool:
-        yield {wish: pool.submit(die, wish) for wish in wishes}
-        pool.shutdown(cancel_futures=True)
+    def work(store: Store) -> None:
+        backup(options(shop, lease_seconds=LONG), shop.broker.client(), store, lambda: spark, Counting())
+
+    return die_so
 
 
 def _strays(store: Store) -> dict[str, str]:
@@ -103,30 +117,24 @@ def _count(rows: Rows) -> int:
 
 
 @pytest.mark.parametrize("wish", UNBORN, ids=lambda wish: wish.name)
-def test_killed_while_the_archive_is_made(
-    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
-) -> None:
-    store = FileStore(dead[wish].result())
+def test_killed_while_the_archive_is_made(wish: Wish, dead: Dead, shop: Shop, back_up: BackUp) -> None:
+    store = dead(wish)
     if wish.when == "before":
         with pytest.raises(NoArchiveError):
             open_archive(store)
-    outwait_lease(store)
     report, _ = back_up(store)
     assert (report.restore_point, report.parent) == (1, None)
     check_archive(store, shop)
 
 
 @pytest.mark.parametrize("wish", UNCOMMITTED, ids=lambda wish: wish.name)
-def test_killed_before_the_commit(
-    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
-) -> None:
-    store = FileStore(dead[wish].result())
+def test_killed_before_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: BackUp) -> None:
+    store = dead(wish)
     archive = open_archive(store)
     assert [m.seq for m in archive.restore_points] == [1], "an unfinished run must not show"
     held = in_archive(store)
     strays = _strays(store)
     began = [run.seq for run in archive.runs if layout.INTENT in run.files and run.seq > 1]
-    outwait_lease(store)
 
     report, read = back_up(store)
 
@@ -149,14 +157,11 @@ def test_killed_before_the_commit(
 
 
 @pytest.mark.parametrize("wish", COMMITTED, ids=lambda wish: wish.name)
-def test_killed_after_the_commit(
-    wish: Wish, dead: dict[Wish, Future[Path]], shop: Shop, back_up: BackUp
-) -> None:
-    store = FileStore(dead[wish].result())
+def test_killed_after_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: BackUp) -> None:
+    store = dead(wish)
     archive = open_archive(store)
     assert [m.seq for m in archive.restore_points] == [1, 2]
     held = in_archive(store)
-    outwait_lease(store)
 
     report, read = back_up(store)
 

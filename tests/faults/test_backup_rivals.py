@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
-from tests.faults.conftest import BackUp, backup_arguments, outwait_lease
+from tests.faults.conftest import BackUp, backup_arguments, free_lease, outwait_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.truth import Shop, check_archive, in_archive
@@ -53,10 +53,10 @@ def test_the_second_writer_is_told_who_holds_the_archive(
 @pytest.mark.parametrize(
     "asleep",
     [
-        Wish("pause", "before", "phase plan"),
+        pytest.param(Wish("pause", "before", "phase plan"), marks=pytest.mark.soak),
         Wish("pause", "before", "write topics/*_records", 2),
         Wish("pause", "before", "write topics/*_index", 3),
-        Wish("pause", "before", "phase commit"),
+        pytest.param(Wish("pause", "before", "phase commit"), marks=pytest.mark.soak),
         Wish("pause", "before", "write backups/*/manifest.json"),
     ],
     ids=lambda wish: wish.name,
@@ -130,7 +130,7 @@ def test_killed_and_run_again_in_a_bucket(bucket: Bucket, tmp_path: Path, shop: 
     assert not open_archive(store).restore_points
     written = {e.key: e.etag for e in store.list(layout.TOPICS)}
     assert len(written) >= 9
-    outwait_lease(store)
+    free_lease(store)
 
     ended = run(tmp_path / "next", backup_arguments(shop, url), None, bucket.env)
 

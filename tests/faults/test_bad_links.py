@@ -19,7 +19,7 @@ from kbackup.store import Store, open_store
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.conftest import Bucket
-from tests.faults.conftest import Counting, options, outwait_lease
+from tests.faults.conftest import Counting, free_lease, options
 from tests.faults.trip import Trip
 from tests.faults.trouble import S3_FAULTS, KafkaTrouble, S3Trouble
 from tests.faults.truth import Shop, check_archive, open_shop, sell
@@ -37,7 +37,7 @@ def _until_done(work: Callable[[], object], store: Store) -> None:
         try:
             work()
         except _GAVE_UP:
-            outwait_lease(store)
+            free_lease(store)
         else:
             return
     work()

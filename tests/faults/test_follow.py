@@ -24,7 +24,7 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.dev.process import free_ports
-from tests.faults.conftest import BackUp, backup_arguments, options, outwait_lease
+from tests.faults.conftest import BackUp, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup
 from tests.faults.truth import Shop, check_archive, open_shop, sell
@@ -169,6 +169,6 @@ def test_a_second_signal_ends_it_at_once(archive: Path, tmp_path: Path, shop: Sh
         ended = process.wait()
     assert ended.code == 130, ended.err
     assert points(store) == before
-    outwait_lease(store)
+    free_lease(store)
     back_up(store)
     check_archive(store, shop)

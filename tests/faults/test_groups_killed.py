@@ -13,7 +13,6 @@ from kbackup.jobs.select import Selection
 from kbackup.kafka.admin import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.dying import Wish
-from tests.faults.process import run
 from tests.faults.trip import Trip
 from tests.faults.truth import Shop, commit
 
@@ -38,8 +37,7 @@ def test_undo_after_a_restore_that_was_killed_while_it_set_groups(
     commit(shop.broker, group, {own: 1})
     before, _ = cluster.groups.committed([group])
     assert [(c.tp, c.offset) for c in before[group]] == [(own, 1)]
-    dead = run(tmp_path / "dead", trip.arguments, wish)
-    assert dead.code == -9, dead.err
+    trip.die(wish, tmp_path / "dead", spark)
     trip.resume(spark)
     trip.check()
     assert Captures(trip.store, trip.id).numbers() == [1, 2]

@@ -35,7 +35,7 @@ def trip(shop: Shop, archive: Path) -> Trip:
         Wish("kill job", "after", "phase create topics"),
         Wish("kill job", "before", "transaction"),
         Wish("kill job", "after", "transaction"),
-        Wish("kill job", "before", "transaction", 3),
+        pytest.param(Wish("kill job", "before", "transaction", 3), marks=pytest.mark.soak),
         Wish("kill job", "before", "write restores/*/offsets.parquet"),
         Wish("kill job", "before", "write restores/*/report.json"),
         Wish("kill job", "after", "write restores/*/report.json"),
@@ -43,19 +43,17 @@ def trip(shop: Shop, archive: Path) -> Trip:
     ids=lambda wish: wish.name,
 )
 def test_killed_and_resumed(wish: Wish, trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
-    dead = run(tmp_path / "dead", trip.arguments, wish)
-    assert dead.code == -9, dead.err
+    trip.die(wish, tmp_path / "dead", spark)
     trip.resume(spark)
     trip.check()
     trip.resume(spark)  # what is finished is told again, not done again
     trip.check()
 
 
-def test_killed_twice_and_resumed(trip: Trip, tmp_path: Path) -> None:
+def test_killed_twice_and_resumed(trip: Trip, tmp_path: Path, spark: SparkSession) -> None:
     """All by the command line; the map is put together from three attempts."""
     for number, nth in enumerate((2, 1)):
-        dead = run(tmp_path / f"dead{number}", trip.arguments, Wish("kill job", "after", "transaction", nth))
-        assert dead.code == -9, dead.err
+        trip.die(Wish("kill job", "after", "transaction", nth), tmp_path / f"dead{number}", spark)
     ended = run(tmp_path / "last", trip.arguments)
     assert ended.code == 0, ended.err
     assert ended.document["status"] == "restored"
@@ -92,9 +90,7 @@ def test_resumed_from_another_archive(
     from tests.faults.conftest import options
 
     state = FileStore(tmp_path / "state")
-    arguments = [*trip.arguments, f"--state={tmp_path / 'state'}"]
-    dead = run(tmp_path / "dead", arguments, Wish("kill job", "after", "write restores/*/plan.json"))
-    assert dead.code == -9, dead.err
+    trip.die(Wish("kill job", "after", "write restores/*/plan.json"), tmp_path / "dead", spark, state)
     other = FileStore(tmp_path / "other")
     backup(options(shop), shop.broker.client(), other, lambda: spark, Counting())
     with pytest.raises(RefusedError, match="was begun from another archive"):
@@ -105,8 +101,7 @@ def test_a_resume_after_its_progress_is_gone_is_refused(
     trip: Trip, tmp_path: Path, spark: SparkSession
 ) -> None:
     """As after the target's offsets.retention.minutes: what is committed would be there twice."""
-    dead = run(tmp_path / "dead", trip.arguments, Wish("kill job", "after", "transaction", 2))
-    assert dead.code == -9, dead.err
+    trip.die(Wish("kill job", "after", "transaction", 2), tmp_path / "dead", spark)
     cluster = Cluster(trip.broker.client(), "target")
     group = layout.progress_group(trip.id)
     cluster.groups.delete([group])

@@ -15,7 +15,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from scripts.dev.process import free_ports
-from tests.faults.conftest import backup_arguments, outwait_lease
+from tests.faults.conftest import backup_arguments, free_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.truth import Shop, check_archive, in_archive, in_cluster, open_shop, sell
@@ -66,7 +66,7 @@ def test_a_cluster_that_goes_away_never_gives_a_restore_point(fragile: Shop, tmp
     store = FileStore(archive)
     assert not open_archive(store).restore_points
 
-    outwait_lease(store)
+    free_lease(store)
     again = run(tmp_path / "again", arguments)
     assert again.code == 0, again.err
     check_archive(store, fragile)

@@ -25,7 +25,10 @@ LOW, HIGH = 10**12 + 37, 10**12 + 480
 
 @pytest.mark.parametrize(
     "wish",
-    [Wish("kill job", "before", "transaction", 2), Wish("kill job", "after", "transaction", 3)],
+    [
+        pytest.param(Wish("kill job", "before", "transaction", 2), marks=pytest.mark.soak),
+        Wish("kill job", "after", "transaction", 3),
+    ],
     ids=lambda wish: wish.name,
 )
 def test_killed_and_resumed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +16,9 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
+from tests.faults.dying import Wish
+from tests.faults.mortal import die
+from tests.faults.process import run
 from tests.faults.truth import Shop, committed, in_archive, in_cluster
 
 if TYPE_CHECKING:
@@ -49,6 +53,28 @@ class Trip:
             map_group={self.shop.group: f"{self.id}-group"},
             restore_id=self.id,
             transaction_bytes=20_000,
+        )
+
+    def die(self, wish: Wish, folder: Path, spark: SparkSession, state: Store | None = None) -> None:
+        """Until the moment of `wish`: the command by SIGKILL where that lies in a transaction, else a job of this
+        process."""
+        if wish.event == "transaction":
+            dead = run(folder, self.arguments, wish)
+            assert dead.code == -9, dead.err
+            return
+        target = self.broker.client()
+        die(
+            self.store if state is None else state,
+            wish,
+            folder,
+            lambda mortal: restore(
+                self.options,
+                target,
+                mortal if state is None else self.store,
+                mortal,
+                lambda: spark,
+                Counting(),
+            ),
         )
 
     def resume(self, spark: SparkSession) -> None:

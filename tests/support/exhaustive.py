@@ -1,8 +1,9 @@
-"""How much of the exhaustive tests runs: all of it, or a sample (`pytest --sample`).
+"""How much of the exhaustive tests runs: all of it, or a sample (`pytest --sample`); or more (`pytest --soak`).
 
 Exhaustive are loops over every crash point, Hypothesis tests of 50 examples or more, and tests that start processes
 or wait for real time. The sample of a parametrized test is its first `keep` cases: `@pytest.mark.exhaustive(keep=2)`.
 A test that loops over its cases takes them from `sample`. Hypothesis tests need no mark.
+What takes long and shows little more than its neighbours is marked `soak`.
 """
 
 from __future__ import annotations
@@ -33,18 +34,22 @@ def sample(cases: Sequence[T], number: int = 4) -> Sequence[T]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", action="store_true", help="run a sample of the exhaustive tests")
+    parser.addoption("--soak", action="store_true", help="run the tests marked 'soak' as well")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive(keep=0): what `--sample` runs a part of")
+    config.addinivalue_line("markers", "soak: what only `--soak` runs")
     _Run.sampled = config.getoption("--sample")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         _mark_examples(item)
-    if _Run.sampled:
-        dropped = _beyond_the_sample(items)
+    dropped = _beyond_the_sample(items) if _Run.sampled else {}
+    if not config.getoption("--soak"):
+        dropped |= dict.fromkeys(item for item in items if item.get_closest_marker("soak"))
+    if dropped:
         items[:] = [item for item in items if item not in dropped]
         config.hook.pytest_deselected(items=[*dropped])
 

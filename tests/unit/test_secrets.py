@@ -66,8 +66,11 @@ LEAKS = {
 
 
 @pytest.mark.exhaustive
-def test_a_run_that_leaks_fails(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = _run(pytester, monkeypatch, *LEAKS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_that_leaks_fails(
+    workers: int, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = _run(pytester, monkeypatch, *LEAKS, workers=workers)
     ended.assert_outcomes(passed=len(LEAKS))
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
     found = [line for line in ended.outlines if " holds the secret of " in line]
@@ -88,7 +91,9 @@ def test_a_run_that_leaks_nothing_passes(pytester: pytest.Pytester, monkeypatch:
     assert ended.ret == pytest.ExitCode.OK
 
 
-def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *leaks: str) -> pytest.RunResult:
+def _run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *leaks: str, workers: int = 0
+) -> pytest.RunResult:
     """A run of tests that leak so, in a process of its own."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     tests = [
@@ -96,4 +101,4 @@ def _run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, *leaks: str
         for leak in leaks
     ]
     pytester.makepyfile("import logging, subprocess\nfrom tests.secrets import make\n" + "\n".join(tests))
-    return pytester.runpytest_subprocess("-p", "tests.watching", "-p", "no:cacheprovider")
+    return pytester.runpytest_subprocess("-n", str(workers), "-p", "tests.watching", "-p", "no:cacheprovider")
