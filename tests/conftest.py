@@ -1,4 +1,4 @@
-"""Servers and names for the tests. A layer is its folder: `unit` and `golden` start nothing."""
+"""Servers and names for the tests. A layer is its folder: `unit`, `project` and `golden` start nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kbackup.store.options import S3Options
-from tests.secrets import know, make, watch
+from tests.support.secrets import know, make, watch
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from scripts.dev.s3 import S3Server
     from scripts.dev.secured import SecuredBroker
 
-pytest_plugins = ("tests.support.exhaustive", "tests.watching")
+pytest_plugins = ("tests.support.exhaustive", "tests.support.watching")
 
-LAYERS = ("unit", "contract", "golden", "integration", "faults", "interop")
-_WITHOUT_SERVERS = {"unit", "golden"}
+LAYERS = ("unit", "project", "golden", "contract", "integration", "faults", "interop")
+_WITHOUT_SERVERS = {"unit", "project", "golden"}
 _SERVERS = {"broker", "secured_broker", "minio_server", "moto_server", "spark", "bucket"}
 _HERE = Path(__file__).parent
 

@@ -33,7 +33,7 @@ from scripts.dev.minio import Minio
 from scripts.soak.restore_points import build, copy, manifests_and_newest
 from tests.integration.topics import produce
 from tests.support.memory_store import MemoryStore
-from tests.truth import read_topic
+from tests.support.truth import read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,8 +17,8 @@ from kbackup.archive import layout
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.s3.client import client_of
-from tests.archives import make_archive
 from tests.conftest import Bucket
+from tests.support.archives import make_archive
 
 PREFIX = "some/where"
 

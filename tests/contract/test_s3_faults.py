@@ -21,7 +21,7 @@ from kbackup.store.base import CHUNK
 from tests.contract.conftest import PART, S3Place
 from tests.contract.proxy import Proxy
 from tests.contract.test_store_contract import data_of
-from tests.secrets import make
+from tests.support.secrets import make
 
 
 @pytest.fixture

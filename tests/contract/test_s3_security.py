@@ -37,9 +37,9 @@ from kbackup.store.s3.client import client_of
 from scripts.dev.minio_kms import MinioWithKms
 from scripts.dev.moto import MotoServer
 from scripts.dev.s3 import S3Server
-from tests.archives import T0, make_archive
 from tests.contract.conftest import PART
-from tests.secrets import know, watch
+from tests.support.archives import T0, make_archive
+from tests.support.secrets import know, watch
 
 POLICIES = Path(__file__).parents[2] / "infra" / "policies"
 

@@ -12,8 +12,8 @@ from kbackup.errors import UndecodableError, UnreachableError, UsageError
 from kbackup.kafka.registry import RegistryOptions, SchemaRegistry
 from kbackup.schemas.base import Schema, codec_of
 from scripts.dev.certificates import Authority
-from tests.schema_registry import FakeRegistry
-from tests.secrets import make, watch
+from tests.support.schema_registry import FakeRegistry
+from tests.support.secrets import make, watch
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
 from kbackup.store import Store, open_store
 from scripts.dev.minio import Minio
-from tests.archives import make_archive
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
 from tests.integration.backed_up import options_of
+from tests.support.archives import make_archive
 from tests.unit.jobs.test_copy import contents
 
 

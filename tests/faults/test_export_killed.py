@@ -20,12 +20,12 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.parquet_export import export_parquet
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
 from tests.conftest import delta_conf
-from tests.exported import Exported, exported, parquet_table
 from tests.faults.dying import Wish
 from tests.faults.process import run
-from tests.truth import archive_records
+from tests.support.archives import make_archive
+from tests.support.exported import Exported, exported, parquet_table
+from tests.support.truth import archive_records
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

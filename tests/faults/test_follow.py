@@ -28,7 +28,7 @@ from tests.faults.conftest import BackUp, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup
 from tests.faults.truth import Shop, check_archive, open_shop, sell
-from tests.following import Following
+from tests.support.following import Following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

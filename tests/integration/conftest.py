@@ -18,7 +18,7 @@ from kbackup.cli import main
 from kbackup.config import Config
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
-from tests.secrets import watch
+from tests.support.secrets import watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

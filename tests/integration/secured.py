@@ -17,7 +17,7 @@ from kbackup.cli import main
 from kbackup.config import Config
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome
-from tests.secrets import make, watch
+from tests.support.secrets import make, watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import RangeReader
 from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
 from tests.integration.topics import delete_topic, produce
-from tests.kafka_raw import Record as RawRecord
-from tests.kafka_raw import raw_produce
-from tests.truth import Records, read_topic
+from tests.support.kafka_raw import Record as RawRecord
+from tests.support.kafka_raw import raw_produce
+from tests.support.truth import Records, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ from kbackup.formats.offsets import decode_group_offsets
 from tests.integration.conftest import SPLIT_RECORDS
 from tests.integration.topics import ODD_RECORDS
 from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
-from tests.truth import archive_records, documented_records
+from tests.support.truth import archive_records, documented_records
 from tests.unit.formats.reference import Record
 
 

@@ -22,11 +22,11 @@ from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
-from tests.exported import Exported, exported, parquet_table
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import archive_records, assert_restored, read_topic
+from tests.support.archives import make_archive
+from tests.support.exported import Exported, exported, parquet_table
+from tests.support.truth import archive_records, assert_restored, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

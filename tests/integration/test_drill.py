@@ -20,7 +20,7 @@ from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.restore import restore
 from tests.integration.backed_up import BackedUp, Run, back_up, on_session
 from tests.integration.topics import delete_topic, produce
-from tests.truth import log_ends, positions
+from tests.support.truth import log_ends, positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

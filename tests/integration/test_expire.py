@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import (
+from tests.support.truth import (
     Position,
     archive_records,
     assert_restored,

@@ -14,9 +14,9 @@ from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.faults.truth import commit, in_archive, in_cluster
-from tests.following import Following
 from tests.integration.backed_up import produce
-from tests.truth import log_ends, positions
+from tests.support.following import Following
+from tests.support.truth import log_ends, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

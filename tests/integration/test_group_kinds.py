@@ -15,7 +15,10 @@ from kbackup.kafka.admin import Cluster
 from kbackup.kafka.group_admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
-from tests.group_requests import (
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.integration.test_groups import put
+from tests.support.group_requests import (
     RawCommit,
     Stand,
     raw_commit,
@@ -24,9 +27,6 @@ from tests.group_requests import (
     share_member,
     streams_member,
 )
-from tests.integration import topics
-from tests.integration.conftest import Archive, Kbackup
-from tests.integration.test_groups import put
 
 HOSTILE = [
     "\x1b[2J\x1b]0;title\x07",

@@ -19,10 +19,10 @@ from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars
 from scripts.dev.kafka import Broker
-from tests.group_requests import Stand, raw_positions
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import Records, expected_offset, log_ends, read_topic
+from tests.support.group_requests import Stand, raw_positions
+from tests.support.truth import Records, expected_offset, log_ends, read_topic
 
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)

@@ -17,11 +17,11 @@ from kbackup.kafka.admin import Cluster
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT
-from tests.group_requests import Stand, raw_positions
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.test_groups import put
-from tests.truth import expected_offset, log_ends, read_topic
+from tests.support.group_requests import Stand, raw_positions
+from tests.support.truth import expected_offset, log_ends, read_topic
 
 
 @dataclass(frozen=True)

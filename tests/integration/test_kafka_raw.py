@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Message, Producer, TopicPartition
 
 from scripts.dev.kafka import Broker
-from tests.kafka_raw import NO_TIMESTAMP, Record, raw_produce
+from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from kbackup.kafka.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration import topics
-from tests.kafka_raw import NO_TIMESTAMP, Record, raw_produce
-from tests.truth import log_ends
+from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
+from tests.support.truth import log_ends
 
 KERNELS = ("native", "python")
 Choose = Callable[[str], None]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.topics import MIB, produce
-from tests.truth import read_topic
+from tests.support.truth import read_topic
 
 PARTITIONS = 300
 """A pack has 256 of them."""

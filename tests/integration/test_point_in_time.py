@@ -24,9 +24,9 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.test_restore import AS_THEY_ARE
 from tests.integration.zoo import Zoo
-from tests.kafka_raw import NO_TIMESTAMP, raw_produce
-from tests.kafka_raw import Record as RawRecord
-from tests.truth import (
+from tests.support.kafka_raw import NO_TIMESTAMP, raw_produce
+from tests.support.kafka_raw import Record as RawRecord
+from tests.support.truth import (
     Position,
     Records,
     assert_restored,

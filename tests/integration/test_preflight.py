@@ -9,7 +9,7 @@ from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Kbackup
 from tests.integration.zoo import PLACES, SECOND, Zoo
-from tests.truth import assert_restored, log_ends, positions, read_topic
+from tests.support.truth import assert_restored, log_ends, positions, read_topic
 
 
 def _all_topics(broker: Broker) -> set[str]:

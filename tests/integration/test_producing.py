@@ -20,8 +20,8 @@ from kbackup.kafka.runs import UNKNOWN
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.topics import ANY_FUTURE, FAR_FUTURE
-from tests.plain_records import Plain, block_of, encoded
-from tests.truth import log_ends
+from tests.support.plain_records import Plain, block_of, encoded
+from tests.support.truth import log_ends
 
 STAMP = 1_700_000_000_000
 HOSTILE = [

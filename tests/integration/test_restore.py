@@ -15,7 +15,7 @@ from kbackup.jobs.restore_plan import RestorePlan
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
-from tests.truth import (
+from tests.support.truth import (
     Records,
     archive_records,
     assert_restored,

@@ -28,8 +28,8 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from kbackup import cli
 from kbackup.schemas.protobuf import compiled
-from tests.schema_registry import FakeRegistry
-from tests.secrets import make
+from tests.support.schema_registry import FakeRegistry
+from tests.support.secrets import make
 
 if TYPE_CHECKING:
     from scripts.dev.kafka import Broker

@@ -12,7 +12,7 @@ from kbackup.archive.reader import open_archive
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import Position, commit, positions
+from tests.support.truth import Position, commit, positions
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
-from tests.archives import T0, commit_point, make_archive, topic_state, write
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
-from tests.plain_records import Plain, block_of
-from tests.secrets import know, watch
+from tests.support.archives import T0, commit_point, make_archive, topic_state, write
+from tests.support.plain_records import Plain, block_of
+from tests.support.secrets import know, watch
 from tests.unit.formats.reference import Record
 from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, grow
 

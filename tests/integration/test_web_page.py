@@ -33,8 +33,8 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from scripts.dev.tools import browser as chromium
 from tests.golden.java_archive import ROOT as JAVA
-from tests.rich_archive import ATTACK, LONG, LONG_GROUP, LONG_TOPIC, SCRIPT, make_rich
-from tests.secrets import make
+from tests.support.rich_archive import ATTACK, LONG, LONG_GROUP, LONG_TOPIC, SCRIPT, make_rich
+from tests.support.secrets import make
 
 FLAGS = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from confluent_kafka.cimpl import NewPartitions
 
 from scripts.dev.kafka import Broker
-from tests.kafka_raw import NO_TIMESTAMP, Record, raw_produce
-from tests.truth import log_ends, read_topic
+from tests.support.kafka_raw import NO_TIMESTAMP, Record, raw_produce
+from tests.support.truth import log_ends, read_topic
 
 FAR_FUTURE = 253_402_300_799_000  # the last second of the year 9999
 ANY_FUTURE = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import Position, Records, commit, log_ends, positions, read_topic
+from tests.support.truth import Position, Records, commit, log_ends, positions, read_topic
 from tests.unit.formats.reference import Record
 
 BUILDERS: dict[str, Callable[[Broker, str], None]] = {

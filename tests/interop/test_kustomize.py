@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from scripts.dev.programs import KUSTOMIZE, binary
-from tests.unit.infra.files import KUBERNETES, kustomization
-from tests.unit.infra.test_linters import VERSIONS
+from tests.project.infra.files import KUBERNETES, kustomization
+from tests.project.infra.test_linters import VERSIONS
 
 FOLDERS = sorted(
     path.parent

@@ -10,7 +10,7 @@ import pytest
 from setuptools import Distribution
 from setuptools.command.build_py import build_py
 
-from tests.unit.docs.documents import DOCUMENTS
+from tests.project.docs.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 

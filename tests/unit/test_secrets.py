@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.secrets import Watch
+from tests.support.secrets import Watch
 
 ROOT = Path(__file__).parents[2]
 
@@ -100,5 +100,9 @@ def _run(
         f"def test_{leak}(tmp_path, capsys):\n    secret = make('the secret of {leak}')\n    {LEAKS[leak]}\n"
         for leak in leaks
     ]
-    pytester.makepyfile("import logging, subprocess\nfrom tests.secrets import make\n" + "\n".join(tests))
-    return pytester.runpytest_subprocess("-n", str(workers), "-p", "tests.watching", "-p", "no:cacheprovider")
+    pytester.makepyfile(
+        "import logging, subprocess\nfrom tests.support.secrets import make\n" + "\n".join(tests)
+    )
+    return pytester.runpytest_subprocess(
+        "-n", str(workers), "-p", "tests.support.watching", "-p", "no:cacheprovider"
+    )

@@ -34,7 +34,7 @@ from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from scripts.soak.frozen_store import FrozenStore
-from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 
 RESTORE = "r1"
 Objects = dict[str, bytes]

@@ -28,11 +28,11 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
-from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
-from tests.plain_records import Plain, block_of
+from tests.support.archives import T0, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
+from tests.support.plain_records import Plain, block_of
 from tests.unit.archive import making
 from tests.unit.formats.reference import from_batch
 

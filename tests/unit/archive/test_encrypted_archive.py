@@ -17,7 +17,7 @@ from kbackup.store.crypt import PLAIN, CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import Keyring
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 

@@ -20,10 +20,10 @@ from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import CorruptError, UsageError
 from kbackup.formats.rows import Row, rows
 from kbackup.store.base import Store
-from tests.archives import T0, make_archive
-from tests.plain_records import Plain, block_of
+from tests.support.archives import T0, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.memory_store import MemoryStore
+from tests.support.plain_records import Plain, block_of
 
 EVERYTHING = Window()
 

@@ -17,7 +17,7 @@ from kbackup.formats import record
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS
-from tests.java_sink import FLAWS, LAST, TORN, KilledError, Sink, torn_folder
+from tests.support.java_sink import FLAWS, LAST, TORN, KilledError, Sink, torn_folder
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, from_batch
 

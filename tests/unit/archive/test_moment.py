@@ -19,7 +19,7 @@ from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.restore_choose import choose_content
 from kbackup.store.base import Store
-from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.faulty_store import FaultyStore
 
 FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))

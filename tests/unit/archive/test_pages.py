@@ -12,8 +12,8 @@ from kbackup.archive.pages import Page, Sought, offset_at, page_before, page_fro
 from kbackup.archive.segments import Segment
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
+from tests.support.archives import T0, make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive import making
 from tests.unit.archive.test_browse import ORDERS, Counting, held, partition_of

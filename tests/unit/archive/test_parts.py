@@ -23,11 +23,11 @@ from kbackup.archive.window import Window
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.archives import T0, make_archive
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
-from tests.plain_records import Plain, block_of
+from tests.support.archives import T0, make_archive
 from tests.support.memory_store import MemoryStore
+from tests.support.plain_records import Plain, block_of
 from tests.unit.archive import making
 from tests.unit.archive.test_browse import Counting, encrypting
 

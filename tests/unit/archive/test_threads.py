@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.store import open_store
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 _FIRST_READS = """
 import sys, threading

@@ -12,7 +12,7 @@ from kbackup import cli
 from kbackup.archive.reader import open_archive
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
 LOOKS = [

@@ -18,7 +18,7 @@ from kbackup.config import Config
 from kbackup.errors import UnreachableError
 from kbackup.jobs import backup as backup_job
 from kbackup.jobs.backup_run import BackupReport
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 WHY = "Spark can't be started: no jars"
 

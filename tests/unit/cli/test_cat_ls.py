@@ -23,9 +23,9 @@ from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
-from tests.archives import T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
-from tests.java_sink import FLAWS, torn_folder
+from tests.support.archives import T0, make_archive
+from tests.support.java_sink import FLAWS, torn_folder
 from tests.unit.cli.test_hostile import EVIL, harmless
 
 Said = pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ from kbackup.cli.output import Reporter
 from kbackup.config import Origin, Setting
 from kbackup.store import open_store
 from kbackup.store.s3 import S3Store
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
 

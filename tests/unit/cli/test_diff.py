@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.store import open_store
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
 

@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.cli.drill_page import drill_page
 from kbackup.jobs.drill_report import DrillError
-from tests.drill_reports import EVIL, comparison, report
+from tests.support.drill_reports import EVIL, comparison, report
 
 
 class Page(HTMLParser):

@@ -13,8 +13,8 @@ from kbackup.archive.commit import open_or_create
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.store import open_store
-from tests.archives import commit_point, topic_state
-from tests.plain_records import Plain, block_of
+from tests.support.archives import commit_point, topic_state
+from tests.support.plain_records import Plain, block_of
 from tests.unit.cli.test_hostile import harmless
 
 Said = pytest.CaptureFixture[str]

@@ -16,8 +16,8 @@ from kbackup.jobs.apply_groups import GroupOffsetResult, GroupResult
 from kbackup.jobs.groups_apply import GroupsPlanReport, GroupsReport, PlannedGroupReport, PlannedOffset
 from kbackup.jobs.groups_undo import UndoReport, UndoResult
 from kbackup.store import open_store
-from tests.archives import make_archive
 from tests.golden.java_archive import ROOT as JAVA
+from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
 STEERS = "\x1b[2Jname\nof\u202e a group"

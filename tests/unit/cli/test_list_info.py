@@ -19,8 +19,8 @@ from kbackup.archive.models import Intent, dump, load
 from kbackup.archive.reader import open_archive
 from kbackup.cli.human import human_time
 from kbackup.store import open_store
-from tests.archives import LOSS, T0, make_archive
 from tests.golden.java_archive import ROOT as JAVA
+from tests.support.archives import LOSS, T0, make_archive
 
 Said = pytest.CaptureFixture[str]
 

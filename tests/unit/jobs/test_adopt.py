@@ -24,10 +24,10 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
 from tests.golden.java_archive import PARTITIONS, ROOT
-from tests.java_sink import FLAWS, torn_folder
-from tests.truth import archive_records
+from tests.support.archives import make_archive
+from tests.support.java_sink import FLAWS, torn_folder
+from tests.support.truth import archive_records
 from tests.unit.jobs.test_repair import no_spark
 
 

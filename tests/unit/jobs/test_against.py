@@ -16,7 +16,7 @@ from kbackup.jobs.compare_result import Comparison, Difference, Kind, Places
 from kbackup.jobs.restore_choose import choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.types import TopicPartition
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 

@@ -17,7 +17,7 @@ from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
 from kbackup.store import open_store
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
 DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")

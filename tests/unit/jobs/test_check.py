@@ -18,7 +18,7 @@ from kbackup.jobs.steps import Step, Steps
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 Said = pytest.CaptureFixture[str]
 

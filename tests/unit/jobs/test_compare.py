@@ -15,7 +15,7 @@ from kbackup.jobs.compare import Comparing
 from kbackup.jobs.compare_result import Comparison, Places
 from kbackup.jobs.compare_side import Open, Rules, Side
 from kbackup.types import RecordBlock
-from tests.plain_records import Plain, block_of
+from tests.support.plain_records import Plain, block_of
 
 T0 = 1_700_000_000_000
 FIELDS = ("key", "value", "headers", "timestamp")

@@ -34,7 +34,7 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import Keyring
-from tests.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.crash_store import Crash, CrashStore
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import FaultyStore, Operation, lost_answer

@@ -22,10 +22,10 @@ from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
-from tests.histories import History
 from tests.support.crash_store import Crash, CrashStore
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import Operation
+from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.test_expire import all_seen, build, check_whole, expired
 

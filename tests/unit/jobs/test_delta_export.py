@@ -20,7 +20,7 @@ from kbackup.jobs.export_plan import Addition, Additions
 from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.unit.jobs.source.growing import expired, grow
 
 

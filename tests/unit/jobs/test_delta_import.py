@@ -17,7 +17,7 @@ from kbackup.jobs.delta_import import DeltaImport, check_reached
 from kbackup.jobs.export_place import Place, Reached
 from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from kbackup.config.models import Restore
 from kbackup.jobs.drill_options import pinned, scratch_options
 from kbackup.jobs.restore_choose import choose_content
 from kbackup.store import Store
-from tests.archives import commit_point, group_at, topic_state, write
+from tests.support.archives import commit_point, group_at, topic_state, write
 from tests.support.memory_store import MemoryStore
 
 

@@ -62,10 +62,10 @@ from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
-from tests.histories import Did, History, day
 from tests.support.crash_store import Crash, CrashStore
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import FaultyStore, down
+from tests.support.histories import Did, History, day
 from tests.support.memory_store import MemoryStore
 
 NOW = timedelta(0)

@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.cli import main
 from kbackup.jobs import parquet_export
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.source.growing import expired, grow
 

@@ -17,7 +17,7 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.parquet_export import export_parquet
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.unit.jobs.source.growing import grow
 
 

@@ -11,7 +11,7 @@ from kbackup.cli import main
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export_plan import Additions
 from kbackup.jobs.select import Selection
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.jobs.source.growing import grow
 

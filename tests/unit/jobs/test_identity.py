@@ -10,7 +10,7 @@ from kbackup.config.models import Backup
 from kbackup.errors import MismatchError
 from kbackup.jobs.backup import begin
 from kbackup.jobs.backup_run import Run
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 

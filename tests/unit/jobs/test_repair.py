@@ -37,7 +37,7 @@ from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
-from tests.archives import LOSS, T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.archives import LOSS, T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.memory_store import MemoryStore
 

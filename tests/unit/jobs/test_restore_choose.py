@@ -12,7 +12,7 @@ from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import make_report, planned
 from kbackup.store.base import Store
-from tests.archives import commit_point, group_at, topic_state, write
+from tests.support.archives import commit_point, group_at, topic_state, write
 from tests.support.memory_store import MemoryStore
 
 WHY = "restore point 1 does not carry it: its coordinator did not answer"

@@ -12,7 +12,7 @@ from kbackup.errors import UsageError
 from kbackup.jobs import capture
 from kbackup.jobs.select import Selection, check_selection
 from kbackup.kafka.admin import Cluster
-from tests.archives import group_at
+from tests.support.archives import group_at
 
 TOPICS = ["orders", "payments", "__consumer_offsets"]
 

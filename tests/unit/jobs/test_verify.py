@@ -22,9 +22,9 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.verify import VerifyReport, verify
 from kbackup.store import open_store
-from tests.archives import make_archive
 from tests.golden.java_archive import ROOT as JAVA
-from tests.java_sink import FLAWS, LAST, torn_folder
+from tests.support.archives import make_archive
+from tests.support.java_sink import FLAWS, LAST, torn_folder
 
 ORDERS = "topics/orders/"
 SEGMENT = f"{ORDERS}segment_partition_000_from_offset_0000000000_records"

@@ -10,7 +10,7 @@ from kbackup.archive.verify.findings import Findings
 from kbackup.jobs.drill_report import store_report
 from kbackup.jobs.verify_drills import check_drills
 from kbackup.store.base import Store
-from tests.drill_reports import report
+from tests.support.drill_reports import report
 from tests.support.memory_store import MemoryStore
 
 FOLDER = f"drills/{report().drill_id}/"

@@ -24,7 +24,7 @@ from kbackup.kafka.native.outlet import KernelOutlet, _words
 from kbackup.kafka.outlet import Progress, RefusedRecordError
 from kbackup.kafka.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
-from tests.plain_records import Plain, block_of
+from tests.support.plain_records import Plain, block_of
 
 Make = Callable[..., Any]
 TP = TopicPartition("t", 0)

@@ -6,8 +6,8 @@ import pytest
 
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.archives import make_archive
-from tests.rich_archive import make_rich
+from tests.support.archives import make_archive
+from tests.support.rich_archive import make_rich
 
 
 @pytest.fixture(scope="session")

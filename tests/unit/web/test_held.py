@@ -11,7 +11,7 @@ from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.web.held import FRESH, Held, Snapshot
-from tests.archives import commit_point, group_at, topic_state
+from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.unit.web.visits import text, visit
 

@@ -10,7 +10,7 @@ import pytest
 from kbackup.archive.commit import open_or_create
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.archives import commit_point, group_at, topic_state
+from tests.support.archives import commit_point, group_at, topic_state
 from tests.unit.web.visits import text, visit
 
 COUNT = 10_000
@@ -23,7 +23,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         topic_state(f"team-{n % 40:02}.topic-{n:05}", 1, "present", [(0, n, [])] * 3) for n in range(COUNT)
     ]
     groups = [group_at(f"group-{n:05}", (states[n].name, 0, 0)) for n in range(COUNT)]
-    with mock.patch("tests.archives.refresh_derived"):  # thousands of files that nobody looks at here
+    with mock.patch("tests.support.archives.refresh_derived"):  # thousands of files that nobody looks at here
         commit_point(open_or_create(made), 1, states, [], groups)
     return made
 

@@ -20,12 +20,12 @@ from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.held import FRESH, Held
-from tests.archives import commit_point, group_at, make_archive, topic_state
 from tests.golden.java_archive import ROOT as JAVA
-from tests.java_sink import FLAWS, torn_folder
-from tests.plain_records import Plain, block_of
-from tests.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
+from tests.support.archives import commit_point, group_at, make_archive, topic_state
 from tests.support.faulty_store import FaultyStore
+from tests.support.java_sink import FLAWS, torn_folder
+from tests.support.plain_records import Plain, block_of
+from tests.support.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
 from tests.unit.archive.test_browse import encrypting
 from tests.unit.web.visits import crawl, links, tags, text, visit
 

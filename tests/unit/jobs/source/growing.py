@@ -1,4 +1,4 @@
-"""More restore points for the archive of `tests.archives.make_archive`."""
+"""More restore points for the archive of `tests.support.archives.make_archive`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.listen import Silent
 from kbackup.store.base import Store
-from tests.archives import T0, commit_point, topic_state, write
+from tests.support.archives import T0, commit_point, topic_state, write
 
 CLICKS = [("clicks", 0, o) for o in range(20)]
 FIRST_ORDERS = [("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]]

@@ -31,7 +31,7 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.window import Window
 from kbackup.jobs.source.batch import remembered
 from kbackup.jobs.source.filters import Pushed, both, common, joined, push, window_of
-from tests.plain_records import Plain, block_of
+from tests.support.plain_records import Plain, block_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["orders", "orders-2", "clicks", "Orders", "ördérs"]

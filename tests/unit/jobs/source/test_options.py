@@ -24,7 +24,7 @@ from kbackup.jobs.source.options import OPTIONS, TYPES, request_of
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.unit.archive.test_browse import encrypting
 
 DOCS = Path(__file__).parents[4] / "infra" / "docs" / "spark-reading.md"

@@ -17,10 +17,10 @@ from kbackup.jobs.source.batch import Reader
 from kbackup.jobs.source.options import request_of
 from kbackup.jobs.source.stream import Offset, StreamReader
 from kbackup.store.file import FileStore
-from tests.archives import T0, make_archive
 from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
-from tests.java_sink import torn_folder
+from tests.support.archives import T0, make_archive
+from tests.support.java_sink import torn_folder
 from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, expired, grow
 
 Rows = list[tuple[str, int, int]]

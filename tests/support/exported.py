@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.store.base import Store
-from tests.truth import Records
+from tests.support.truth import Records
 from tests.unit.formats.reference import Record
 
 Exported = dict[tuple[str, int], Records]

@@ -28,7 +28,7 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.store.base import Store
-from tests.group_requests import raw_positions
+from tests.support.group_requests import raw_positions
 from tests.unit.formats.reference import Record, decode_records
 
 Records = dict[int, list[Record]]

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kbackup.cli import COMMANDS, cli
 from kbackup.cli.frame import State
 from kbackup.config import KEYS, VARIABLES, Files, load
-from tests.unit.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
+from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 
 LINES = sorted(set(kbackup_lines()))
 GITHUB_ANCHOR = re.compile(r"[^\w\- ]")

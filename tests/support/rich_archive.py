@@ -13,8 +13,8 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.store.base import Store
-from tests.archives import commit_point, group_at, topic_state
-from tests.plain_records import Plain, block_of
+from tests.support.archives import commit_point, group_at, topic_state
+from tests.support.plain_records import Plain, block_of
 
 START = datetime(2026, 10, 1, 2, 30, tzinfo=UTC)
 MISSED = (6, 7)

@@ -11,7 +11,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from tests.unit.infra.files import INFRA, RESOURCES, Resource
+from tests.project.infra.files import INFRA, RESOURCES, Resource
 
 VERSIONS = ("1.31", kubernetes_validate.latest_version())
 """Of Kubernetes; the first one has all that the manifests ask for (`podFailurePolicy` above all)."""

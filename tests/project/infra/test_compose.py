@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from tests.unit.infra.files import INFRA, ROOT, config_of, documents
+from tests.project.infra.files import INFRA, ROOT, config_of, documents
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from kbackup.cli import cli
 from kbackup.config.secrets import is_secret
 from kbackup.errors import EXIT_LOSS, CorruptError, NoArchiveError, UsageError, WrongKeyError
-from tests.unit.infra.files import (
+from tests.project.infra.files import (
     KUBERNETES,
     OURS,
     PATCHES,

@@ -45,9 +45,9 @@ from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.key_files import KEYS, KeyFile
 from scripts.docs.schemas import DOCUMENTS
-from tests import drill_reports
-from tests.archives import T0, make_archive
-from tests.unit.docs.documents import ROOT
+from tests.project.docs.documents import ROOT
+from tests.support import drill_reports
+from tests.support.archives import T0, make_archive
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 NAMES = {

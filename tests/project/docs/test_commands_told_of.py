@@ -10,7 +10,7 @@ import click
 import pytest
 
 from kbackup.cli import COMMANDS, cli
-from tests.unit.docs.documents import ROOT
+from tests.project.docs.documents import ROOT
 
 CONTEXT = click.Context(cli, info_name="kbackup")
 

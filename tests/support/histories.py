@@ -30,7 +30,7 @@ from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS
-from tests.archives import group_at
+from tests.support.archives import group_at
 
 Did = int | Literal["out", "anew"]
 """How many records a run found in each partition of a topic; that it left it out; or that it was made anew."""

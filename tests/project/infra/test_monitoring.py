@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.cli import COMMANDS
 from kbackup.metrics import METRICS
-from tests.unit.infra.files import INFRA, documents, metrics_in
+from tests.project.infra.files import INFRA, documents, metrics_in
 
 RULES = INFRA / "prometheus" / "kbackup.rules.yaml"
 TESTS = INFRA / "prometheus" / "kbackup.test.yaml"

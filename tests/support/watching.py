@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.secrets import watch
+from tests.support.secrets import watch
 
 
 def pytest_configure() -> None:

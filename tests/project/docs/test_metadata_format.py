@@ -20,7 +20,7 @@ from kbackup.archive.models import (
     dump,
     load,
 )
-from tests.unit.docs.documents import ROOT
+from tests.project.docs.documents import ROOT
 
 OLDER = {*Document.__struct_fields__, "captured_at", "cluster_id", "brokers", "topics"}
 FULL = Metadata(

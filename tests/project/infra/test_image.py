@@ -7,7 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from tests.unit.infra.files import (
+from tests.project.infra.files import (
     INFRA,
     KUBERNETES,
     ROOT,

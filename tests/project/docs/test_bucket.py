@@ -15,8 +15,8 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.verify import verify
 from kbackup.store import open_store
 from kbackup.store.base import Store
-from tests.archives import make_archive
-from tests.unit.docs.documents import ROOT
+from tests.project.docs.documents import ROOT
+from tests.support.archives import make_archive
 
 PAGE = (ROOT / "infra" / "docs" / "what-is-in-the-bucket.md").read_text("utf-8")
 ROWS: dict[str, str] = dict(
