@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kbackup.archive.content import ArchivedTopic, Content
 from kbackup.archive.segments import Segment
 from kbackup.errors import KbackupError, RefusedError
-from kbackup.jobs.restore_plan import PlannedTopic
+from kbackup.jobs.restore_plan import PlannedGroup, PlannedTopic
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
 _DAY = 86_400_000
+_NO_LIMIT = (1 << 63) - 1
 
 
 @dataclass
@@ -123,6 +125,7 @@ def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[st
         "message.timestamp.type": "log.message.timestamp.type",
         "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
         "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+        "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     }
     found = {name: broker[theirs] for name, theirs in names.items() if theirs in broker}
     if "retention.ms" not in found and "log.retention.hours" in broker:
@@ -168,18 +171,46 @@ def _check_times(
             f"topic {topic.target} keeps records for {keep / _DAY:.1f} days, the oldest to be restored is "
             f"{(now - low) / _DAY:.1f} days old: it may be deleted again at once; give --topic-config retention.ms=-1"
         )
-    after = int(configs.get("message.timestamp.after.max.ms", str(1 << 62)))
-    before = int(configs.get("message.timestamp.before.max.ms", str(1 << 62)))
-    if high - now > after:
+    after, before = (_time_limit(configs, side) for side in ("after", "before"))
+    if high - now > after.ms:
         found.refuse(
-            f"topic {topic.target} refuses timestamps more than {after} ms ahead, the archive has {high - now} ms",
-            f"give --topic-config message.timestamp.after.max.ms={1 << 62}",
+            f"topic {topic.target} refuses timestamps more than {after.ms} ms ahead, the archive has {high - now} ms",
+            f"give --topic-config message.timestamp.{after.name}={_NO_LIMIT}",
         )
-    if now - low > before:
+    if now - low > before.ms:
         found.refuse(
-            f"topic {topic.target} refuses timestamps more than {before} ms old, the archive has {now - low} ms",
-            f"give --topic-config message.timestamp.before.max.ms={1 << 62}",
+            f"topic {topic.target} refuses timestamps more than {before.ms} ms old, the archive has {now - low} ms",
+            f"give --topic-config message.timestamp.{before.name}={_NO_LIMIT}",
         )
+
+
+class _TimeLimit(NamedTuple):
+    """By how much (ms) a timestamp may differ from the broker's clock, and the config `message.timestamp.<name>`."""
+
+    ms: int
+    name: str
+
+
+def _time_limit(configs: Mapping[str, str], side: str) -> _TimeLimit:
+    """`side` is before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
+    own, both = f"{side}.max.ms", "difference.max.ms"
+    found = _TimeLimit(int(configs.get(f"message.timestamp.{own}", _NO_LIMIT)), own)
+    if found.ms != _NO_LIMIT or f"message.timestamp.{both}" not in configs:
+        return found
+    name = own if f"message.timestamp.{own}" in configs else both
+    return _TimeLimit(int(configs[f"message.timestamp.{both}"]), name)
+
+
+def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[str]:
+    """Warnings of groups on the target that have members now: a restore would leave these groups alone."""
+    counts, unknown = cluster.groups.members(g.target for g in groups)
+    live = [
+        f"group {group} has {count} live member(s) on the target now and would be left alone: stop them, "
+        "give the group a new name with --map-group, or restore no group with --no-groups"
+        for group, count in sorted(counts.items())
+        if count
+    ]
+    return live + [f"group {g}: its members are not known: {why}" for g, why in sorted(unknown.items())]
 
 
 def check_segments(store: Store, segments: Sequence[Segment]) -> None:

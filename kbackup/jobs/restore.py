@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from kbackup.archive import layout
 from kbackup.archive.java import readable
 from kbackup.archive.models import dump, load
@@ -14,8 +16,9 @@ from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFo
 from kbackup.jobs.apply_groups import restore_groups
 from kbackup.jobs.apply_settings import apply_settings, compare_settings
 from kbackup.jobs.listen import Listener, Phases
-from kbackup.jobs.preflight import Findings, check_segments, check_target
+from kbackup.jobs.preflight import Findings, check_segments, check_target, warn_of_members
 from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
+from kbackup.jobs.restore_finished import check_same_options, check_still_there, given_options
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import (
     Restored,
@@ -30,6 +33,7 @@ from kbackup.jobs.restore_report import (
     without_timestamp,
 )
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
+from kbackup.jobs.restore_times import with_timestamps
 from kbackup.jobs.settings_plan import SettingsReport
 from kbackup.jobs.tasks import run_tasks
 from kbackup.jobs.visible import wait_visible
@@ -66,11 +70,14 @@ def restore(
         if earlier is not None:
             check_same_target(earlier, cluster_id)
             if (report := _finished(state, earlier)) is not None:
+                check_same_options(earlier, options)
+                check_still_there(cluster, state, earlier)
                 return report
     with phases.step("plan"):
         if earlier is None:
             content = choose_content(options, store)
             plan = choose_plan(options, content, cluster_id)
+            plan = msgspec.structs.replace(plan, options=given_options(options))
         else:
             content, plan = None, earlier
             check_same_archive(plan, store)
@@ -79,12 +86,15 @@ def restore(
         check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
         findings = Findings(create=_missing(cluster, plan))
         if content is not None:
+            content = with_timestamps(content, records, spark, listener)
             findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
             findings.warnings += content.warnings
-        if dry_run and show_plan is not None:
-            show_plan(plan, findings.warnings)  # also where the answer is no: that is what a dry run is for
         findings.raise_problems()
         settings = compare_settings(store, plan, cluster)
+        if dry_run:
+            findings.warnings += warn_of_members(cluster, plan.groups)
+        if show_plan is not None:
+            show_plan(plan, findings.warnings)
         if settings is not None and show_settings is not None:
             show_settings(settings)
         if dry_run:
@@ -92,8 +102,6 @@ def restore(
                 plan, store.url, planned(plan), (), findings.warnings, phases.seconds, "planned"
             )
             return with_settings(report, settings)
-        if show_plan is not None:
-            show_plan(plan, findings.warnings)
         _try_transactions(plan, target)
     with phases.step("create topics"):
         if earlier is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -67,7 +67,9 @@ class PlannedGroup(Part, frozen=True, kw_only=True):
 
 class RestorePlan(Document, frozen=True, kw_only=True):
     """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is there where a
-    window was asked for. `not_carried` says of groups that were asked for why the restore point is without them."""
+    window was asked for. `not_carried` says of groups that were asked for why the restore point is without them.
+    `options` are the keys of `[restore]` that decide what is restored, as they were given; null where an older version
+    wrote the plan."""
 
     format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
     restore_id: str
@@ -84,6 +86,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     settings: tuple[Literal["acls", "configs", "users"], ...] = ()
     choice: Choice | None = None
     not_carried: dict[str, str] = msgspec.field(default_factory=dict)
+    options: dict[str, Any] | None = None
 
     @property
     def records(self) -> int:

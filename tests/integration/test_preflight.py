@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from scripts.dev.kafka import Broker
+from tests.golden.java_archive import ROOT as JAVA
 from tests.integration import topics
 from tests.integration.conftest import Kbackup
 from tests.integration.zoo import PLACES, SECOND, Zoo
@@ -56,7 +57,7 @@ def test_refusal_lists_every_problem_and_writes_nothing(
         "restore", zoo.archive.url, *arguments, "--map", f"{zoo.topic('late')}=new", *["--dry-run"] * dry
     )
     assert outcome.code == 1
-    # a dry run has shown its plan by then, and prints no second document
+    assert "restore point 3" not in outcome.err, "one answer: no plan beside the refusal"
     message = outcome.document["error"]["message"]
     for problem, hint in (
         (f"topic {unfit['odd']} refuses timestamps more than 1000 ms ahead", "after.max.ms="),
@@ -108,6 +109,23 @@ def test_retention_that_would_eat_the_records_is_warned_of(zoo: Zoo, kbackup: Kb
     assert "--topic-config retention.bytes=-1" in size
     assert "keeps records for 0.0 days" in age
     assert "--topic-config retention.ms=-1" in age
+
+
+def test_timestamps_of_a_java_folder_are_read_before_anything_is_written(
+    kbackup: Kbackup, broker: Broker, topic_name: str
+) -> None:
+    """No index of it has them. Topic orders.v1 has timestamps that a broker takes only where it is told to."""
+    folder = str(JAVA / "archive")
+    arguments = ["restore", folder, "-t", "orders.v1", "--map", f"orders.v1={topic_name}", "--no-groups"]
+    state = ["--state", str(kbackup.config.parent / topic_name)]
+    limit = "message.timestamp.after.max.ms"
+    for dry in (["--dry-run"], []):
+        error = kbackup(*arguments, *state, *dry, "--topic-config", f"{limit}=3600000").document["error"]
+        assert f"topic {topic_name} refuses timestamps more than 3600000 ms ahead" in error["message"]
+        assert f"--topic-config {limit}={(1 << 63) - 1}" in error["message"]
+    assert topic_name not in _all_topics(broker)
+    outcome = kbackup(*arguments, *state, "--topic-config", f"{limit}={(1 << 63) - 1}")
+    assert (outcome.code, outcome.document["records"]) == (0, 145), outcome.err
 
 
 def test_into_existing_appends_and_places_groups_on_the_new_records(

@@ -13,6 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import dump, load
 from kbackup.jobs.restore_plan import RestorePlan
 from scripts.dev.kafka import Broker
+from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
 from tests.support.truth import (
@@ -159,6 +160,31 @@ def test_same_id_again_says_so_and_changes_nothing(latest: Restored, kbackup: Kb
     assert {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND} == ends
     assert {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES} == before
     assert zoo.archive.objects() == objects
+
+
+def test_finished_restore_is_not_taken_for_another_one(zoo: Zoo, kbackup: Kbackup, topic_name: str) -> None:
+    """Neither with other options, nor where the records or the topic that it made are gone."""
+    source = zoo.topic("long")
+    line = ["-t", source, "--map", f"{source}={topic_name}", "--no-groups", "--restore-id", topic_name]
+    kbackup.restore(zoo.archive, *line)
+    assert "was finished before" in kbackup.restore(zoo.archive, *line)["warnings"][-1]
+
+    def refused(*arguments: str) -> str:
+        return str(kbackup.restore(zoo.archive, *arguments, code=10)["error"]["message"])
+
+    assert 'with other options: backup was "latest", now 1' in refused(*line, "--backup", "1")
+    assert "with other options: no_groups was true, now unset" in refused(
+        *(o for o in line if o != "--no-groups")
+    )
+    assert "with other options" in refused("--restore-id", topic_name, "--dry-run")
+    topics.delete_records(zoo.broker, topic_name, {0: 10})
+    gone = refused(*line)
+    assert "put records at offsets 0 to " in gone
+    assert f"(exclusive) of {topic_name}-0, which has 10 to " in gone
+    topics.delete_topic(zoo.broker, topic_name)
+    assert f"topic {topic_name} of finished restore {topic_name} is not in the target" in refused(*line)
+    zoo.broker.create_topic(topic_name, 1)
+    assert f"of {topic_name}-0, which has 0 to 0 now" in refused(*line)
 
 
 def test_finished_restore_into_another_cluster_is_not_done_here(oldest: Restored, kbackup: Kbackup) -> None:

@@ -148,8 +148,15 @@ def test_group_with_a_live_member_is_left_alone_and_listed(
         member.subscribe([f"{prefix}b"])
         while not member.assignment():
             member.poll(0.2)
+        planned = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "--dry-run")
+        named = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", "--dry-run", "--no-groups")
         report = kbackup.restore(grouped, "--map", f"{prefix}a={topic_name}", code=3)
     finally:
         member.close()
+    (warning,) = planned["warnings"]
+    assert warning.startswith(
+        f"group {prefix}g3 has 1 live member(s) on the target now and would be left alone"
+    )
+    assert named["warnings"] == []
     assert report["missing"] == [f"group {prefix}g3 was left alone: it has 1 live member(s)"]
     assert _stand(broker, prefix, topic_name) == {f"g{n}": f"meta {n}" for n in range(3)}

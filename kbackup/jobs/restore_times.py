@@ -1,0 +1,83 @@
+"""Timestamps of segments that are known without, as those of the Java tool: read before a restore is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from kbackup.archive.content import ArchivedTopic, Content
+from kbackup.archive.segment_io import read_segment
+from kbackup.archive.segments import Segment
+from kbackup.archive.writer import greatest, least
+from kbackup.jobs.listen import Listener
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.tasks import run_tasks
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TASK_BYTES = 64 << 20
+
+
+class Times(NamedTuple):
+    """The least and the greatest timestamp (ms) of the segment at `key`; None where no record has one."""
+
+    key: str
+    low: int | None
+    high: int | None
+
+
+@dataclass(frozen=True)
+class ReadTimes:
+    store: Store
+
+    def __call__(self, task: Sequence[Segment], progress: ProgressSender) -> Iterator[Times]:
+        for segment in task:
+            low = high = None
+            for block in read_segment(self.store, segment):
+                low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
+                progress.add(len(block), block.nbytes)
+            yield Times(segment.key, low, high)
+
+
+def with_timestamps(
+    content: Content, store: Store, spark: Callable[[], SparkSession], listener: Listener
+) -> Content:
+    """`content` with the timestamps of all its segments. Segments without are read, by tasks."""
+    unknown = [s for t in content.topics for s in t.segments if s.count and s.min_timestamp is None]
+    if not unknown:
+        return content
+    expected = sum(s.count for s in unknown)
+    found = run_tasks(
+        spark(),
+        list(_tasks(unknown)),
+        ReadTimes(store),
+        lambda records, size: listener.progress(records, size, expected),
+    )
+    times = {each.key: each for each in found}
+    return replace(content, topics=tuple(_timed(topic, times) for topic in content.topics))
+
+
+def _tasks(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
+    """Segments of about `_TASK_BYTES` together."""
+    some: list[Segment] = []
+    for segment in segments:
+        some.append(segment)
+        if sum(s.bytes for s in some) >= _TASK_BYTES:
+            yield tuple(some)
+            some = []
+    if some:
+        yield tuple(some)
+
+
+def _timed(topic: ArchivedTopic, times: dict[str, Times]) -> ArchivedTopic:
+    def timed(segment: Segment) -> Segment:
+        found = times.get(segment.key)
+        if found is None:
+            return segment
+        return replace(segment, min_timestamp=found.low, max_timestamp=found.high)
+
+    partitions = (replace(p, segments=tuple(map(timed, p.segments))) for p in topic.partitions)
+    return replace(topic, partitions=tuple(partitions))
