@@ -45,11 +45,24 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
     encryption: str | None = None
 
 
+class LastRecord(Part, frozen=True, kw_only=True):
+    """The last archived record of a partition, by which a later run knows whether the log is still the same one.
+
+    `leader_epoch` is that of the record's batch, null where nothing told it. `digest` is the first 16 hex digits of
+    SHA-256 over the encoded record.
+    """
+
+    offset: int
+    leader_epoch: int | None
+    digest: str
+
+
 class PartitionState(Part, frozen=True, kw_only=True):
     """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the
     losses name.
 
-    `log_start` and `log_end` are the partition's own at the time of the run.
+    `log_start` and `log_end` are the partition's own at the time of the run. `last` is null where there is no record,
+    and where the run did not read the last one itself.
     """
 
     partition: int
@@ -59,6 +72,7 @@ class PartitionState(Part, frozen=True, kw_only=True):
     log_end: int
     records: int
     bytes: int
+    last: LastRecord | None = None
 
 
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]

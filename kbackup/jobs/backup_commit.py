@@ -11,26 +11,24 @@ from kbackup.archive.derived import with_segments
 from kbackup.archive.models import Manifest, dump, now
 from kbackup.archive.segments import Segment, encode_segments
 from kbackup.errors import KbackupError
-from kbackup.jobs.backup_run import BackupReport, Captured, Run
+from kbackup.jobs.backup_run import BackupReport, Captured, Read, Run
 from kbackup.jobs.capture_settings import settings_warnings
 from kbackup.jobs.hold_back import held_back
 from kbackup.jobs.listen import Phases
 from kbackup.jobs.plan import Plan, retention_loss
 from kbackup.jobs.recover import Recovered
 from kbackup.jobs.state import next_states
-from kbackup.kafka.read import Vanished
 
 
 def commit(
     run: Run,
     captured: Captured,
-    segments: Sequence[Segment],
-    vanished: Sequence[Vanished],
+    read: Read,
     recovered: Recovered,
 ) -> Manifest:
     """The commit; `run` stands at the new restore point then."""
-    plan, groups = captured.plan, captured.groups
-    losses = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in vanished)]
+    plan, groups, segments = captured.plan, captured.groups, read.segments
+    losses = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
     not_carried = [f"group {group} is not carried: {why}" for group, why in groups.not_carried.items()]
     files = {
         layout.SEGMENTS: put_part(run.archive, run.seq, layout.SEGMENTS, encode_segments(segments)),
@@ -48,7 +46,7 @@ def commit(
         committed_at=now(),
         cluster_id=run.cluster_id,
         isolation_level=run.options.isolation_level,
-        topics=next_states(run.seq, plan, segments),
+        topics=next_states(run.seq, plan, segments, read.lasts),
         losses=tuple(losses),
         warnings=(*plan.warnings, *recovered.warnings, *not_carried, *settings_warnings(captured.settings)),
         totals=totals(

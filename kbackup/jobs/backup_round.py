@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kbackup.archive import layout
 from kbackup.archive.models import Groups, Intent, IntentTopic, dump
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
-from kbackup.jobs.backup_run import BackupReport, Captured, Run, Spark
-from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.backup_run import BackupReport, Captured, Read, Run, Spark
+from kbackup.jobs.backup_task import BackupWork, LastRead
 from kbackup.jobs.identity import check_identity
 from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.log_check import compare_logs, of_another_history
 from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.recover import recover
 from kbackup.jobs.select import Selection
@@ -45,9 +47,12 @@ def look(
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
         settings = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
-    with phases.step("plan"):
+    with phases.step("compare logs"):
         check_identity(run.head, live, options.adopt_topics)
-        plan = choose(make_plan(run.head, live, existing))
+        diverged, warnings = compare_logs(run, live)
+    with phases.step("plan"):
+        plan = make_plan(run.head, live, existing, diverged)
+        plan = choose(replace(plan, warnings=(*plan.warnings, *warnings)))
     return Captured(started_at, plan, groups, settings)
 
 
@@ -65,12 +70,18 @@ def take(run: Run, captured: Captured, phases: Phases, spark: Spark, listener: L
         write_intent(run, captured)
     with phases.step("run"):
         recovered = recover(
-            run.archive, plan, run.unfinished, run.options.isolation_level, spark, run.lease.check
+            run.archive,
+            plan,
+            run.unfinished,
+            run.options.isolation_level,
+            spark,
+            run.lease.check,
+            lambda segments: of_another_history(run, segments),
         )
-        segments, vanished = _read(run, plan, recovered.segments, spark, listener)
+        read = _read(run, plan, recovered.segments, spark, listener)
     with phases.step("commit"):
         capture.check_same_topics(run.cluster, plan)
-        manifest = commit(run, captured, segments, vanished, recovered)
+        manifest = commit(run, captured, read, recovered)
     return report(run, manifest, plan, phases)
 
 
@@ -91,9 +102,7 @@ def write_intent(run: Run, captured: Captured) -> None:
     run.archive.store.put_new(layout.backup_key(run.seq, layout.INTENT), dump(intent))
 
 
-def _read(
-    run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener: Listener
-) -> tuple[list[Segment], list[Vanished]]:
+def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener: Listener) -> Read:
     intervals: dict[TopicPartition, list[tuple[int, int]]] = {}
     for segment in taken:
         intervals.setdefault(TopicPartition(segment.topic, segment.partition), []).append(
@@ -102,7 +111,7 @@ def _read(
     ranges = without(plan.ranges, intervals)
     tasks = make_tasks(ranges, run.options.split_records, run.options.pack_records)
     if not tasks:
-        return list(taken), []
+        return Read(taken)
     expected = sum(r.end - r.start for r in ranges)
     read = {r.topic for r in ranges}
     work = BackupWork(
@@ -121,4 +130,9 @@ def _read(
     )
     kernel.say(r for r in results if isinstance(r, Kernel))
     segments = [r for r in results if isinstance(r, Segment)]
-    return [*taken, *segments], [r for r in results if isinstance(r, Vanished)]
+    lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.record.offset)
+    return Read(
+        [*taken, *segments],
+        [r for r in results if isinstance(r, Vanished)],
+        {r.tp: r.record for r in lasts},
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Groups, Intent, Loss, Manifest, Metadata, TopicState, Totals
+from kbackup.archive.models import Groups, Intent, LastRecord, Loss, Manifest, Metadata, TopicState, Totals
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment, Starts
 from kbackup.config.models import Backup
@@ -16,6 +16,8 @@ from kbackup.jobs.plan import Plan
 from kbackup.jobs.state import same_groups, same_settings, says_more
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.kafka.read import Vanished
+from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,6 +73,15 @@ class Run:
     @property
     def parent(self) -> int | None:
         return self.head.seq if self.head is not None else None
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a run archived: segments, what retention took while it read, and the last records that it read."""
+
+    segments: Sequence[Segment]
+    vanished: Sequence[Vanished] = ()
+    lasts: Mapping[TopicPartition, LastRecord] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kbackup.archive import layout
+from kbackup.archive.last_record import last_of, with_epoch
+from kbackup.archive.models import LastRecord
 from kbackup.archive.segment_io import adopt
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
@@ -17,6 +20,14 @@ from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.read import RangeReader, Vanished
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
+
+
+class LastRead(NamedTuple):
+    """The last record of a range, as it was read from the source."""
+
+    tp: TopicPartition
+    record: LastRecord
+
 
 _HELD_BYTES = (
     64 << 20
@@ -47,7 +58,7 @@ class BackupWork:
 
     def __call__(
         self, task: Sequence[OffsetRange], progress: ProgressSender
-    ) -> Iterator[Segment | Vanished | Kernel]:
+    ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
         yield chosen()
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))
@@ -62,7 +73,7 @@ class BackupWork:
 
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
-    ) -> Iterator[Segment]:
+    ) -> Iterator[Segment | LastRead]:
         """Small ranges at once into memory, then written by a few threads, since that is all waiting for the store;
         where they turn out not to be small, each one after the other."""
         held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
@@ -94,7 +105,7 @@ class BackupWork:
         blocks: list[RecordBlock],
         whole: bool,
         progress: ProgressSender,
-    ) -> Iterator[Segment]:
+    ) -> Iterator[Segment | LastRead]:
         """`blocks` are what is read already of the range; `whole` says that this is all of it."""
         while True:
             try:
@@ -110,9 +121,9 @@ class BackupWork:
 
     def _try(
         self, reader: RangeReader, wanted: OffsetRange, blocks: list[RecordBlock]
-    ) -> tuple[list[Segment], SegmentTakenError | None]:
+    ) -> tuple[list[Segment | LastRead], SegmentTakenError | None]:
         """The segments of a range that is read whole, and the one on the way that is there already."""
-        segments: list[Segment] = []
+        segments: list[Segment | LastRead] = []
         try:
             for segment in self._segments(reader, wanted, blocks):
                 segments.append(segment)
@@ -122,16 +133,20 @@ class BackupWork:
 
     def _segments(
         self, reader: RangeReader, wanted: OffsetRange, blocks: Iterable[RecordBlock]
-    ) -> Iterator[Segment]:
+    ) -> Iterator[Segment | LastRead]:
         with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
-            at = wanted.start - 1
+            at, last = wanted.start - 1, None
             for block in blocks:
                 if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
                     # whoever takes the segment over after a crash must come upon the loss as well
                     yield from writer.finish()
+                last = last_of(block)  # before its buffer is used again
                 yield from writer.append(block)
-                at = int(block.offsets[-1])
+                at = last.offset
             yield from writer.finish()
+        if last is not None:
+            epoch = reader.epochs.get(wanted.tp, -1)
+            yield LastRead(wanted.tp, with_epoch(last, epoch))
 
     def _blocks(
         self,

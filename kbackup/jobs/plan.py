@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 
 from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
 from kbackup.types import OffsetRange, TopicPartition
@@ -61,8 +62,14 @@ class Plan:
         return [OffsetRange(t.name, p.partition, p.start, p.end) for t in self.topics for p in t.partitions]
 
 
-def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: Iterable[str]) -> Plan:
-    """`selected` are the topics to capture, `existing` the names of all that the cluster has."""
+def make_plan(
+    head: Manifest | None,
+    selected: Sequence[LiveTopic],
+    existing: Iterable[str],
+    diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Plan:
+    """`selected` are the topics to capture, `existing` the names of all that the cluster has. `diverged` are partitions
+    whose log holds another record than the archive at the offset of the last archived one, and that offset."""
     known = {t.name: t for t in head.topics} if head is not None else {}
     names = {t.name for t in selected}
     there = set(existing)
@@ -71,7 +78,7 @@ def make_plan(head: Manifest | None, selected: Sequence[LiveTopic], existing: It
     warnings = [] if names else ["no topic of the source is selected: this restore point captures none"]
     for topic in selected:
         before = known.get(topic.name)
-        plan, lost, warned = _plan_topic(topic, before)
+        plan, lost, warned = _plan_topic(topic, before, diverged)
         topics.append(plan)
         losses += lost
         warnings += warned
@@ -113,25 +120,15 @@ def _lost_with_topic(state: TopicState) -> list[Loss]:
     ]
 
 
-def _plan_topic(topic: LiveTopic, before: TopicState | None) -> tuple[TopicPlan, list[Loss], list[str]]:
+def _plan_topic(
+    topic: LiveTopic, before: TopicState | None, diverged: Mapping[TopicPartition, int]
+) -> tuple[TopicPlan, list[Loss], list[str]]:
     if before is None:
         return _anew(topic, 1), [], []
     if topic.id and before.id and topic.id != before.id:
         return _plan_recreated(topic, before)
     archived = {p.partition: p for p in before.partitions}
-    cut = [
-        Loss(
-            kind="truncated",
-            topic=topic.name,
-            partition=number,
-            start=live.high,
-            end=archived[number].end,
-            message=f"the log of {topic.name}-{number} ends at {live.high}, "
-            f"but was archived up to {archived[number].end}",
-        )
-        for number, live in topic.partitions.items()
-        if number in archived and live.high < archived[number].end
-    ]
+    cut = _cut_logs(topic, archived, diverged)
     if cut:
         # new records take the offsets of those that were cut: they can't share a folder with them
         return _anew(topic, before.incarnation + 1), cut, []
@@ -144,6 +141,38 @@ def _plan_topic(topic: LiveTopic, before: TopicState | None) -> tuple[TopicPlan,
             losses.append(retention_loss(TopicPartition(topic.name, number), old.end, live.start))
         partitions.append(PartitionPlan(number, start, max(start, live.end), live, old))
     return TopicPlan(topic.name, topic.id, before.incarnation, tuple(partitions)), losses, []
+
+
+def _cut_logs(
+    topic: LiveTopic, archived: Mapping[int, PartitionState], diverged: Mapping[TopicPartition, int]
+) -> list[Loss]:
+    """A loss for each log that was cut: it ends before the archive does, or has grown again with other records."""
+    losses: list[Loss] = []
+    for number, live in topic.partitions.items():
+        tp, state = TopicPartition(topic.name, number), archived.get(number)
+        if state is None:
+            continue
+        if live.high < state.end:
+            start, words = live.high, f"ends at {live.high}, but was archived up to {state.end}"
+        elif tp in diverged:
+            start, words = (
+                None,
+                f"was cut and has grown again: offset {diverged[tp]} is not the archived record",
+            )
+        else:
+            continue
+        message = f"the log of {tp} {words}"
+        losses.append(
+            Loss(
+                kind="truncated",
+                topic=tp.topic,
+                partition=number,
+                start=start,
+                end=state.end,
+                message=message,
+            )
+        )
+    return losses
 
 
 def _plan_recreated(topic: LiveTopic, before: TopicState) -> tuple[TopicPlan, list[Loss], list[str]]:

@@ -6,7 +6,7 @@ belong to: what was written for another topic of that name, or under another iso
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -69,9 +69,11 @@ def recover(
     isolation: str,
     spark: Callable[[], SparkSession],
     check: Callable[[], None],
+    differing: Callable[[Sequence[Segment]], Collection[TopicPartition]],
 ) -> Recovered:
     """The segments of unfinished runs that this run's plan can use; objects in its folders that it can't are
-    deleted, after `check`: to a writer that took over meanwhile they may be of use."""
+    deleted, after `check`: to a writer that took over meanwhile they may be of use. `differing` tells the partitions
+    whose log was cut since: their segments are of no use."""
     if not intents:
         return Recovered([], [])
     theirs = {
@@ -100,6 +102,8 @@ def recover(
         tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
         found = run_tasks(spark(), tasks, AdoptWork(archive.store))
     kept = _fitting(plan, [s for s in found if isinstance(s, Segment)])
+    cut = differing(kept)
+    kept = [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
     wanted = {s.key for s in kept} | {layout.index_key_of(s.key) for s in kept}
     useless = [key for key in {*useless, *(o.key for o in orphans), *_indexes(orphans)} if key not in wanted]
     check()

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
-from kbackup.archive.models import Groups, Manifest, Metadata, PartitionState, TopicState
+from kbackup.archive.models import Groups, LastRecord, Manifest, Metadata, PartitionState, TopicState
 from kbackup.archive.segments import Segment
 from kbackup.jobs.plan import PartitionPlan, Plan
 from kbackup.types import TopicPartition
 
 
-def next_states(seq: int, plan: Plan, segments: Sequence[Segment]) -> tuple[TopicState, ...]:
-    """The new vector of archived offsets: what this run captured, and what it carries on unchanged."""
-    added: dict[TopicPartition, list[int]] = defaultdict(lambda: [0, 0])
+@dataclass
+class _Added:
+    """What a run added to a partition, and the offset of its last record (-1: none)."""
+
+    records: int = 0
+    bytes: int = 0
+    last: int = -1
+
+
+def next_states(
+    seq: int,
+    plan: Plan,
+    segments: Sequence[Segment],
+    lasts: Mapping[TopicPartition, LastRecord] = MappingProxyType({}),
+) -> tuple[TopicState, ...]:
+    """The new vector of archived offsets: what this run captured, and what it carries on unchanged. `lasts` are the
+    last records that it read."""
+    added: dict[TopicPartition, _Added] = defaultdict(_Added)
     for segment in segments:
         sums = added[TopicPartition(segment.topic, segment.partition)]
-        sums[0] += segment.count
-        sums[1] += segment.bytes
+        sums.records += segment.count
+        sums.bytes += segment.bytes
+        sums.last = max(sums.last, segment.last)
     captured = [
         TopicState(
             name=topic.name,
@@ -28,7 +46,9 @@ def next_states(seq: int, plan: Plan, segments: Sequence[Segment]) -> tuple[Topi
             captured=seq,
             state="present",
             partitions=tuple(
-                _partition(p, *added[TopicPartition(topic.name, p.partition)]) for p in topic.partitions
+                _partition(p, added[tp], lasts.get(tp))
+                for p in topic.partitions
+                for tp in [TopicPartition(topic.name, p.partition)]
             ),
         )
         for topic in plan.topics
@@ -36,16 +56,21 @@ def next_states(seq: int, plan: Plan, segments: Sequence[Segment]) -> tuple[Topi
     return tuple(sorted([*captured, *plan.carried], key=lambda t: t.name))
 
 
-def _partition(plan: PartitionPlan, records: int, size: int) -> PartitionState:
+def _partition(plan: PartitionPlan, added: _Added, last: LastRecord | None) -> PartitionState:
     before = plan.before
+    if added.last < 0:
+        last = before.last if before is not None else None
+    elif last is not None and last.offset != added.last:
+        last = None  # the last segment was taken over, not read
     return PartitionState(
         partition=plan.partition,
         start=before.start if before is not None else plan.start,
         end=plan.end,
         log_start=plan.live.start,
         log_end=plan.live.high,
-        records=records + (before.records if before is not None else 0),
-        bytes=size + (before.bytes if before is not None else 0),
+        records=added.records + (before.records if before is not None else 0),
+        bytes=added.bytes + (before.bytes if before is not None else 0),
+        last=last,
     )
 
 

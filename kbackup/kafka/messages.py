@@ -74,7 +74,8 @@ class MessageSource:
             offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
             keep = int(np.searchsorted(offsets, wanted.end))
             block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
-            yield Piece(tp, block, bool(offsets[-1] >= wanted.end - 1), None)
+            epoch = records[keep - 1].leader_epoch() if keep else None
+            yield Piece(tp, block, bool(offsets[-1] >= wanted.end - 1), None, -1 if epoch is None else epoch)
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:

@@ -19,12 +19,14 @@ class Report(NamedTuple):
 
 class Piece(NamedTuple):
     """Records of a partition that lie in its range, or that its end is reached by them, or a report. `tp` None: a
-    report about the client itself."""
+    report about the client itself. `leader_epoch` is that of the last record where it is the last one of its range;
+    -1 where it is not known."""
 
     tp: TopicPartition | None
     block: RecordBlock | None
     ended: bool
     report: Report | None
+    leader_epoch: int = -1
 
 
 class Source(Protocol):

@@ -8,8 +8,9 @@ records need no special case.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -53,9 +54,11 @@ class Vanished(NamedTuple):
 
 
 class RangeReader:
-    """One client for a task's ranges. `vanished` collects what retention took while reading.
+    """One client for a task's ranges. `vanished` collects what retention took while reading; `epochs` has the leader
+    epoch of the last record of each range that was read to its end (-1: not known).
 
-    `timeout` is how long, in seconds, nothing at all may happen before `UnreachableError`. Close it after use.
+    `timeout` is how long, in seconds, nothing at all may happen before `UnreachableError`; `tuning` are properties that
+    win. Close it after use.
     """
 
     def __init__(
@@ -66,16 +69,18 @@ class RangeReader:
         timeout: float,
         partitions: int = 1,
         role: str = "source",
+        tuning: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._connection = Connection(properties, role)
         self._timeout = timeout
         self.vanished: list[Vanished] = []
-        tuning = _TUNING | {
+        self.epochs: dict[TopicPartition, int] = {}
+        every = _TUNING | {
             "group.id": group,
             "isolation.level": isolation,
             "queued.max.messages.kbytes": max(1024, _QUEUE_KBYTES // max(1, partitions)),
         }
-        self._source: Source = kernel.source(self._connection, tuning)
+        self._source: Source = kernel.source(self._connection, every | dict(tuning))
 
     def close(self) -> None:
         self._source.close()
@@ -98,6 +103,7 @@ class RangeReader:
                     if piece.block is not None:
                         useful = True
                         positions[tp] = int(piece.block.offsets[-1]) + 1
+                        self.epochs[tp] = piece.leader_epoch
                         yield tp, piece.block
                     if piece.ended or (
                         piece.report is not None and self._handle(piece.report, wanted, positions)

@@ -17,9 +17,13 @@ from scripts.dev.tools import MissingToolError
 
 _GROWTH = 10
 _GROWTH_SIZE = 540
-_MODES = {"--simulate": "scripts.bench.simulation", "--small": "scripts.bench.small"}
+_MODES = {
+    "--simulate": "scripts.bench.simulation",
+    "--small": "scripts.bench.small",
+    "--quiet": "scripts.bench.quiet",
+}
 """Other things to measure, each with options of its own."""
-_EPILOG = "Also: --simulate, --small (each with --help of its own), python -m scripts.bench.grid"
+_EPILOG = "Also: --simulate, --small, --quiet (each with --help of its own), python -m scripts.bench.grid"
 _JOBS = ("backup", "restore")
 
 Cases = dict[int, int]

@@ -20,7 +20,7 @@ from kbackup.archive.segments import Segment
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup_commit import commit, refresh
 from kbackup.jobs.backup_round import write_intent
-from kbackup.jobs.backup_run import Captured, Run
+from kbackup.jobs.backup_run import Captured, Read, Run
 from kbackup.jobs.listen import Phases, Silent
 from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
 from kbackup.jobs.recover import Recovered
@@ -112,7 +112,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
         with run.step("commit", "segments.parquet, groups.json, metadata.json, manifest.json"):
-            commit(state, captured, found, [], Recovered([], []))
+            commit(state, captured, Read(found, lasts=synthetic.last_records(found)), Recovered([], []))
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(state, Phases(Silent()))
     run.requests = dict(store.requests - asked)

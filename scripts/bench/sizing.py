@@ -17,7 +17,7 @@ from scripts.bench.model import PRICES, Data, segments_of, upload_requests
 GB = 1e9
 MONTH = 30.0  # days
 INDEX = 24  # bytes a record
-MANIFEST, TABLE, OFFSETS, FOLDED = 173, 20, 151, 1000
+MANIFEST, TABLE, OFFSETS, FOLDED = 280, 20, 151, 1000
 """Bytes: of a manifest for each partition, of `segments.parquet` for each segment, of `groups.json` for each committed
 offset, of checkpoints for each restore point. All but the last as `infra/docs/scale.md` has them."""
 STORED = 2

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from kbackup.archive import layout
-from kbackup.archive.models import Group, GroupOffset, Groups, Metadata, TopicMetadata, now
+from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, TopicMetadata, now
 from kbackup.archive.segments import Segment
 from kbackup.jobs.plan import Live, LiveTopic
-from kbackup.types import OffsetRange
+from kbackup.types import OffsetRange, TopicPartition
 from scripts.bench.model import segments_of
 
 PARTITIONS_A_TOPIC = 50
@@ -70,6 +70,14 @@ def metadata(topics: Iterable[LiveTopic]) -> Metadata:
             for t in topics
         ),
     )
+
+
+def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, LastRecord]:
+    """What tasks that read `segments`, in order of their offsets, would tell of each partition's end."""
+    return {
+        TopicPartition(s.topic, s.partition): LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16)
+        for s in segments
+    }
 
 
 def segments(ranges: Iterable[OffsetRange], record: int) -> Iterator[Segment]:

@@ -34,6 +34,7 @@ class Held(NamedTuple):
     low: int | None
     high: int | None
     largest: int
+    epoch: int = -1
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def read(
     finally:
         reader.close()
     assert reader.vanished == []
-    return {tp: joined(parts) for tp, parts in found.items()}
+    return {tp: joined(parts)._replace(epoch=reader.epochs[tp]) for tp, parts in found.items()}
 
 
 def joined(parts: list[Held]) -> Held:
@@ -110,6 +111,7 @@ def test_every_odd_topic_in_one_task(broker: Broker, topic_name: str, choose: Ch
         make(broker, name)
     found = both(broker, choose, whole(broker, *names))
     assert {tp.topic for tp in found} == set(names)
+    assert min(held.epoch for held in found.values()) >= 0, "every range was read to its end"
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])

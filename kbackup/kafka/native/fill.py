@@ -17,6 +17,7 @@ from kbackup.kafka.native.machine import (
     load64,
     message_destroy,
     message_headers,
+    message_leader_epoch,
     message_timestamp,
     store32_big,
     store64_big,
@@ -43,13 +44,14 @@ headers of the message at `OFFSET` can't be read (`CODE`)."""
     EARLIEST,
     LATEST,
     LARGEST,  # record of the block, in bytes
+    EPOCH,  # leader epoch of the block's last record, where it is the last one of its range
     CODE,
     OFFSET,
     ABOUT,
     WAIT,  # ms to wait for a first message
     BATCHES,  # after how many batches to come back
     SCRATCH,  # and four more
-) = range(20)
+) = range(21)
 STATE = SCRATCH + 5
 
 TOPIC, PARTITION, STOP, AT = range(4)
@@ -76,6 +78,20 @@ def _slot(table: Int64Array, topic: int, partition: int) -> int:
         if table[row, TOPIC] == topic and table[row, PARTITION] == partition:
             return row
     return -1
+
+
+@njit(inline="always")
+def _goes_on(held: Int64Array, state: Int64Array, topic: int, partition: int, end: int) -> bool:
+    """Whether the next message held is a record of the same range."""
+    if state[NEXT] == state[HELD]:
+        return False
+    message = held[state[NEXT]]
+    return bool(
+        load32(message) == 0
+        and load64(message + 8) == topic
+        and load32(message + 16) == partition
+        and load64(message + 56) < end
+    )
 
 
 @njit("int64(intp, int64[::1], int64[::1], int64[:, ::1], int64[:, ::1])", cache=True, nogil=True)
@@ -188,6 +204,8 @@ def fill(queue: int, held: Int64Array, state: Int64Array, table: Int64Array, ind
         position += size
         table[current, AT] = offset + 1
         state[NEXT] += 1
+        if not _goes_on(held, state, topic, partition, end):
+            state[EPOCH] = message_leader_epoch(message)
         message_destroy(message)
         if offset >= end - 1:
             table[current, STOP] = -1

@@ -97,6 +97,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_message_destroy": (None, (c_void_p,)),
     "rd_kafka_message_produce_errstr": (c_char_p, (c_void_p,)),
     "rd_kafka_message_timestamp": (c_int64, (c_void_p, c_void_p)),
+    "rd_kafka_message_leader_epoch": (c_int32, (c_void_p,)),
     "rd_kafka_message_headers": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_headers_new": (c_void_p, (c_size_t,)),
     "rd_kafka_headers_destroy": (None, (c_void_p,)),

@@ -25,6 +25,7 @@ def _function(name: str, result: Any, *arguments: Any) -> Any:
 consume_batch = _function("rd_kafka_consume_batch_queue", _SIZE, _POINTER, _INT, _POINTER, _SIZE)
 message_destroy = _function("rd_kafka_message_destroy", _VOID, _POINTER)
 message_timestamp = _function("rd_kafka_message_timestamp", _INT64, _POINTER, _POINTER)
+message_leader_epoch = _function("rd_kafka_message_leader_epoch", _INT, _POINTER)
 message_headers = _function("rd_kafka_message_headers", _INT, _POINTER, _POINTER)
 header_get = _function("rd_kafka_header_get_all", _INT, _POINTER, _SIZE, _POINTER, _POINTER, _POINTER)
 headers_new = _function("rd_kafka_headers_new", _POINTER, _SIZE)

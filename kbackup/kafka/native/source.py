@@ -140,6 +140,7 @@ class KernelSource:
         state = self._state
         state[kernel.START], state[kernel.FIRST] = state[kernel.POSITION], state[kernel.COUNT]
         state[kernel.TIMED] = state[kernel.LARGEST] = 0
+        state[kernel.EPOCH] = -1
         self._cut_at = time.monotonic()
 
     def _cut(self) -> Iterator[Piece]:
@@ -160,5 +161,6 @@ class KernelSource:
             int(state[kernel.LATEST]) if timed else None,
             int(state[kernel.LARGEST]),
         )
+        epoch = int(state[kernel.EPOCH])
         self._begin_block()
-        yield Piece(self._names[int(state[kernel.CURRENT])], block, False, None)
+        yield Piece(self._names[int(state[kernel.CURRENT])], block, False, None, epoch)

@@ -12,7 +12,7 @@ import pytest
 from kbackup.archive.fetch import SPAN
 from kbackup.jobs.plan import PACK_PARTITIONS
 from scripts.bench import __main__ as pairs
-from scripts.bench import grid, simulation, small
+from scripts.bench import grid, quiet, simulation, small
 from scripts.bench.model import PREFIX_RATES, PRICES, Cluster
 from scripts.bench.scale import CORES, RATE, RECORD, rows
 from scripts.bench.simulate import simulate
@@ -68,7 +68,7 @@ def test_sizes_are_those_of_a_simulation() -> None:
 def test_commands_that_are_named_exist(command: tuple[str, str]) -> None:
     module, *arguments = shlex.split(command[1])
     assert find_spec(module) is not None
-    modes = {"--simulate": simulation._options, "--small": small._options}
+    modes = {"--simulate": simulation._options, "--small": small._options, "--quiet": quiet._options}
     options = {"scripts.bench": pairs._options, "scripts.bench.grid": grid._options}.get(module)
     for flag, parse in modes.items():
         if flag in arguments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from kbackup.jobs import recover as module
 from kbackup.jobs.plan import Live, PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.recover import Recovered, recover
+from kbackup.types import TopicPartition
 from tests.support.faulty_store import Fault, FaultyStore
 from tests.unit.archive.making import TOPIC, TOPIC_ID, committed, intend, state, target, write
 
@@ -46,6 +47,10 @@ def no_spark() -> Any:
     pytest.fail("a session is made for nothing")
 
 
+def no_logs(segments: Sequence[Segment]) -> Any:
+    pytest.fail("logs are read for nothing")
+
+
 def ours() -> None:
     """The lease is held."""
 
@@ -56,9 +61,10 @@ def again(
     intents: Sequence[Intent],
     isolation: str = "read_committed",
     check: Callable[[], None] = ours,
+    cut: Collection[TopicPartition] = (),
 ) -> Recovered:
     spark: Any = object
-    return recover(open_archive(store), wanted, intents, isolation, spark, check)
+    return recover(open_archive(store), wanted, intents, isolation, spark, check, lambda segments: cut)
 
 
 def keys(store: FaultyStore) -> set[str]:
@@ -72,7 +78,7 @@ def both(segments: Sequence[Segment]) -> set[str]:
 def test_without_unfinished_runs_nobody_looks(store: FaultyStore) -> None:
     archive = open_or_create(store)
     strays = write(store, target(), range(9))
-    assert recover(archive, plan((0, 9)), [], "read_committed", no_spark, ours) == Recovered([], [])
+    assert recover(archive, plan((0, 9)), [], "read_committed", no_spark, ours, no_logs) == Recovered([], [])
     assert keys(store) == both(strays)
 
 
@@ -84,6 +90,15 @@ def test_whole_segments_are_taken_over(store: FaultyStore) -> None:
     assert sorted(found.segments) == sorted(strays)
     assert found.warnings == []
     assert keys(store) == both(strays)
+
+
+def test_segments_of_a_log_that_was_cut_since_are_not_taken_over(store: FaultyStore) -> None:
+    intent = intend(open_or_create(store), 1)
+    cut, whole = write(store, target(0), range(30)), write(store, target(1), range(9))
+    found = again(store, plan((0, 40), (0, 9)), [intent], cut=[TopicPartition(TOPIC, 0)])
+    assert cut
+    assert found.segments == whole
+    assert keys(store) == both(whole)
 
 
 def test_what_is_damaged_goes_and_the_rest_stays(store: FaultyStore) -> None:

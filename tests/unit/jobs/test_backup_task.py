@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive.last_record import digest_of
+from kbackup.archive.models import LastRecord
 from kbackup.archive.segments import Segment
 from kbackup.errors import StoreError
 from kbackup.jobs import backup_task
-from kbackup.jobs.backup_task import BackupWork
+from kbackup.jobs.backup_task import BackupWork, LastRead
 from kbackup.jobs.follow import RETRIED
 from kbackup.jobs.progress import ProgressSender
+from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import Vanished
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import TOPIC, block
 
+EPOCH = 7
 HOLE = range(20, 30)
 """Offsets that retention takes while the log is read."""
 
@@ -28,6 +32,7 @@ class Source:
 
     def __init__(self, *_: Any) -> None:
         self.vanished: list[Vanished] = []
+        self.epochs: dict[TopicPartition, int] = {}
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         for wanted in ranges:
@@ -38,14 +43,14 @@ class Source:
                     at = HOLE.stop
                     continue
                 stop = min(at + 7, wanted.end, *([HOLE.start] if at < HOLE.start else []))
+                self.epochs[wanted.tp] = EPOCH if stop == wanted.end else -1
                 yield wanted.tp, block(range(at, stop))
                 at = stop
 
     def close(self) -> None: ...
 
 
-def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[Vanished]]:
-    """The segments' first and last offsets, and the losses."""
+def results_of(store: Store, *task: OffsetRange) -> list[Segment | LastRead | Vanished | Kernel]:
     work = BackupWork(
         source={},
         store=store,
@@ -57,7 +62,12 @@ def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[V
         incarnations={TOPIC: 1},
         since=0.0,
     )
-    results = list(work(task, ProgressSender(None, 0)))
+    return list(work(task, ProgressSender(None, 0)))
+
+
+def run(store: Store, *task: OffsetRange) -> tuple[list[tuple[int, int]], list[Vanished]]:
+    """The segments' first and last offsets, and the losses."""
+    results = results_of(store, *task)
     segments = [r for r in results if isinstance(r, Segment)]
     return [(s.first, s.last) for s in segments], [r for r in results if isinstance(r, Vanished)]
 
@@ -102,3 +112,18 @@ def test_what_a_late_task_of_a_failed_round_wrote_is_no_damage(store: Store) -> 
     with pytest.raises(RETRIED, match="reaches to offset 79, past the end of") as met:
         run(store, OffsetRange(TOPIC, 0, 30, 60))
     assert type(met.value) is StoreError
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_the_last_record_of_each_range_is_told_with_its_epoch(store: Store, partitions: int) -> None:
+    task = [OffsetRange(TOPIC, p, 0, 50 + p) for p in range(partitions)]
+    told = [r for r in results_of(store, *task) if isinstance(r, LastRead)]
+    assert [(r.tp.partition, r.record) for r in told] == [
+        (p, LastRecord(offset=49 + p, leader_epoch=EPOCH, digest=digest_of(block([49 + p]), 0)))
+        for p in range(partitions)
+    ]
+
+
+def test_nobody_read_the_last_record_of_a_segment_that_was_taken_over(store: Store) -> None:
+    run(store, OffsetRange(TOPIC, 0, 30, 60))
+    assert not any(isinstance(r, LastRead) for r in results_of(store, OffsetRange(TOPIC, 0, 30, 60)))

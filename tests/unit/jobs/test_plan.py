@@ -188,3 +188,14 @@ def test_no_task_has_two_ranges_of_a_partition() -> None:
         [OffsetRange("t", 0, 80, 90), OffsetRange("t", 1, 0, 9)],
         [OffsetRange("t", 0, 0, 10)],
     ]
+
+
+def test_a_log_that_was_cut_and_has_grown_again_makes_a_new_incarnation() -> None:
+    """Its end tells nothing; the loss begins nobody knows where."""
+    logs = topic(live(0, 30), live(0, 9))
+    plan = make_plan(archived(10, 5), [logs], ["orders"], {TopicPartition("orders", 0): 9})
+    (loss,) = plan.losses
+    assert (loss.kind, loss.partition, loss.start, loss.end) == ("truncated", 0, None, 10)
+    assert "orders-0 was cut and has grown again: offset 9 is not the archived record" in loss.message
+    assert plan.topics[0].incarnation == 2
+    assert plan.ranges == [OffsetRange("orders", 0, 0, 30), OffsetRange("orders", 1, 0, 9)]

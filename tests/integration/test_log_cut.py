@@ -1,0 +1,105 @@
+"""A log that was cut and has grown again past the archived end: a broker's disk that was rolled back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kbackup.archive.reader import open_archive
+from scripts.dev.kafka import Broker
+from tests.integration import topics
+from tests.integration.conftest import Archive, Kbackup
+from tests.truth import archive_records, log_ends, read_topic
+
+KEPT = ["cut", "same-end", "marked"]
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Broker]:
+    """A broker that is ours to stop."""
+    with Broker() as broker:
+        yield broker
+
+
+def grow(broker: Broker, name: str, count: int, text: str) -> None:
+    topics.produce(broker, name, 0, topics.numbered(count, text))
+
+
+def test_a_disk_that_was_rolled_back(
+    alone: Broker, kbackup: Kbackup, archive: Archive, tmp_path: Path
+) -> None:
+    for name in ("cut", "same-end", "quiet"):
+        alone.create_topic(name)
+        grow(alone, name, 100, "before")
+    alone.create_topic("marked")
+    topics.committed(alone, "marked", 0, topics.numbered(20, "before"))
+    data, copy = alone.folder / "node-0" / "data", tmp_path / "copy"
+    alone.stop()
+    shutil.copytree(data, copy)
+    alone.start()
+    grow(alone, "cut", 50, "first")
+    grow(alone, "same-end", 50, "first")
+    topics.committed(alone, "marked", 0, topics.numbered(4, "first"))
+    source = ["--bootstrap-server", alone.bootstrap]
+    kbackup.backup(archive, *source)
+    first = {name: read_topic(alone.bootstrap, name) for name in KEPT}
+    ends = {name: log_ends(alone.bootstrap, name)[0] for name in KEPT}
+    assert kbackup.backup(archive, *source)["losses"] == [], "nothing has changed"
+
+    alone.stop()
+    shutil.rmtree(data)
+    shutil.copytree(copy, data)
+    alone.start()
+    grow(alone, "cut", 80, "second")
+    grow(alone, "same-end", 50, "second")
+    # a transaction's marker at the offset of the last archived record, and records behind it
+    topics.committed(alone, "marked", 0, topics.numbered(3, "second"))
+    topics.committed(alone, "marked", 0, topics.numbered(4, "third"))
+    report = kbackup.backup(archive, *source, code=3)
+    assert {loss["topic"]: loss["end"] for loss in report["losses"]} == ends
+    assert {loss["kind"] for loss in report["losses"]} == {"truncated"}
+    assert {t["name"]: t["incarnation"] for t in report["topics"]} == {"quiet": 1} | dict.fromkeys(KEPT, 2)
+    opened = open_archive(archive.store)
+    for name in KEPT:
+        assert archive_records(archive.store, name, opened.restore_point(2)) == first[name]
+        assert archive_records(archive.store, name, opened.restore_point(3)) == read_topic(
+            alone.bootstrap, name
+        )
+    assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
+
+
+def test_another_cluster(
+    alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    for each in (alone, broker):
+        each.create_topic(topic_name)
+        grow(each, topic_name, 10, "of its own")
+    only = ["-t", topic_name]
+    kbackup.backup(archive, *only)
+    refused = kbackup("backup", "--archive", archive.url, "--bootstrap-server", alone.bootstrap, *only)
+    assert (refused.code, "--adopt-cluster" in refused.err) == (10, True)
+    assert [p.seq for p in open_archive(archive.store).restore_points] == [1]
+    adopted = kbackup.backup(archive, "--bootstrap-server", alone.bootstrap, *only, "--adopt-cluster", code=3)
+    assert [loss["kind"] for loss in adopted["losses"]] == ["recreated"]
+    assert kbackup.backup(archive, "--bootstrap-server", alone.bootstrap, *only)["losses"] == []
+
+
+def test_compaction_of_the_last_archived_record_is_no_cut(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    topics.make_compacted(broker, topic_name)
+    topics.produce_key(broker, topic_name, "key-1", b"once", 1_700_000_300_000)
+    kbackup.backup(archive, "-t", topic_name)
+    (before,) = open_archive(archive.store).restore_point(1).topics
+    last = before.partitions[0].last
+    assert last is not None
+    for minute in range(6, 9):
+        topics.produce_key(broker, topic_name, "key-1", b"again", 1_700_000_000_000 + minute * 60_000)
+    topics.wait_until(
+        lambda: last.offset not in {r.offset for r in read_topic(broker.bootstrap, topic_name)[0]}
+    )
+    report = kbackup.backup(archive, "-t", topic_name)
+    assert (report["losses"], report["totals"]["records"] > 0) == ([], True)
