@@ -14,6 +14,7 @@ from contextlib import suppress
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from kbackup.config.secrets import shown
 from kbackup.errors import UnreachableError
 from kbackup.jvm import LIGHT, class_archive
 from kbackup.printable import printable_lines
@@ -175,6 +176,15 @@ def _is_light(session: SparkSession) -> bool:
     return LIGHT in session.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
 
 
+def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
+    """What every user of the machine may read on the JVM's command line: neither what Spark hides nor what we do."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if not _SECRET.search(name) and shown(name, value) == value
+    }
+
+
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
     """A session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
 
@@ -272,7 +282,7 @@ def _start_context(settings: Mapping[str, str]) -> None:
     launch_gateway: Any = java_gateway.launch_gateway
     conf, open_conf = (SparkConf(loadDefaults=False) for _ in range(2))
     conf.setAll(list(settings.items()))
-    open_conf.setAll([(name, value) for name, value in settings.items() if not _SECRET.search(name)])
+    open_conf.setAll([*_without_secrets(settings).items()])
     if SparkContext._active_spark_context is not None:
         return
     reading, writing = os.pipe()

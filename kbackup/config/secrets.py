@@ -8,12 +8,15 @@ from collections.abc import Mapping
 HIDDEN = "********"
 
 _SECRET = re.compile(
-    r"^encryption\.key$|passw|passphrase|secret|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._]config|assertion[._]private",
+    r"passw|passphrase|secret|token|jaas|private.?key|ssl[._]key(store)?[._](pem|key)$|oauthbearer[._](config|extensions)"
+    r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]",
     re.IGNORECASE,
 )
 _LOCATES = re.compile(r"(location|url|uri|file|path|_id|\.id)$", re.IGNORECASE)
 _NAMES_ARE_DATA = ("restore.map.", "restore.map_group.")
-_USERINFO = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]*(?=@)")
+_USERINFO = re.compile(r"([a-z0-9+.-]*)://([^/?#\s]*)(?=@)", re.IGNORECASE)
+_CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
+"""Schemes that name a container where others have a user."""
 
 
 def is_secret(path: str) -> bool:
@@ -27,6 +30,19 @@ def is_secret(path: str) -> bool:
     return _SECRET.search(path) is not None
 
 
+def without_userinfo(text: str) -> str:
+    """The text without the passwords and tokens in its URLs; a user's name beside a password stays."""
+
+    def hidden(found: re.Match[str]) -> str:
+        scheme, info = found.groups()
+        user, colon, _ = info.partition(":")
+        if not colon and scheme.lower() in _CONTAINERS:
+            return found[0]
+        return f"{scheme}://{user + colon if colon else ''}{HIDDEN}"
+
+    return _USERINFO.sub(hidden, text)
+
+
 def shown(path: str, value: object) -> object:
     """`value` as it may be shown: secrets hidden, passwords in URLs too. None and "" stay: nothing is set."""
     if isinstance(value, Mapping):
@@ -37,7 +53,7 @@ def shown(path: str, value: object) -> object:
         return HIDDEN
     if isinstance(value, list | tuple):
         return [shown(path, item) for item in value]
-    return _USERINFO.sub(rf"\1:{HIDDEN}", value) if isinstance(value, str) else value
+    return without_userinfo(value) if isinstance(value, str) else value
 
 
 def redact(mapping: Mapping[str, object], path: str = "") -> dict[str, object]:

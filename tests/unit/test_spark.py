@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from kbackup.spark import _pass_on
+from kbackup.spark import _pass_on, _without_secrets
 
 _SCRIPT = """
 import os
@@ -58,3 +58,16 @@ io.delta#delta-spark_4.1_2.13 added as a dependency
     _pass_on(reading)
     said = capfd.readouterr().err
     assert [line.split() for line in said.splitlines()] == [line.split() for line in kept.splitlines()]
+
+
+def test_the_jvms_command_line_has_no_secrets() -> None:
+    """Whatever Spark hides in its logs, and what only we know to be one."""
+    hidden = {
+        "spark.hadoop.fs.s3a.secret.key": "hush",
+        "spark.hadoop.fs.s3a.encryption.key": "hush",
+        "spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net": "hush",
+        "spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net": "hush",
+        "spark.jars.repositories": "https://hush@repo.example.com/maven",
+    }
+    told = {"spark.app.name": "kbackup", "spark.hadoop.fs.s3a.endpoint": "https://s3.example.com"}
+    assert _without_secrets(told | hidden) == told

@@ -29,6 +29,13 @@ SECRETS = [
     "spark.conf.spark.hadoop.fs.s3a.secret.key",
     "spark.conf.spark.ssl.keyPassword",
     "spark.conf.spark.authenticate.secret",
+    "spark.conf.spark.hadoop.fs.s3a.encryption.key",
+    "spark.conf.spark.hadoop.fs.s3a.bucket.mine.encryption.key",
+    "spark.conf.spark.hadoop.fs.s3a.server-side-encryption.key",
+    "spark.conf.spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net",
+    "spark.conf.spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net",
+    "spark.conf.spark.hadoop.fs.gs.auth.service.account.private.key",
+    "source.sasl.oauthbearer.extensions",
     "encryption.key",
     "ui.token",
 ]
@@ -119,6 +126,10 @@ def test_redact_goes_into_nested_mappings_and_urls() -> None:
         "plain": "s3://bucket/a@b:c",
         "password": None,
         "list": ["https://u:hush@h", 1],
+        "token": None,
+        "registry": "https://hush@h:1/a,http://u:hush@h",
+        "at": "https://u:hush@hush@h/a?b=c@d",
+        "table": "abfss://container@mine.dfs.core.windows.net/a",
     }
     assert redact(given) == {
         "source": {"sasl": {"password": HIDDEN}, "sasl.password": HIDDEN, "client.id": "me"},
@@ -126,6 +137,10 @@ def test_redact_goes_into_nested_mappings_and_urls() -> None:
         "plain": "s3://bucket/a@b:c",
         "password": None,
         "list": [f"https://u:{HIDDEN}@h", 1],
+        "token": None,
+        "registry": f"https://{HIDDEN}@h:1/a,http://u:{HIDDEN}@h",
+        "at": f"https://u:{HIDDEN}@h/a?b=c@d",
+        "table": "abfss://container@mine.dfs.core.windows.net/a",
     }
     assert redact({"map": {"password": "new"}}, "restore") == {"map": {"password": "new"}}
 
