@@ -14,8 +14,10 @@ WORKERS := --numprocesses auto --dist worksteal
 demo: venv
 	$(BIN)/python -m scripts.demo
 
-# Quick layers first: what they find needs no server to be found.
+# Quick layers first: what they find needs no server to be found. As root of a machine with apt-get and without a Chromium it
+# installs Debian's package chromium, and says so before; nothing else leaves this folder and $KBACKUP_CACHE.
 test: check
+	@$(BIN)/python -m scripts.dev.tools plan
 	$(BIN)/pytest $(WORKERS) tests/unit tests/golden
 	$(MAKE) project
 	$(BIN)/python -m scripts.dev.tools browser

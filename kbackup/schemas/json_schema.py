@@ -15,6 +15,9 @@ from jsonschema.validators import validator_for
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit, of_others
+from kbackup.schemas.linear_regex import install
+
+install()
 
 
 class JsonCodec:

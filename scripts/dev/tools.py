@@ -61,11 +61,25 @@ def browser() -> str:
     return path
 
 
+def installer() -> str | None:
+    """The apt-get that would get a Chromium: where none is there, for root; else None."""
+    return None if any(map(shutil.which, BROWSERS)) or os.geteuid() != 0 else shutil.which("apt-get")
+
+
+def plan() -> str:
+    """What `install_browser` is going to change on the machine."""
+    apt = installer()
+    if apt is None:
+        return "nothing is installed outside this folder and the cache"
+    return f"as root, later on: {apt} update, {apt} install chromium (tests of the web page run in it); Ctrl-C stops it"
+
+
 def install_browser() -> str:
-    """The same; root of a machine with apt-get gets it there."""
-    apt = shutil.which("apt-get")
-    if any(map(shutil.which, BROWSERS)) or apt is None or os.geteuid() != 0:
+    """The same as `browser`; root of a machine with apt-get gets it there."""
+    apt = installer()
+    if apt is None:
         return browser()
+    print(f"as root, now: {apt} update, {apt} install chromium", flush=True)
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for arguments in (["update"], ["install", "--yes", "--no-install-recommends", "chromium"]):
         if subprocess.run([apt, "--quiet", *arguments], env=quiet, check=False).returncode:
@@ -78,6 +92,8 @@ def install_browser() -> str:
 if __name__ == "__main__":
     try:
         python(), java()
+        if "plan" in sys.argv[1:]:
+            print(plan())
         if "browser" in sys.argv[1:]:
             print(install_browser())
     except MissingToolError as error:

@@ -339,4 +339,24 @@ def test_policies_stay_within_the_prefix(path: Path) -> None:
         assert statement["Effect"] == "Allow"
         assert not any("*" in action for action in statement["Action"])
         inside = all(resource.startswith("arn:aws:s3:::BUCKET/PREFIX/") for resource in statement["Resource"])
-        assert inside or statement["Action"] == ["s3:ListBucket"]
+        only_lists = statement["Action"] == ["s3:ListBucket"]
+        assert inside or (
+            only_lists and statement["Condition"] == {"StringLike": {"s3:prefix": ["PREFIX/*"]}}
+        )
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in POLICIES.glob("*.json")))
+def test_roles_list_nothing_outside_their_prefix(name: str, server: MinioWithKms) -> None:
+    """Names of objects say what others keep there: topics, for instance."""
+    bucket = new_bucket(server)
+    for key in ("other/secret", "pp/secret", "top"):
+        server.client().put_object(Bucket=bucket, Key=key, Body=b"")
+    store = role(server, name, bucket)
+    assert list(store.list()) == []
+    assert list(store.list_dirs()) == []
+    with pytest.raises(NotFoundError):
+        store.stat("nothing")
+    for prefix in ("", "other", "pp"):
+        elsewhere = open_store(f"s3://{bucket}/{prefix}", S3Options(**_options(store)))
+        with pytest.raises(DeniedError):
+            list(elsewhere.list())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from pathlib import Path
 
@@ -93,3 +94,23 @@ def test_missing_tools_say_what_to_install(tmp_path: Path, monkeypatch: pytest.M
         tools.java()
     with pytest.raises(tools.MissingToolError, match="go: not found in PATH; install Go"):
         tools.go()
+
+
+@pytest.mark.parametrize(
+    ("uid", "there", "expected"),
+    [
+        (0, ["apt-get"], "as root, later on"),
+        (0, ["apt-get", "chromium"], "nothing"),
+        (1000, ["apt-get"], "nothing"),
+    ],
+)
+def test_what_is_installed_as_root_is_said_before(
+    uid: int, there: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in there:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    assert tools.plan().startswith(expected)
+    assert ("chromium" in tools.plan()) == (expected != "nothing")

@@ -17,11 +17,11 @@ from kbackup.store.crypt.frames import (
     seal_frames,
 )
 from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.crypt.keyring import ARCHIVE, Keyring
 from kbackup.store.crypt.read import Reader
 from kbackup.store.crypt.upload import CryptUpload
 
-PLAIN = ("archive.json", "lock.json")
+PLAIN = (ARCHIVE, "lock.json")
 PLAIN_FOLDER = "check/"
 """What is needed to say that there is an archive and who writes to it, and what a store is tried with."""
 
@@ -66,6 +66,8 @@ class CryptStore:
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         plain = self._is_plain(key)
         data, etag = self._inner.get_with_etag(key)
+        if key == ARCHIVE:
+            self._keyring.saw_archive(data)
         return data if plain else self._opened(key, data), etag
 
     def get_range(self, key: str, start: int, length: int) -> bytes:

@@ -31,7 +31,7 @@ from kbackup.store.crypt.key_files import (
 
 log = logging.getLogger(__name__)
 
-_ARCHIVE = "archive.json"
+ARCHIVE = "archive.json"
 _SECONDS = 24 * 3600.0
 """How long a data key is used: in a locked bucket its file is under retention as long as what it encrypted first."""
 _SAMPLE = 3
@@ -101,15 +101,22 @@ class Keyring:
                 self._archive_id = archive_id
             return archive_id
 
+    def saw_archive(self, data: bytes) -> None:
+        """Learn the id from archive.json, which somebody read anyway."""
+        with self._lock:
+            if self._archive_id is None:
+                self._archive_id = _id_in(data)
+
     def _find_archive_id(self) -> str:
         """What archive.json says; where it is lost, and to be repaired, what files of data keys say."""
-        with suppress(NotFoundError, msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.json.decode(self._store.get(_ARCHIVE), type=_ArchiveId).id
+        with suppress(NotFoundError):
+            if archive_id := _id_in(self._store.get(ARCHIVE)):
+                return archive_id
         files, _ = read_files(self._store, list_files(self._store)[-_SAMPLE:])
         owners = {named.file.archive_id for named in files}
         if len(owners) > 1:
             raise CorruptError(
-                f"file {_ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
+                f"file {ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
                 f"{' and '.join(sorted(owners))}",
                 "set archive_id to the one that it is",
             )
@@ -208,3 +215,11 @@ class _ArchiveId(msgspec.Struct, frozen=True):
     """What this needs of archive.json."""
 
     id: str
+
+
+def _id_in(data: bytes) -> str | None:
+    """The archive's id; None where archive.json is damaged."""
+    try:
+        return msgspec.json.decode(data, type=_ArchiveId).id
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

@@ -135,7 +135,7 @@ class S3Store:
     def _head(self, key: str, **more: Any) -> HeadObjectOutputTypeDef:
         full = self._bucket.full(key)
         try:
-            with self._bucket.asking(key):
+            with self._bucket.reading(key):
                 return self._bucket.client.head_object(**self._bucket.common, **more, Key=full)
         except NotFoundError:
             self._bucket.check_exists()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kbackup.errors import DeniedError, OutcomeUnknownError, StoreError, UnreachableError
+from kbackup.errors import DeniedError, NotFoundError, OutcomeUnknownError, StoreError, UnreachableError
 from kbackup.store.address import Address, address_of_bucket
 from kbackup.store.base import MAX_KEY_BYTES, check_key
 from kbackup.store.options import NOT_LOCKED, S3Options
@@ -111,6 +111,26 @@ class Bucket:
             self._seen = True
         except (ClientError, BotoCoreError) as error:
             raise from_boto(what, error, writing and attempts.lost) from error
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """`asking` to read an object. Where a role may list nothing but a prefix, S3 may answer "denied" for an object
+        that is missing: a listing tells."""
+        try:
+            with self.asking(key):
+                yield
+        except DeniedError:
+            if self._lists_no(self.full(key)):
+                raise NotFoundError(f"{self.describe(key)} does not exist") from None
+            raise
+
+    def _lists_no(self, full: str) -> bool:
+        """Whether the store lists objects, and that one is not among them."""
+        try:
+            reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
+        except (ClientError, BotoCoreError):
+            return False  # it can't tell either: what was denied stands
+        return full not in {entry["Key"] for entry in reply.get("Contents", [])}
 
     def reading_back(self, unknown: OutcomeUnknownError, read: Callable[[], T]) -> T:
         """`read`, which finds out what a write did whose answer was lost; `unknown` where the store can't be

@@ -51,7 +51,7 @@ class _Read(Generic[C]):
                 resumed_at = self._at
 
     def _request(self) -> Iterator[C]:
-        with self._bucket.asking(self._key):
+        with self._bucket.reading(self._key):
             reply = self._bucket.client.get_object(**self._arguments())
         body = reply["Body"]
         try:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -311,6 +312,43 @@ def test_json_by_what_is_no_schema(place: Json, data: bytes) -> None:
     codec = codec_of(Schema("JSON", json.dumps({"$ref": "#/somewhere", "somewhere": place})))
     with pytest.raises(UndecodableError, match="not JSON by its schema"):
         codec.decode(data)
+
+
+EVIL = "^(([a-z])+.)+[A-Z]([a-z])+$"
+DRAFT4, DRAFT7 = ("http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#")
+DRAFT2020 = "https://json-schema.org/draft/2020-12/schema"
+
+
+@pytest.mark.parametrize("draft", [DRAFT4, DRAFT7, DRAFT2020])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"propertyNames": {"pattern": EVIL}, "patternProperties": {EVIL: {}}},
+        {"patternProperties": {EVIL: {"type": "null"}}},
+        {"patternProperties": {EVIL: {}}, "additionalProperties": {"type": "string"}},
+        {"patternProperties": {EVIL: {}}, "unevaluatedProperties": {"type": "string"}},
+        {"additionalProperties": {"pattern": EVIL}},
+        {"additionalProperties": {"$schema": DRAFT7, "pattern": EVIL}},
+    ],
+)
+def test_a_regular_expression_that_would_not_end(draft: str, rule: dict[str, Json]) -> None:
+    """Python's takes twice the time for each letter more: for 60 of them, longer than the universe is old."""
+    codec = codec_of(Schema("JSON", json.dumps({"$schema": draft, **rule})))
+    text = "a" * 60
+    began = monotonic()
+    with suppress(UndecodableError):
+        codec.decode(json.dumps({text: text}).encode())
+    assert monotonic() - began < 5
+
+
+def test_regular_expressions_of_a_schema() -> None:
+    codec = codec_of(Schema("JSON", '{"pattern": "^[a-z]+[0-9]{2}$"}'))
+    assert codec.decode(b'"abc12"') == "abc12"
+    with pytest.raises(UndecodableError, match="does not match"):
+        codec.decode(b'"abc"')
+    codec = codec_of(Schema("JSON", '{"pattern": "(?=a)a"}'))
+    with pytest.raises(UndecodableError, match="can't be run in linear time"):
+        codec.decode(b'"a"')
 
 
 def described(name: str, *imports: str) -> str:

@@ -22,7 +22,7 @@ from kbackup.errors import (
 )
 from kbackup.store import S3Options
 from kbackup.store.options import NOT_LOCKED
-from kbackup.store.s3 import write
+from kbackup.store.s3 import S3Store, write
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.errors import ConflictError, UploadGoneError, from_boto, never_sent
 from kbackup.store.s3.upload import S3Upload
@@ -225,3 +225,37 @@ def test_clients(options: S3Options, endpoint: str, signed: bool, monkeypatch: p
     client = Bucket("b", "", options).client
     assert client.meta.endpoint_url == endpoint
     assert client.meta.config.s3.get("payload_signing_enabled", True) is signed  # type: ignore[attr-defined]
+
+
+class DeniesReading:
+    """A client of a role that may list a prefix only, as AWS answers it; `listed` None: not even that."""
+
+    def __init__(self, listed: list[str] | None) -> None:
+        self.listed = listed
+
+    def head_object(self, **asked: object) -> object:
+        raise answer(403, "403")
+
+    def get_object(self, **asked: object) -> object:
+        raise answer(403, "AccessDenied")
+
+    def list_objects_v2(self, Prefix: str, **asked: object) -> object:  # noqa: N803 (boto's name)
+        if self.listed is None:
+            raise answer(403, "AccessDenied")
+        return {"Contents": [{"Key": key} for key in self.listed if key.startswith(Prefix)]}
+
+
+@pytest.mark.parametrize(
+    ("listed", "error"),
+    [([], NotFoundError), (["p/key2"], NotFoundError), (["p/key"], DeniedError), (None, DeniedError)],
+)
+def test_denied_where_an_object_is_missing(
+    listed: list[str] | None, error: type[KbackupError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bucket, "client", DeniesReading(listed))
+    monkeypatch.setattr(Bucket, "check_exists", lambda self: None)
+    store = S3Store("bucket", "p", S3Options(), "s3://bucket/p")
+    for ask in (store.get, store.stat):
+        with pytest.raises(error) as caught:
+            ask("key")
+        assert type(caught.value) is error
