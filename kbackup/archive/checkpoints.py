@@ -95,7 +95,7 @@ def read_points(store: Store, part: FoldedPart, archive_id: str) -> tuple[Point,
 def folded(store: Store, part: FoldedPart, columns: Sequence[str] | None = None) -> pa.Table:
     """The segments of a part, a table of schema `FOLDED` or some columns of it."""
     key = layout.checkpoint_key(part.last, layout.SEGMENTS)
-    return decode_table(_read(store, key, part.segments), key, FOLDED, columns)
+    return decode_table(_read(store, key, part.segments), key, FOLDED, columns, part.rows)
 
 
 def given_up(closed: Iterable[Point]) -> list[range]:

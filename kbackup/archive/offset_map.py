@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive import layout
+from kbackup.archive.bounds import check_bounds
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
 from kbackup.types import Int64Array, TopicPartition
@@ -194,7 +195,9 @@ def decode(data: bytes, name: str) -> pa.Table:
             f"file {name} does not match its own checksum", "it was changed after it was written"
         )
     try:
-        table = pq.ParquetFile(io.BytesIO(data)).read(use_threads=len(data) > _LARGE)
+        file = pq.ParquetFile(io.BytesIO(data))
+        check_bounds(file, len(data), name)
+        table = file.read(use_threads=len(data) > _LARGE)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error

@@ -308,7 +308,8 @@ class Archive:
     def table(self, manifest: Point, columns: Sequence[str] | None = None) -> pa.Table:
         """The same as a table of schema `SCHEMA`, or some columns of it."""
         key = layout.backup_key(manifest.seq, layout.SEGMENTS)
-        return decode_table(self.read_part(manifest, layout.SEGMENTS), key, SCHEMA, columns)
+        rows = manifest.totals.segments if manifest.totals is not None else None
+        return decode_table(self.read_part(manifest, layout.SEGMENTS), key, SCHEMA, columns, rows)
 
     def segments(self, manifest: Manifest, topics: Sequence[TopicState] | None = None) -> list[Segment]:
         """All segments that a restore point stands on, for `topics` (default: all of it), in order of topic,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kbackup.archive.bounds import check_bounds
 from kbackup.errors import CorruptError
 from kbackup.types import Int64Array
 
@@ -106,15 +107,20 @@ def decode_segments(data: bytes, name: str) -> list[Segment]:
 
 
 def decode_table(
-    data: bytes, name: str, schema: pa.Schema = SCHEMA, columns: Sequence[str] | None = None
+    data: bytes,
+    name: str,
+    schema: pa.Schema = SCHEMA,
+    columns: Sequence[str] | None = None,
+    rows: int | None = None,
 ) -> pa.Table:
-    """A table of `schema` (`SCHEMA` or `FOLDED`), or some columns of it: those of `PLACE` alone are a thirtieth of
-    the memory that segments take. `CorruptError` for anything else."""
+    """A table of `schema` (`SCHEMA` or `FOLDED`) with at most `rows`, or some columns of it: those of `PLACE` alone are
+    a thirtieth of the memory that segments take. `CorruptError` for anything else."""
     names = schema.names if columns is None else list(columns)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         if file.schema_arrow.names != schema.names:
             raise CorruptError(f"file {name} has other columns than a segment table", _HINT)
+        check_bounds(file, len(data), name, rows)
         table = file.read(columns=names, use_threads=len(data) > _LARGE)
         table.validate(full=True)  # text that is none
         return table.cast(pa.schema([schema.field(n) for n in names]))

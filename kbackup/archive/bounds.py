@@ -1,0 +1,33 @@
+"""What a Parquet table may make of its bytes in memory: asked of its own footer before it is read.
+
+A few kilobytes can say that they are billions of equal rows. Tables of an archive are none of these: a row of theirs
+takes bytes of its own.
+"""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+
+from kbackup.errors import CorruptError
+
+_ROWS_A_BYTE = 8
+_BYTES_A_BYTE = 200
+_SMALL_ROWS = 10_000
+_SMALL = 1 << 20
+"""Rows and bytes in memory that nobody minds."""
+
+
+def check_bounds(file: pq.ParquetFile, stored: int, name: str, rows: int | None = None) -> None:
+    """`CorruptError` where file `name`, of `stored` bytes, has more rows than `rows` (what its document says; None: it
+    says nothing) or than so many bytes hold, or more bytes uncompressed."""
+    found = file.metadata.num_rows
+    size = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
+    if rows is not None and found > rows:
+        raise CorruptError(
+            f"file {name} has {found} rows, its document says {rows}", "which tool wrote it? it was not read"
+        )
+    if found > _SMALL_ROWS + stored * _ROWS_A_BYTE or size > _SMALL + stored * _BYTES_A_BYTE:
+        raise CorruptError(
+            f"file {name} has {found} rows and {size} bytes uncompressed in {stored} bytes",
+            "no table of an archive is compressed like that; it was not read",
+        )
