@@ -12,10 +12,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbackup.config.secrets import shown
 from kbackup.errors import UnreachableError
+from kbackup.jars import LOCK, check_jars
 from kbackup.jvm import LIGHT, class_archive
 from kbackup.printable import printable_lines
 from kbackup.ready import Ready
@@ -291,6 +293,8 @@ def _start_context(settings: Mapping[str, str]) -> None:
         gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing})
     finally:
         os.close(writing)
+    if lock := settings.get(LOCK):  # before any class of them is loaded
+        check_jars(filter(None, (gateway.jvm.System.getProperty("spark.jars") or "").split(",")), Path(lock))
     if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
         conf.setIfMissing("spark.local.dir", _private_folder(gateway))
     SparkContext(conf=conf, gateway=gateway)

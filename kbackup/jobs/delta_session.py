@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from kbackup.errors import UsageError
+from kbackup.jars import LOCK
 from kbackup.store.options import S3Options
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ LEFT_OUT = (
     *("com.google.code.findbugs:*", "javax.annotation:*", "org.apache.spark:*"),
     *("io.unitycatalog:*", "software.amazon.s3.analyticsaccelerator:*"),
 )
+
+DELTA_LOCK = Path(__file__).with_name("delta-jars.sha256")
+"""The SHA-256 of all jars that these come to."""
 
 EXTENSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -54,7 +58,11 @@ def session_conf(conf: Mapping[str, str], urls: tuple[str, ...]) -> dict[str, st
     ours = dict(EXTENSION)
     if not any(conf.get(name) for name in _BROUGHT):
         packages = (*DELTA, *(S3A if any(_is_s3(url) for url in urls) else ()))
-        ours |= {"spark.jars.packages": ",".join(packages), "spark.jars.excludes": ",".join(LEFT_OUT)}
+        ours |= {
+            "spark.jars.packages": ",".join(packages),
+            "spark.jars.excludes": ",".join(LEFT_OUT),
+            LOCK: str(DELTA_LOCK),
+        }
     found = ours | dict(conf)
     extensions = conf.get("spark.sql.extensions", "")
     if extensions and EXTENSION["spark.sql.extensions"] not in extensions:

@@ -1,6 +1,6 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
-`kafka-jars.sha256` is the broker, `delta-jars.sha256` Delta with s3a, as `kbackup.jobs.delta_session` names them.
+`kafka-jars.sha256` is the broker; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kbackup.errors import KbackupError
-from kbackup.jobs.delta_session import DELTA, LEFT_OUT, S3A
+from kbackup.jobs.delta_session import DELTA, DELTA_LOCK, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-LOCKS = {"kafka": _HERE / "kafka-jars.sha256", "delta": _HERE / "delta-jars.sha256"}
+LOCKS = {"kafka": _HERE / "kafka-jars.sha256", "delta": DELTA_LOCK}
 
 
 def kafka_jars() -> Path:

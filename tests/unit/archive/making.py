@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from kbackup.archive import layout
 from kbackup.archive.commit import open_or_create, publish, put_part
 from kbackup.archive.models import (
@@ -129,6 +131,7 @@ def committed(
     }
     bare = manifest(archive, seq, parent, topics)
     fields = {name: getattr(bare, name) for name in bare.__struct_fields__}
-    made = Manifest(**fields | {"files": files})
+    sums = replace(bare.totals, segments=len(segments)) if bare.totals is not None else None
+    made = Manifest(**fields | {"files": files, "totals": sums})
     publish(archive, made)
     return archive, archive.restore_point(seq)
