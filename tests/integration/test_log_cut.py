@@ -12,7 +12,7 @@ from kbackup.archive.reader import open_archive
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.truth import archive_records, log_ends, read_topic
+from tests.support.truth import archive_records, log_ends, read_topic
 
 KEPT = ["cut", "same-end", "marked"]
 

@@ -19,7 +19,7 @@ from kbackup.jobs.log_check import Expected, Seen, differs, diverged, expectatio
 from kbackup.jobs.plan import Live, LiveTopic
 from kbackup.kafka.read import Vanished
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
-from tests.archives import make_archive
+from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import TOPIC, block, target, write
 from tests.unit.jobs.test_plan import archived
