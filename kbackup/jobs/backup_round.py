@@ -23,6 +23,7 @@ from kbackup.jobs.tasks import run_tasks
 from kbackup.kafka import kernel
 from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import Vanished
+from kbackup.store import for_writing
 from kbackup.types import TopicPartition
 
 
@@ -116,7 +117,7 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
     read = {r.topic for r in ranges}
     work = BackupWork(
         source=run.source,
-        store=run.archive.store,
+        store=for_writing(run.archive.store),
         isolation=run.options.isolation_level,
         group=f"kbackup-backup-{run.run_id}",
         segment_bytes=run.options.segment_bytes,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbackup.store.address import Bucket, parse_url
-from kbackup.store.base import Store
+from kbackup.store.base import Store, encryption_of
 from kbackup.store.options import S3Options
 
-__all__ = ["S3Options", "Store", "open_store"]
+__all__ = ["S3Options", "Store", "for_writing", "open_store"]
 
 
 def open_store(
@@ -31,6 +31,16 @@ def open_store(
     return CryptStore(
         store, Keyring(plain, key, archive_id=archive_id)
     )  # keys are asked for each time: one that is gone stays gone
+
+
+def for_writing(store: Store) -> Store:
+    """The store for tasks that read nothing but what this run writes: of an encrypted one's data keys it takes along
+    the one that encrypts."""
+    if not encryption_of(store):
+        return store
+    from kbackup.store.crypt import CryptStore
+
+    return store.for_writing() if isinstance(store, CryptStore) else store
 
 
 def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:

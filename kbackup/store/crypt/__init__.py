@@ -60,6 +60,9 @@ class CryptStore:
     def inner(self) -> Store:
         return self._inner
 
+    def for_writing(self) -> CryptStore:
+        return CryptStore(self._inner, self._keyring.for_writing())
+
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]
 

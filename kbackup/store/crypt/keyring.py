@@ -44,6 +44,9 @@ class DataKey(NamedTuple):
     id: bytes
     key: bytes
 
+    def __repr__(self) -> str:
+        return f"DataKey({self.id.hex()})"
+
 
 class Keyring:
     """The data keys under `source`'s key-encryption key, which is asked for when it is needed and stays in this
@@ -60,8 +63,11 @@ class Keyring:
         known: Mapping[bytes, bytes] | None = None,
         writing: bytes | None = None,
         archive_id: str | None = None,
+        *,
+        narrow: bool = False,
     ) -> None:
-        """`archive_id`: the archive that the keys must be of; None: the one that archive.json names."""
+        """`archive_id`: the archive that the keys must be of; None: the one that archive.json names. `narrow`: pickled,
+        it takes along `known` alone."""
         check_source(source)
         self._store = store
         self._source = source
@@ -69,6 +75,7 @@ class Keyring:
         self._writing = writing
         self._others: dict[bytes, str] = {}
         self._archive_id = archive_id
+        self._narrow = narrow
         self._read: set[str] = set()
         self._skipped: dict[str, KbackupError] = {}
         self._kek: Kek | None = None
@@ -80,8 +87,15 @@ class Keyring:
         with self._lock:
             # tasks run where the key-encryption key may not be; what fails here fails there by name, if it is needed
             with suppress(KbackupError):
-                self._load()
+                if not self._narrow:
+                    self._load()
             return Keyring, (self._store, self._source, dict(self._known), self._writing, self._archive_id)
+
+    def for_writing(self) -> Keyring:
+        """The same for tasks that read nothing but what this run writes: it takes along the one key that encrypts."""
+        made = self.current()
+        known = {made.id: made.key}
+        return Keyring(self._store, self._source, known, made.id, self.archive_id, narrow=True)
 
     @property
     def kek(self) -> Kek:

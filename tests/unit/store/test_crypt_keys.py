@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 import stat
 import sys
 import time
@@ -20,6 +21,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import CorruptError, KbackupError, LockedError, StoreError, WrongKeyError
 from kbackup.jobs.keys import held_keys, rotate_keys, try_key
+from kbackup.store import for_writing
 from kbackup.store.base import Failed
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import LocalKek, generate_key, load_kek
@@ -81,6 +83,36 @@ def test_a_data_key_a_run(inner: FileStore, tmp_path: Path) -> None:
     ] * 3
     assert len({inner.get(f"{run}/a")[8:24] for run in range(3)}) == 3
     assert inner.get("0/a")[8:24] == inner.get("0/b")[8:24]
+
+
+def test_tasks_that_write_get_the_one_key_that_encrypts(inner: FileStore, tmp_path: Path) -> None:
+    source = key_file(tmp_path)
+    opened(inner, source).put("before", b"before")
+    store = opened(inner, source)
+    store.put("intent", b"intent")
+    assert store.get("before") == b"before"
+    before, mine = (store.keyring.find(inner.get(name)[8:24], name) for name in ("before", "intent"))
+    everything, pickled = pickle.dumps(store), pickle.dumps(for_writing(store))
+    assert (before in everything, mine in everything) == (True, True)
+    assert (before in pickled, mine in pickled) == (False, True)
+    (tmp_path / "key").unlink()  # tasks run where it may not be
+    task: CryptStore = pickle.loads(pickled)
+    task.put("segment", b"segment")
+    assert (task.get("segment"), task.get("intent")) == (b"segment", b"intent")
+    assert inner.get("segment")[8:24] == inner.get("intent")[8:24]
+    with pytest.raises(WrongKeyError):
+        task.get("before")
+    assert for_writing(inner) is inner
+
+
+def test_no_key_shows_in_what_is_printed(inner: FileStore, tmp_path: Path) -> None:
+    store = opened(inner, key_file(tmp_path))
+    store.put("a", b"a")
+    made = store.keyring.current()
+    for thing in (made, store, store.keyring, store.keyring.kek, {"key": [made]}):
+        for printed in (repr(thing), str(thing), f"{thing}"):
+            assert repr(made.key)[2:-1] not in printed
+            assert made.key.hex() not in printed
 
 
 def test_a_data_key_a_day(inner: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
