@@ -1,7 +1,32 @@
-"""`python -m kbackup`."""
+"""The command `kbackup`, and `python -m kbackup`."""
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from kbackup.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Runs the command line of this process, and returns its exit code.
+
+    An interrupt while modules load ends the process at once: there is nothing to clean up yet.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    from kbackup.cli import main as run
+
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    return run()
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """What `InterruptedByUserError` says and its exit code, without the modules that know."""
+    os.write(2, b"kbackup: interrupted\n")
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,7 +2,7 @@
 
 import sys
 
-from kbackup.cli import main
+from kbackup.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,3 +242,34 @@ def test_nothing_heavy_is_imported(args: list[str], tmp_path: Path) -> None:
         env={"PYTHONPATH": str(Path(cli.__file__).parents[2])},
     )
     assert done.stderr == "[]\n"
+
+
+_INTERRUPTED = """
+import os, runpy, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("kbackup", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("module", ["click", "kbackup.cli.output"])
+def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, module, str(int(number))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbackup: interrupted\n")
+
+
+def test_the_installed_command_is_the_module_s() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}
