@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import runpy
+import signal
 import socket
 import sys
 import traceback
@@ -95,6 +96,8 @@ def _say_nothing_of_hang_ups() -> None:
 
 def _become_daemon() -> None:
     """Never when another took that over."""
+    # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if ready.FLAG in sys.argv:
         listener = socket.socket(fileno=int(sys.argv[-1]))
         preload()

@@ -44,7 +44,7 @@ class Ready:
                 raise
             listener.listen(1)
             self._process = subprocess.Popen(  # noqa: S603 (our own Python)
-                [sys.executable, "-m", "kbackup.daemon", FLAG, str(listener.fileno())],
+                [sys.executable, "-P", "-m", "kbackup.daemon", FLAG, str(listener.fileno())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,  # what it fails of, the one that Spark starts fails of too

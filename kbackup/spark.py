@@ -250,6 +250,7 @@ def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, s
         "spark.task.maxFailures": str(attempts),
         "spark.speculation": "false",
         "spark.driver.extraJavaOptions": log4j,
+        "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
     }
     if kernel := os.environ.get("KBACKUP_KERNEL"):
         settings["spark.executorEnv.KBACKUP_KERNEL"] = kernel
@@ -275,9 +276,9 @@ def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, s
 def _start_context(settings: Mapping[str, str]) -> None:
     """Starts a JVM and the context that the session is built on, unless there is one.
 
-    The JVM writes to our stderr (stdout is ours alone), without the lines it greets everybody with. Its Python workers
-    write there too: all else passes. pyspark puts the settings on the JVM's command line, which every user of the
-    machine can read: secret ones go to the context alone.
+    The JVM ends with the driver: its stdin closes. It writes to our stderr (stdout is ours alone), without the lines
+    it greets everybody with. Its Python workers write there too: all else passes. pyspark puts the settings on the
+    JVM's command line, which every user of the machine can read: secret ones go to the context alone.
     """
     from pyspark import SparkConf, SparkContext, java_gateway
 
@@ -290,11 +291,14 @@ def _start_context(settings: Mapping[str, str]) -> None:
     reading, writing = os.pipe()
     threading.Thread(target=_pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
     try:
-        gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing})
+        # signals to the process group are for the driver ...
+        gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing, "process_group": 0})
     finally:
         os.close(writing)
     if lock := settings.get(LOCK):  # before any class of them is loaded
         check_jars(filter(None, (gateway.jvm.System.getProperty("spark.jars") or "").split(",")), Path(lock))
+    misc = gateway.jvm.sun.misc
+    misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)  # ... and those to all processes
     if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
         conf.setIfMissing("spark.local.dir", _private_folder(gateway))
     SparkContext(conf=conf, gateway=gateway)

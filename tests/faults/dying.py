@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +29,16 @@ from kbackup.store.s3 import S3Store
 
 _WISH, _COUNTER, _GROUP = "DYING_WISH", "DYING_COUNTER", "DYING_GROUP"
 
-Act = Literal["kill job", "kill worker", "kill executor", "pause worker", "pause", "interrupt", "terminate"]
+Act = Literal[
+    "kill job",
+    "kill worker",
+    "kill executor",
+    "pause worker",
+    "pause",
+    "interrupt",
+    "terminate",
+    "terminate all",
+]
 When = Literal["before", "after"]
 
 
@@ -39,7 +48,7 @@ class Wish(NamedTuple):
 
     'kill job' is SIGKILL to driver, JVM and task; 'kill worker' to the process it happens in, 'kill executor' to the
     JVM that started it; 'pause' is SIGSTOP to all, 'pause worker' to that process; 'interrupt' is Ctrl-C in the
-    terminal, 'terminate' SIGTERM to the driver.
+    terminal, 'terminate' SIGTERM to the driver, 'terminate all' to everything it started as well.
     """
 
     act: Act
@@ -79,13 +88,12 @@ def count(file: Path) -> int:
 
 
 def _signal_job(number: int) -> None:
-    """The driver and its JVM, and last ourselves with our siblings, where we are a task."""
-    group = int(os.environ[_GROUP])
-    if group == os.getpgrp():
-        os.killpg(group, number)
-        return
-    os.killpg(group, number)
-    os.killpg(os.getpgrp(), number)
+    """All processes of the driver's session, ourselves last."""
+    members = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    for pid in sorted(members, key=lambda pid: pid == os.getpid()):
+        with suppress(ProcessLookupError):
+            if os.getsid(pid) == int(os.environ[_GROUP]):
+                os.kill(pid, number)
 
 
 def _executor() -> int:
@@ -101,6 +109,7 @@ _ACTS: dict[str, Callable[[], None]] = {
     "pause": lambda: _signal_job(signal.SIGSTOP),
     "interrupt": lambda: os.killpg(int(os.environ[_GROUP]), signal.SIGINT),
     "terminate": lambda: os.kill(int(os.environ[_GROUP]), signal.SIGTERM),
+    "terminate all": lambda: _signal_job(signal.SIGTERM),
 }
 
 

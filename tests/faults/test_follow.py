@@ -129,6 +129,7 @@ def points(store: Store) -> int:
 
 
 def test_sigterm_ends_the_command_after_a_last_commit(archive: Path, tmp_path: Path, shop: Shop) -> None:
+    """To each of its processes, as systemd sends it."""
     store, (port,) = FileStore(archive), free_ports(1)
     file = tmp_path / "follow.prom"
     arguments = [*follow_arguments(shop, archive, port), f"--metrics-file={file}"]
@@ -142,7 +143,7 @@ def test_sigterm_ends_the_command_after_a_last_commit(archive: Path, tmp_path: P
             assert answer.status == 200
         assert scrape(port)["kbackup_records_total"] > 0
         sell(shop, 150)
-        os.kill(process.pid, signal.SIGTERM)
+        process.signal(signal.SIGTERM)
         ended = process.wait()
     assert ended.code == 0, ended.err
     held = check_archive(store, shop)

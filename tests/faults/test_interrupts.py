@@ -15,7 +15,7 @@ from tests.faults.process import run
 from tests.faults.truth import Shop, check_archive
 
 
-@pytest.mark.parametrize("act", ["interrupt", "terminate"])
+@pytest.mark.parametrize("act", ["interrupt", "terminate", "terminate all"])
 @pytest.mark.parametrize("event", ["phase discover", "write topics/*_index"])
 def test_an_interrupted_backup_cleans_up(
     act: Act, event: str, archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
