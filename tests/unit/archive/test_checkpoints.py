@@ -137,6 +137,7 @@ def test_how_many_requests_it_takes(many: MemoryStore) -> None:
     assert many.requests == {"GET": 1 + 11}
 
 
+@pytest.mark.exhaustive
 def test_parts_are_few_and_rows_are_seldom_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[int] = []
 
@@ -170,9 +171,9 @@ def newest_key(store: Store, name: str) -> str:
     return [key for key in checkpoint_keys(store) if key.endswith(f"/{name}")][-1]
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("name", [layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS])
 @pytest.mark.parametrize("how", ["gone", "cut", "flip"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_damaged_one_is_passed_over(many: MemoryStore, name: str, how: str) -> None:
     damage(many, newest_key(many, name), how)
     archive = open_archive(many)
@@ -239,6 +240,7 @@ def rewritten(store: Store, key: str, change: Callable[[dict[str, Any]], object]
     store.put(key, text.replace(b'"checksum": ""', b'"checksum": "%s"' % _sum(text).encode(), 1))
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize(
     "change",
     [
@@ -249,7 +251,6 @@ def rewritten(store: Store, key: str, change: Callable[[dict[str, Any]], object]
         lambda d: d["parts"][0].update(last=63),
     ],
 )
-@pytest.mark.exhaustive(keep=2)
 def test_one_that_does_not_account_for_all_is_passed_over(
     many: MemoryStore, change: Callable[[dict[str, Any]], object]
 ) -> None:
@@ -285,6 +286,7 @@ def test_what_a_copy_carries_of_a_gone_number_is_no_run(many: MemoryStore) -> No
     assert seen(open_archive(many)) == seen(open_archive(without_checkpoints(many)))
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("name", [layout.POINTS, layout.SEGMENTS, layout.CHECKPOINT])
 def test_a_run_that_dies_on_the_way_leaves_work_to_the_next(many: MemoryStore, name: str) -> None:
     before = seen(open_archive(without_checkpoints(many)))

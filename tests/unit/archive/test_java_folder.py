@@ -59,6 +59,7 @@ def killed_at(room: int) -> Sink | None:
     return None
 
 
+@pytest.mark.exhaustive
 def test_a_kill_at_every_byte() -> None:
     room = 0
     while (sink := killed_at(room)) is not None:
@@ -78,6 +79,7 @@ def test_a_kill_at_every_byte() -> None:
     assert room > 300
 
 
+@pytest.mark.exhaustive
 def test_a_kill_and_no_index_any_more() -> None:
     """The tool rebuilds it from the records file."""
     room = 0

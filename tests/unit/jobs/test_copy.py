@@ -175,8 +175,8 @@ def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
     assert contents(target) == contents(source)
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.exhaustive(keep=4)
 def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None:
     """The destination is whole at each moment as far as it goes, and the next copy ends what was begun."""
     source = opened(place("a"))

@@ -66,8 +66,8 @@ def test_a_copy_as_old_as_can_be_catches_up(reached: int) -> None:
     assert copied(source, before).restore_points == ()
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_crash_at_every_write(after: bool) -> None:
     source, partly = made(4)
     expired(source, last=2, days=3)

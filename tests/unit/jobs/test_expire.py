@@ -309,8 +309,8 @@ def test_each_incarnation_goes_by_its_own_settings() -> None:
     check_whole(store, clean=True)
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.exhaustive(keep=2)
 def test_a_crash_at_every_write(after: bool) -> None:
     """It is whole at each moment, and the next run comes to the same end."""
 

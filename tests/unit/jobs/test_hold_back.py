@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,6 +107,7 @@ def test_the_longest_waiting_go_first() -> None:
     assert held_back(chosen) == {("orders", 1, 0): 10, ("orders", 1, 2): 10}
 
 
+@pytest.mark.exhaustive
 def test_many_quiet_partitions_never_come_of_age_together() -> None:
     """2,000 of them with a record a minute each, all since the same moment: no minute has more than its share."""
     count, minutes = 2_000, 35

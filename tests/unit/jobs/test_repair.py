@@ -193,6 +193,7 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
             check_healed(store, records(made))
 
 
+@pytest.mark.exhaustive(keep=3)
 @pytest.mark.parametrize("seq", range(1, LAST + 1))
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA])
 def test_a_lost_restore_point_gives_way_to_one_of_what_was_found(

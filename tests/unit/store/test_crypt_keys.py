@@ -328,6 +328,7 @@ def plant(inner: FileStore, source: str) -> dict[str, bytes]:
     return {path: inner.get(path) for path in (f"keys/{name}.json" for name in planted)}
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
 def test_what_was_planted_stops_nobody(
     kek: Any, inner: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -462,6 +463,7 @@ class Dies(FaultyStore):
         return []
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("step", range(12))
 def test_a_rotation_that_is_killed_can_be_run_again(step: int, inner: FileStore, tmp_path: Path) -> None:
     """At every request, before and after it takes effect: the archive opens with one of the keys at least (three

@@ -46,6 +46,7 @@ def test_there_are_only_reads(rich: Store) -> None:
             assert refused.headers["allow"] == "GET, HEAD"
 
 
+@pytest.mark.exhaustive
 def test_every_page_is_there_and_safe(rich: Store) -> None:
     """Each link leads somewhere; nothing is code that should be text, nothing is from elsewhere, nothing is written."""
     store = FaultyStore(rich)
