@@ -6,7 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
+
+from tests.integration.topics import wait_until
 
 ROOT = Path(__file__).parents[2]
 _RUN = """
@@ -29,27 +35,46 @@ print(used)
 """
 
 
-def run(cache: Path) -> str:
+@pytest.fixture
+def hostile(tmp_path: Path) -> Iterator[Path]:
+    """A working directory in which somebody put modules, of which none is imported."""
+    folder = tmp_path / "hostile"
+    folder.mkdir()
+    for name in ("socket", "pyarrow", "kbackup"):
+        (folder / f"{name}.py").write_text(
+            f"open({str(folder / 'ran')!r}, 'a').write({name!r})\nraise ImportError"
+        )
+    yield folder
+    assert not (folder / "ran").exists()
+
+
+def run(cache: Path, hostile: Path) -> str:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)}
     done = subprocess.run(
-        [sys.executable, "-c", _RUN], env=env, capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-P", "-c", _RUN],
+        cwd=hostile,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "quiet"
     return done.stdout
 
 
-def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Path) -> None:
-    assert run(tmp_path) == "False\n"
+def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Path, hostile: Path) -> None:
+    assert run(tmp_path, hostile) == "False\n"
     (kept,) = (tmp_path / "kbackup").iterdir()
-    assert run(tmp_path) == "True\n"
+    assert run(tmp_path, hostile) == "True\n"
     assert list((tmp_path / "kbackup").iterdir()) == [kept]
     size = kept.stat().st_size
     kept.chmod(0o600)
     with kept.open("r+b") as damaged:  # of another JVM, as its header says
         damaged.write(b"\0" * 64)
     assert kept.stat().st_size == size
-    assert run(tmp_path) == "False\n"
+    assert run(tmp_path, hostile) == "False\n"
 
 
 def test_what_keeps_spark_from_starting_comes_out_where_it_is_asked_for() -> None:
@@ -88,10 +113,16 @@ starting.leave()
 """
 
 
-def test_spark_starts_its_own_daemon_where_the_ready_one_died() -> None:
+def test_spark_starts_its_own_daemon_where_the_ready_one_died(hostile: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", _WITHOUT], env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-P", "-c", _WITHOUT],
+        cwd=hostile,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -116,3 +147,42 @@ def test_a_ready_daemon_ends_with_the_driver_that_started_it() -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"process {pid} or {path} is left")
+
+
+_WORKING = """
+import time
+from kbackup.jobs.tasks import run_tasks
+from kbackup.spark import Starting
+
+def work(task, progress):
+    open(task, "w").close()
+    time.sleep(600)
+    yield 0
+
+run_tasks(Starting("local[2]", {}, 1)(), [TASK], work)
+"""
+
+
+def test_nothing_is_left_of_a_driver_that_was_killed_while_a_task_runs(tmp_path: Path) -> None:
+    """The JVM has a process group of its own."""
+    begun = tmp_path / "begun"
+    code = _WORKING.replace("TASK", repr(str(begun)))
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as driver:
+        wait_until(begun.exists)
+        assert len(_session(driver.pid)) > 3
+        driver.kill()
+    wait_until(lambda: _session(driver.pid) == [])
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session that run (proc(5))."""
+    running = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, _, _, session = file.read_text().rpartition(") ")[2].split()[:4]
+            if session == str(leader) and state not in "ZX":
+                running.append(int(file.parent.name))
+    return running
