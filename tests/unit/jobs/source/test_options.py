@@ -119,6 +119,7 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the driver's environment allows them: then this runs `tee`, and sends a file to the endpoint."""
+    monkeypatch.chdir(tmp_path)  # `tee` also writes the file that its argument names
     ran, secret, file = tmp_path / "ran", tmp_path / "secret", tmp_path / "kbackup.toml"
     secret.write_text("hunter2")
     file.write_text(f'[encryption]\nkey = "command:tee {ran}"\n')
