@@ -17,7 +17,7 @@ from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.tasks import run_tasks
 from kbackup.spark import Starting
 
-MOMENTS = ("session ready", "first tasks done", "tasks of 64 MB more")
+MOMENTS = ("session ready", "first tasks done", "tasks of 64 MB done")
 _WITHOUT = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
 
 
