@@ -108,6 +108,10 @@ def spark() -> Iterator[SparkSession]:
 
     # what users put there for their own stores: it must stay off every command line
     conf = {"spark.hadoop.fs.s3a.secret.key": make("a secret key in Spark's settings")}
+    # workers import nothing from the working directory, but stores and work of tests
+    path = os.pathsep.join(filter(None, [str(_HERE.parent), os.environ.get("PYTHONPATH")]))
+    conf["spark.executorEnv.PYTHONPATH"] = path
+    os.environ["PYTHONPATH"] = path
     session = build_session("local[2]", conf | delta_conf(), 4)
     yield session
     session.stop()
