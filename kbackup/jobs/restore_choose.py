@@ -20,6 +20,7 @@ from kbackup.jobs.restore_plan import (
     RestorePlan,
     check_groups,
     check_names,
+    check_rules,
     make_units,
     plan_groups,
     plan_topic,
@@ -149,6 +150,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
             f"--map names topic {unknown}, which is not restored",
             suggest_name(unknown, names, "see 'kbackup info' for what there is"),
         )
+    check_rules(options.map_regex, names)
     check_names(names)
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)

@@ -4,7 +4,7 @@ restores/<id>/plan.json."""
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +14,7 @@ from kbackup.archive.models import Document, GroupOffset, Part
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.config import parse_rule
-from kbackup.errors import RefusedError, UsageError
+from kbackup.errors import RefusedError, UsageError, suggest_name
 from kbackup.jobs.select import Selection, check_selection
 from kbackup.types import TopicPartition
 
@@ -115,6 +115,15 @@ def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -
         if hits:
             return name
     return topic
+
+
+def check_rules(patterns: Sequence[str], topics: Collection[str]) -> None:
+    """`UsageError` where one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
+    for rule in patterns:
+        pattern, _ = parse_rule(rule)
+        if not any(map(pattern.search, topics)):
+            hint = suggest_name(pattern.pattern, topics, "see 'kbackup info' for what there is")
+            raise UsageError(f"--map-regex {rule!r} matches no topic that is restored", hint)
 
 
 def check_names(names: Mapping[str, str]) -> None:

@@ -94,6 +94,16 @@ def test_a_group_without_offsets_is_refused_by_name(
             "--map names topic odrers, which is not restored",
             "did you mean orders?",
         ),
+        (
+            Restore(map_regex=("^=test.", "^odrers$=x")),
+            "--map-regex '^odrers$=x' matches no topic that is restored",
+            "did you mean orders?",
+        ),
+        (
+            Restore(topics=("clicks",), map_regex=("^z=x",)),
+            "--map-regex '^z=x' matches no topic that is restored",
+            "see 'kbackup info'",
+        ),
     ],
 )
 def test_what_matches_nothing_is_refused(store: Store, options: Restore, message: str, hint: str) -> None:
@@ -101,6 +111,15 @@ def test_what_matches_nothing_is_refused(store: Store, options: Restore, message
         plan_of(store, options)
     assert refused.value.message == message
     assert hint in refused.value.hint
+
+
+def test_a_rule_that_an_earlier_one_or_a_name_takes_precedence_over_matches_all_the_same(
+    store: Store,
+) -> None:
+    plan = plan_of(
+        store, Restore(map={"orders": "o"}, map_regex=("^c=d", "^clicks$=never", "^orders$=never"))
+    )
+    assert {t.source: t.target for t in plan.topics} == {"orders": "o", "clicks": "dlicks"}
 
 
 def test_without_groups_their_names_are_nothing_to_check(store: Store) -> None:
