@@ -16,7 +16,7 @@ DOCUMENTS = [
 ]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_KBACKUP = re.compile(r"(?:^|/)(?:kbackup|__main__\.py)$")
+_KBACKUP = re.compile(r"(?:^|/)kbackup$|-m kbackup\.submit\)$")
 _INLINE = re.compile(r"`([^`\n]+)`")
 
 

@@ -51,7 +51,7 @@ def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
     ("document", "sentence"),
     [
         ("README.md", "where it runs, for Spark; … don't, nor"),
-        ("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark;"),
+        ("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark."),
     ],
 )
 def test_commands_without_spark(document: str, sentence: str) -> None:
