@@ -5,8 +5,9 @@ end again looks like any other: its end is further on. What tells is the record 
 
 - It is the same, under the same leader epoch: nothing below it was replaced.
 - It is another one, or has another epoch: the log has another history from there on, or from before.
-- It is not there, compaction or retention took it: nothing can be told by it. A record behind it, below the archived
-  end, would be one that the archive lacks.
+- It is not there, compaction took it: then the cluster is asked whether the log still has that leader epoch up to there
+  (`kafka.epochs`). A record behind it, below the archived end, would be one that the archive lacks.
+- The log starts behind it, retention took it: nothing can be told. Brokers forget leader epochs below the log start.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.jobs.backup_run import Run
 from kbackup.jobs.plan import Live, LiveTopic
+from kbackup.kafka.epochs import EpochPosition, validate_epochs
 from kbackup.kafka.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
 
@@ -49,13 +51,23 @@ class Seen(NamedTuple):
     leader_epoch: int
 
 
+class Comparison(NamedTuple):
+    """`diverged`: partitions whose log differs, with the offset of the last archived record. `unseen`: those whose log
+    lacks that record, which alone is no difference."""
+
+    diverged: dict[TopicPartition, int]
+    unseen: list[Expected]
+
+
 def compare_logs(run: Run, live: Sequence[LiveTopic]) -> tuple[dict[TopicPartition, int], list[str]]:
     """Partitions whose log differs from the archive, with the offset that tells; and warnings. The newest restore point
     of `run` has every last record that could be read then."""
     if run.head is None:
         return {}, []
     run.head, warnings = with_last_records(run.archive, run.head, live)
-    return _compare(run, expectations(run.head, live)), warnings
+    comparison = _compare(run, expectations(run.head, live))
+    truncated, unanswered = _compare_epochs(run, comparison.unseen)
+    return {**comparison.diverged, **truncated}, [*warnings, *unanswered]
 
 
 def of_another_history(run: Run, segments: Sequence[Segment]) -> Collection[TopicPartition]:
@@ -70,12 +82,14 @@ def of_another_history(run: Run, segments: Sequence[Segment]) -> Collection[Topi
         for tp, record in records.items()
         if isinstance(record, LastRecord)
     ]
-    return _compare(run, expected).keys() | {tp for tp, why in records.items() if isinstance(why, str)}
+    return _compare(run, expected).diverged.keys() | {
+        tp for tp, why in records.items() if isinstance(why, str)
+    }
 
 
-def _compare(run: Run, expected: Sequence[Expected]) -> dict[TopicPartition, int]:
+def _compare(run: Run, expected: Sequence[Expected]) -> Comparison:
     if not expected:
-        return {}
+        return Comparison({}, [])
     isolation = run.options.isolation_level
     reader = RangeReader(
         run.source,
@@ -86,9 +100,31 @@ def _compare(run: Run, expected: Sequence[Expected]) -> dict[TopicPartition, int
         tuning=TUNING,
     )
     try:
-        return diverged(reader, expected, committed=isolation == "read_committed")
+        return compare(reader, expected, committed=isolation == "read_committed")
     finally:
         reader.close()
+
+
+def _compare_epochs(run: Run, unseen: Sequence[Expected]) -> tuple[dict[TopicPartition, int], list[str]]:
+    """Partitions of `unseen` whose log was truncated below the last archived record, with its offset; and warnings."""
+    last = {each.range.tp: each.last.offset for each in unseen}
+    group = f"kbackup-backup-{run.run_id}"
+    truncated, unanswered = validate_epochs(
+        run.source, epoch_positions(unseen), group, run.options.poll_timeout_seconds
+    )
+    return {tp: last[tp] for tp in truncated}, [
+        f"the log of {tp} was not compared with the archive: the cluster did not validate its leader epoch in time"
+        for tp in sorted(unanswered)
+    ]
+
+
+def epoch_positions(unseen: Sequence[Expected]) -> dict[TopicPartition, EpochPosition]:
+    """The offset behind each last archived record, where its leader epoch is known."""
+    return {
+        each.range.tp: EpochPosition(each.last.offset + 1, each.last.leader_epoch)
+        for each in unseen
+        if each.last.leader_epoch is not None
+    }
 
 
 def with_last_records(
@@ -166,18 +202,19 @@ def differs(expected: Expected, seen: Seen | None, *, committed: bool) -> bool:
     return last.leader_epoch is not None and 0 <= seen.leader_epoch != last.leader_epoch
 
 
-def diverged(
-    reader: RangeReader, expected: Sequence[Expected], *, committed: bool
-) -> dict[TopicPartition, int]:
-    """Partitions whose log differs, with the offset of the last archived record. One fetch of each partition."""
-    found: dict[TopicPartition, int] = {}
+def compare(reader: RangeReader, expected: Sequence[Expected], *, committed: bool) -> Comparison:
+    """Read the last archived record of each partition from its log: one fetch a partition."""
+    comparison = Comparison({}, [])
     for at in range(0, len(expected), BATCH):
-        some = expected[at : at + BATCH]
-        seen = read_seen(reader, [e.range for e in some])
-        for each in some:
-            if differs(each, seen.get(each.range.tp), committed=committed):
-                found[each.range.tp] = each.last.offset
-    return found
+        batch = expected[at : at + BATCH]
+        logs = read_seen(reader, [e.range for e in batch])
+        for each in batch:
+            seen = logs.get(each.range.tp)
+            if differs(each, seen, committed=committed):
+                comparison.diverged[each.range.tp] = each.last.offset
+            elif seen is None or seen.offset != each.last.offset:
+                comparison.unseen.append(each)
+    return comparison
 
 
 def read_seen(reader: RangeReader, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Seen]:

@@ -17,8 +17,9 @@ from confluent_kafka.cimpl import NewTopic
 from kbackup.archive.models import LastRecord
 from kbackup.errors import ClusterError
 from kbackup.jobs.capture import live_topics
-from kbackup.jobs.log_check import BATCH, TUNING, Expected, diverged, read_seen
+from kbackup.jobs.log_check import BATCH, TUNING, Expected, compare, epoch_positions, read_seen
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.epochs import validate_epochs
 from kbackup.kafka.kernel import chosen
 from kbackup.kafka.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
@@ -27,7 +28,7 @@ from scripts.bench.text import grid
 from scripts.dev.kafka import Broker
 
 _PARTITIONS = 10_000
-_TOPIC_PARTITIONS = 100
+_TOPIC_PARTITIONS = 1000
 _SIZE = 1024
 _LED = 300.0  # s
 _TARGET = 30.0  # s, to compare all of them
@@ -67,9 +68,7 @@ def _fill(broker: Broker, options: argparse.Namespace) -> list[TopicPartition]:
         admin.create_topics([NewTopic(topic, here, 1)])[topic].result(120)
         found += [TopicPartition(topic, p) for p in range(here)]
         print(f"{len(found):,} partitions", end="\r", file=sys.stderr, flush=True)
-    cluster = Cluster(broker.client(), "source")
-    cluster.connect()
-    _wait_led(cluster, found)
+    _wait_led(broker, found)
     producer = Producer(broker.client(**{"linger.ms": 50, "queue.buffering.max.messages": 1_000_000}))
     for at, (key, value, timestamp) in enumerate(pool):
         for topic, partition in found:
@@ -106,22 +105,28 @@ def _measure(broker: Broker, partitions: Sequence[TopicPartition], records: int)
         ]
     reader.close()
 
-    def compare() -> None:
+    def compare_all() -> None:
         reader = _reader(broker)
-        if diverged(reader, expected, committed=True):
+        if compare(reader, expected, committed=True).diverged:
             raise SystemExit("a log differs from itself")
         reader.close()
 
-    step("compare", compare)
+    def validate_all() -> None:
+        if any(validate_epochs(broker.client(), epoch_positions(expected), "bench", 120.0)):
+            raise SystemExit("a log was truncated, or gave no answer")
+
+    step("compare", compare_all)
+    step("validate epochs, were no record there", validate_all)
     return seconds
 
 
-def _wait_led(cluster: Cluster, partitions: Sequence[TopicPartition]) -> None:
-    """Until every partition answers: a node takes a while to lead so many."""
+def _wait_led(broker: Broker, partitions: Sequence[TopicPartition]) -> None:
+    """Until every partition answers a new client: a node takes a while to lead so many, and a client remembers that a
+    topic was not known."""
     until = time.monotonic() + _LED
     while True:
         try:
-            cluster.log_ends(partitions, "read_committed")
+            Cluster(broker.client(), "source").log_ends(partitions, "read_committed")
         except ClusterError:
             if time.monotonic() > until:
                 raise

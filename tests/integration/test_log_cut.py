@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,16 @@ def alone() -> Iterator[Broker]:
 
 def grow(broker: Broker, name: str, count: int, text: str) -> None:
     topics.produce(broker, name, 0, topics.numbered(count, text))
+
+
+def update_key(broker: Broker, name: str, minutes: Iterable[int], value: bytes) -> None:
+    """A record a minute: each comes into a log segment of its own."""
+    for minute in minutes:
+        topics.produce_key(broker, name, "key-1", value, 1_700_000_000_000 + minute * 60_000)
+
+
+def wait_compacted_away(broker: Broker, name: str, offset: int) -> None:
+    topics.wait_until(lambda: offset not in {r.offset for r in read_topic(broker.bootstrap, name)[0]})
 
 
 def test_a_disk_that_was_rolled_back(
@@ -71,6 +81,41 @@ def test_a_disk_that_was_rolled_back(
     assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
 
 
+def test_a_cut_where_compaction_took_the_last_archived_record(
+    alone: Broker, kbackup: Kbackup, archive: Archive, topic_name: str, tmp_path: Path
+) -> None:
+    """Only the leader epoch tells: the log has grown past the archived end, and holds no record there."""
+    topics.make_compacted(alone, topic_name)
+    data, copy = alone.folder / "node-0" / "data", tmp_path / "copy"
+    alone.stop()
+    shutil.copytree(data, copy)
+    alone.start()
+    update_key(alone, topic_name, range(4, 7), b"first")
+    source = ["-t", topic_name, "--bootstrap-server", alone.bootstrap]
+    kbackup.backup(archive, *source)
+    (before,) = open_archive(archive.store).restore_point(1).topics
+    last = before.partitions[0].last
+    assert last is not None
+    first = archive_records(archive.store, topic_name, open_archive(archive.store).restore_point(1))
+
+    alone.stop()
+    shutil.rmtree(data)
+    shutil.copytree(copy, data)
+    alone.start()
+    alone.restart()  # the copy's next epoch was that of the last archived record
+    update_key(alone, topic_name, range(7, 14), b"second")
+    wait_compacted_away(alone, topic_name, last.offset)
+    assert log_ends(alone.bootstrap, topic_name)[0] > before.partitions[0].end
+    report = kbackup.backup(archive, *source, code=3)
+    assert [(loss["kind"], loss["end"]) for loss in report["losses"]] == [("truncated", last.offset + 1)]
+    opened = open_archive(archive.store)
+    assert archive_records(archive.store, topic_name, opened.restore_point(1)) == first
+    assert archive_records(archive.store, topic_name, opened.restore_point(2)) == read_topic(
+        alone.bootstrap, topic_name
+    )
+    assert kbackup.backup(archive, *source)["losses"] == [], "once told, it is the new history"
+
+
 def test_another_cluster(
     alone: Broker, broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
 ) -> None:
@@ -96,10 +141,7 @@ def test_compaction_of_the_last_archived_record_is_no_cut(
     (before,) = open_archive(archive.store).restore_point(1).topics
     last = before.partitions[0].last
     assert last is not None
-    for minute in range(6, 9):
-        topics.produce_key(broker, topic_name, "key-1", b"again", 1_700_000_000_000 + minute * 60_000)
-    topics.wait_until(
-        lambda: last.offset not in {r.offset for r in read_topic(broker.bootstrap, topic_name)[0]}
-    )
+    update_key(broker, topic_name, range(6, 9), b"again")
+    wait_compacted_away(broker, topic_name, last.offset)
     report = kbackup.backup(archive, "-t", topic_name)
     assert (report["losses"], report["totals"]["records"] > 0) == ([], True)

@@ -15,8 +15,17 @@ from kbackup.archive.models import LastRecord, Manifest, PartitionState
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup
 from kbackup.jobs import log_check
-from kbackup.jobs.log_check import Expected, Seen, differs, diverged, expectations, with_last_records
+from kbackup.jobs.log_check import (
+    Expected,
+    Seen,
+    compare,
+    differs,
+    epoch_positions,
+    expectations,
+    with_last_records,
+)
 from kbackup.jobs.plan import Live, LiveTopic
+from kbackup.kafka.epochs import Validation
 from kbackup.kafka.read import Vanished
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from tests.support.archives import make_archive
@@ -124,8 +133,46 @@ def test_every_log_is_read_once_and_those_that_differ_are_told() -> None:
         tps[702]: [range(11, 12)],
     }
     reader: Any = Reader(logs, gone=[tps[702]])
-    assert diverged(reader, expected, committed=True) == {tps[3]: 9, tps[700]: 9}
+    diverged, unseen = compare(reader, expected, committed=True)
+    assert diverged == {tps[3]: 9, tps[700]: 9}
+    assert [each.range.tp for each in unseen] == [tps[701], tps[702]]
     assert reader.asked == [500, 500, 200]
+
+
+def test_an_epoch_is_validated_behind_the_last_archived_record() -> None:
+    unknown = EXPECTED._replace(
+        range=OffsetRange("orders", 1, 9, 10), last=msgspec.structs.replace(LAST, leader_epoch=None)
+    )
+    assert epoch_positions([EXPECTED, unknown]) == {TopicPartition("orders", 0): (10, 4)}
+
+
+def test_logs_without_the_last_archived_record_are_asked_for_their_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of three that lack the record one was truncated, one is confirmed, one gives no answer."""
+    tps = [TopicPartition("orders", p) for p in range(4)]
+    logs: dict[TopicPartition, list[range]] = {tp: [] for tp in tps[:3]} | {tps[3]: [range(9, 10)]}
+    last = LastRecord(offset=9, leader_epoch=4, digest=digest_of(block(range(9, 10)), 0))
+    run: Any = SimpleNamespace(
+        source={"bootstrap.servers": "b:1"},
+        archive=None,
+        head=head(*[last] * 4),
+        options=Backup(poll_timeout_seconds=7),
+        run_id="r",
+    )
+    asked: list[Any] = []
+
+    def validate(*arguments: Any) -> Validation:
+        asked.append(arguments)
+        return Validation(frozenset({tps[0]}), frozenset({tps[2]}))
+
+    monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: Reader(logs))
+    monkeypatch.setattr(log_check, "validate_epochs", validate)
+    live = [LiveTopic("orders", "A", dict.fromkeys(range(4), Live(0, 40, 40)))]
+    diverged, warnings = log_check.compare_logs(run, live)
+    assert diverged == {tps[0]: 9}
+    assert [w.split(" was ")[0] for w in warnings] == ["the log of orders-2"]
+    assert asked == [(run.source, dict.fromkeys(tps[:3], (10, 4)), "kbackup-backup-r", 7)]
 
 
 def test_an_older_archive_tells_its_last_records_itself() -> None:
