@@ -57,8 +57,8 @@ class Catalogue:
 def catalogue(
     store: Store, wanted: str = "latest", topic: str | None = None, at: int | None = None
 ) -> Catalogue:
-    """As of the restore point `wanted` (a number, or 'latest'), of everything or one topic. `at` (ms since the epoch):
-    what a restore of that moment would read, as `overview` has it.
+    """As of the restore point `wanted` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
+    the epoch): what a restore of that moment would read, as `overview` has it.
 
     `UsageError` where there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
     indexes of the segments.
@@ -77,18 +77,18 @@ def catalogue(
         return catalogue_of(archive, archive.restore_point(wanted), topic)
     content = as_restored(archive, wanted, at, topic)
     manifest = archive.restore_point(content.restore_point)
-    whole = Catalogue(store.url, manifest.seq, manifest.committed_at, content.topics, content.choice)
+    whole = Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
     chosen = _chosen([t.name for t in whole.topics], topic, whole.place)
     return replace(whole, topics=tuple(t for t in whole.topics if t.name in chosen))
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
     """The same of an archive that is open."""
-    chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.seq}")
+    chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.number}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
     held = _by_partition(archive.segments(manifest, states))
-    topics = tuple(topic_of(state, None, _held(held, state), archive.expired) for state in states)
-    return Catalogue(archive.store.url, manifest.seq, manifest.committed_at, topics)
+    topics = tuple(topic_of(state, None, _held(held, state), archive.state.starts) for state in states)
+    return Catalogue(archive.store.url, manifest.number, manifest.committed_at, topics)
 
 
 _Held = dict[tuple[str, int], dict[int, list[Segment]]]

@@ -3,11 +3,12 @@ by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
-from kbackup.archive.expired import log_starts
-from kbackup.archive.models import Expired, GroupOffset, Manifest, Point, TopicMetadata, TopicState
+from kbackup.archive.catalog.state import IncarnationPartition, LogStart
+from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
@@ -79,7 +80,7 @@ def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, i
 class Content:
     """`groups` is group -> its offsets of these topics, `not_carried` group -> why the captures that those are of are
     without it. `restore_point` is 0 for a folder of the Java tool, of which `warnings` name torn files. `choice` is
-    there where a window was asked for."""
+    there where a window was asked for. `damaged` are losses by damage of records that are asked for."""
 
     archive_id: str
     restore_point: int
@@ -89,6 +90,7 @@ class Content:
     choice: Choice | None = None
     not_carried: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    damaged: tuple[Loss, ...] = ()
 
 
 def content_of(
@@ -102,10 +104,16 @@ def content_of(
     segments: dict[tuple[str, int], dict[int, list[Segment]]] = {}
     for s in archive.segments(manifest, topics):
         segments.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
-    metadata = {m.seq: {t.name: t for t in archive.metadata(m).topics} for m in _captures(archive, topics)}
+    metadata = {
+        number: {t.name: t for t in archive.metadata(number).topics}
+        for number in {t.captured for t in topics}
+    }
     archived = tuple(
         topic_of(
-            t, metadata[t.captured].get(t.name), segments.get((t.name, t.incarnation), {}), archive.expired
+            t,
+            metadata[t.captured].get(t.name),
+            segments.get((t.name, t.incarnation), {}),
+            archive.state.starts,
         )
         for t in topics
     )
@@ -114,11 +122,27 @@ def content_of(
     offsets, not_carried = _groups(archive, told)
     return Content(
         archive.info.id,
-        manifest.seq,
+        manifest.number,
         archived,
         offsets,
-        tuple(loss.message for loss in archive.losses(manifest.seq)),
+        tuple(loss.message for loss in archive.losses(manifest)),
         not_carried=not_carried,
+        damaged=_damaged(archive, manifest, chosen),
+    )
+
+
+def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, int]]) -> tuple[Loss, ...]:
+    """What `topics` lack up to a restore point because it was found missing or damaged."""
+    rows = [
+        row
+        for row in archive.state.losses.dicts()
+        if row["kind"] == "damaged"
+        and row["point"] <= manifest.number
+        and (row["topic"], row["incarnation"]) in topics
+    ]
+    return tuple(
+        Loss(**{name: row[name] for name in Loss.__struct_fields__})
+        for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"]))
     )
 
 
@@ -133,7 +157,15 @@ def narrowed(
         while len(cut) > least.get(topic.name, len(cut)) and not cut[-1].segments:
             cut.pop()
         topics.append(replace(topic, partitions=tuple(cut)))
-    return replace(content, topics=tuple(topics), choice=choice)
+    damaged = tuple(loss for loss in content.damaged if _is_asked(loss, window_of))
+    return replace(content, topics=tuple(topics), choice=choice, damaged=damaged)
+
+
+def _is_asked(loss: Loss, window_of: Callable[[str, int], Window]) -> bool:
+    """Whether records of a loss may lie in the window. Their times are not known."""
+    window = window_of(loss.topic, loss.partition or 0)
+    start, end = loss.start or 0, loss.end if loss.end is not None else 1 << 63
+    return window.ranges is None or any(low < end and start < high for low, high in window.ranges)
 
 
 def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
@@ -141,22 +173,16 @@ def _cut(partition: ArchivedPartition, window: Window) -> ArchivedPartition:
     return replace(partition, segments=segments, window=window)
 
 
-def _captures(archive: Archive, topics: Sequence[TopicState]) -> list[Point]:
-    wanted = {t.captured for t in topics}
-    return [m for seq, m in archive.captures.items() if seq in wanted]
-
-
 def topic_of(
     state: TopicState,
     known: TopicMetadata | None,
     segments: Mapping[int, Sequence[Segment]],
-    expired: Expired | None = None,
+    starts: Mapping[IncarnationPartition, LogStart] = MappingProxyType({}),
 ) -> ArchivedTopic:
-    """With what later runs have added to it, where their segments are among `segments` (by partition), and without what
-    was `expired` of it."""
+    """With what later runs have added to it, where their segments are among `segments` (by partition), and without
+    records before the log `starts`."""
     states = {p.partition: (p.start, p.end) for p in state.partitions}
     records = {p.partition: p.records for p in state.partitions}
-    starts = log_starts(expired)
     partitions = []
     for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
         held = tuple(segments.get(number, ()))
@@ -185,11 +211,11 @@ def _groups(
     """Offsets by group, and why by group that a capture is without."""
     found: dict[str, list[GroupOffset]] = {}
     not_carried: dict[str, str] = {}
-    for point in _captures(archive, topics):
-        captured = {t.name for t in topics if t.captured == point.seq}
-        document = archive.groups(point)
+    for number in sorted({t.captured for t in topics}):
+        captured = {t.name for t in topics if t.captured == number}
+        document = archive.groups(number)
         for name, why in document.not_carried.items():
-            not_carried[name] = f"restore point {point.seq} does not carry it: {why}"
+            not_carried[name] = f"restore point {number} does not carry it: {why}"
         for group in document.groups:
             for offset in group.offsets:
                 if offset.topic in captured:

@@ -1,81 +1,66 @@
-"""Who follows an archive, a stream or an export, notes the number of a restore point. Whether that is still what it
-was: repairs give numbers up, and a copy that was written to has others under the same numbers."""
+"""Followers of an archive (exports, streams, mirrors) remember a restore point and its manifest's checksum. Whether the
+archive still has that history, and what it added since, is a look into its catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbackup.archive.checkpoints import given_up
-from kbackup.archive.expired import Place, log_starts
-from kbackup.archive.reader import Archive, in_place
-from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
+from kbackup.archive.catalog.state import IncarnationPartition
+from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError
 from kbackup.types import TopicPartition
 
 
-def given_up_with(archive: Archive, seq: int) -> range | None:
-    """The numbers that a repair gave up with `seq`; None where it gave up no such number. Its own restore point, the
-    next number, had their records again, and may have expired since: who has the records up to `seq` can't tell which
-    of that one's are the same."""
-    numbers = given_up(archive.restore_points)
-    for link in archive.gone:
-        numbers += [range(some.first, some.last + 1) for some in link.given_up]
-        if not link.restore_points:
-            numbers.append(range((link.parent or 0) + 1, link.last + 1))
-    return next((some for some in numbers if seq in some), None)
+def manifest_of(archive: Archive, number: int) -> str:
+    """The checksum of that restore point's manifest, also of one that was let go; '' where there never was one."""
+    point = archive.state.point(number)
+    return point.manifest if point is not None else archive.state.past_manifests.get(number, "")
 
 
-def manifest_of(archive: Archive, seq: int) -> str:
-    """The checksum of that restore point's manifest; '' where there is none."""
-    return next((point.checksum for point in archive.restore_points if point.seq == seq), "")
-
-
-def check_same_point(archive: Archive, seq: int, manifest: str, noted: str, hint: str) -> None:
-    """`RefusedError` where the restore point of that number is not the one whose `manifest` was noted, as far as both
-    are known. `noted` says where it was, in words."""
-    found = manifest_of(archive, seq)
-    if manifest and found and manifest != found:
+def check_same_point(archive: Archive, number: int, manifest: str, follower: str, hint: str) -> None:
+    """`RefusedError` where the archive's restore point `number` is not the one whose `manifest` the follower saved, as
+    far as both are known. A repair may have made the manifest anew: the one before it counts as well."""
+    known = {each for point, each in archive.state.lineage if point == number}
+    if manifest and known and manifest not in known:
         raise RefusedError(
-            f"restore point {seq} of {archive.store.url} is another one than {noted}: one of the archives went on "
-            "from an older copy",
+            f"{follower} has diverged from {archive.store.url}: restore point {number} is of another history",
             hint,
         )
 
 
-def added_between(archive: Archive, after: int, last: int) -> list[Segment]:
-    """The segments that restore points from number `after` (exclusive) to `last` added, as far as they are left: those
-    of expired restore points too, where others stand on them."""
-    found: list[Segment] = []
-    for table in archive.tables(last, SCHEMA.names, after):
-        found += map(in_place, from_batches(table.to_batches()))
-    return sorted(found, key=in_order)
-
-
 def missed(
-    archive: Archive, after: int, wants: Callable[[TopicPartition], bool]
+    archive: Archive, after: int, selected: Callable[[TopicPartition], bool]
 ) -> list[tuple[TopicPartition, int]]:
-    """The partitions of which records that came after restore point number `after` may have expired, and below which
-    offset."""
+    """The selected partitions of which records that came after restore point `after` were let go, and their log
+    starts."""
     starts = [
-        (place, TopicPartition(place[0], place[2]), gone.start)
-        for place, gone in log_starts(archive.expired).items()
+        (place, TopicPartition(place[0], place[2]), start.start)
+        for place, start in archive.state.starts.items()
+        if selected(TopicPartition(place[0], place[2]))
     ]
-    asked = [start for start in starts if wants(start[1])]
-    if not asked or (archive.expired is not None and archive.expired.upto <= after):
-        return []
-    ends = _ends(archive, after)
-    return [(tp, start) for place, tp, start in asked if start > ends.get(place, 0)]
+    ends = _ends(archive, after) if starts else {}
+    return [(tp, start) for place, tp, start in starts if start > ends.get(place, 0)]
 
 
-def _ends(archive: Archive, number: int) -> dict[Place, int]:
-    """Where partitions ended at a restore point; where it has expired, as far as others and records tell."""
-    ends: dict[Place, int] = {}
-    points = [point for point in archive.restore_points if point.seq <= number]
+def damaged(
+    archive: Archive, after: int, last: int, selected: Callable[[TopicPartition], bool]
+) -> list[tuple[TopicPartition, str]]:
+    """The selected partitions with records of restore points from `after` (exclusive) to `last` that were found missing
+    or damaged, each with a sentence."""
+    rows = [row for row in archive.state.losses.dicts() if row["kind"] == "damaged"]
+    places = [(TopicPartition(row["topic"], row["partition"]), row) for row in rows]
+    return [(tp, row["message"]) for tp, row in places if after < row["point"] <= last and selected(tp)]
+
+
+def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
+    """Where partitions ended at restore point `number`; where it was let go, as far as others and segments tell."""
+    ends: dict[IncarnationPartition, int] = {}
+    points = [point for point in archive.restore_points if point.number <= number]
     if points:
         topics = archive.manifest(points[-1]).topics
         ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
-    if not points or points[-1].seq < number:
-        for s in added_between(archive, 0, number):
+    if not points or points[-1].number < number:
+        for s in archive.added(0, number):
             place = (s.topic, s.incarnation, s.partition)
             ends[place] = max(ends.get(place, 0), s.last + 1)
     return ends

@@ -58,14 +58,13 @@ class GroupsOverview:
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
     """The groups' offsets of `topics` of a restore point; those of a topic that its run did not look at come from
     the run that did."""
-    points = archive.captures
     captured: dict[int, set[str]] = {}
     for topic in topics:
         captured.setdefault(topic.captured, set()).add(topic.name)
     own = archive.groups(manifest)
-    documents: dict[int, Groups] = {manifest.seq: own}
+    documents: dict[int, Groups] = {manifest.number: own}
     for seq in captured.keys() - documents.keys():
-        documents[seq] = archive.groups(points[seq])
+        documents[seq] = archive.groups(seq)
     found: dict[str, Group] = {}
     for seq, names in sorted(captured.items()):  # type and state are the newest
         for group in documents[seq].groups:
@@ -74,7 +73,7 @@ def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]
             if ours:
                 found[group.group] = _with(group, (*before, *ours))
     groups = tuple(group for _, group in sorted(found.items()))
-    return ArchivedGroups(manifest.seq, own.captured_at, groups, own.not_carried)
+    return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
 
 
 def _with(group: Group, offsets: tuple[GroupOffset, ...]) -> Group:

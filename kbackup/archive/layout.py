@@ -10,28 +10,20 @@ from kbackup.errors import UsageError
 ARCHIVE = "archive.json"
 LOCK = "lock.json"
 TOPICS = "topics/"
-BACKUPS = "backups/"
+CATALOG = "catalog/"
+LATEST = "catalog/latest.json"
+TABLES = "tables/"
+POINTS = "points/"
+DERIVED = "derived.json"
 RESTORES = "restores/"
 DRILLS = "drills/"
-CHECKPOINTS = "checkpoints/"
-EXPIRATIONS = "expirations/"
-PINS = "pins/"
 SCRATCH = "check/"
-DAMAGED = "damaged/"
 KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
 
-INTENT = "intent.json"
 MANIFEST = "manifest.json"
-SEGMENTS = "segments.parquet"
 GROUPS = "groups.json"
 METADATA = "metadata.json"
-REFRESHED = "refreshed.json"
 
-CHECKPOINT = "checkpoint.json"
-POINTS = "points.json"
-
-EXPIRED = "expired.json"
-SWEPT = "swept.json"
 
 PLAN = "plan.json"
 OFFSETS = "offsets.parquet"
@@ -41,11 +33,11 @@ PAGE = "report.html"
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)\Z")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
-_BACKUP = re.compile(r"^backups/([0-9]+)/([^/]+)\Z")
 _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
-_CHECKPOINT = re.compile(r"^checkpoints/([0-9]+)/([^/]+)\Z")
-_EXPIRATION = re.compile(r"^expirations/([0-9]+)/([^/]+)\Z")
-_PIN = re.compile(r"^pins/([0-9]+)\.json\Z")
+_TOPIC_KEY = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([0-9]+))?/([^/]+)\Z")
+_CATALOG = re.compile(r"^catalog/([0-9]+)\.json\Z")
+_TABLE = re.compile(r"^tables/([0-9]+)-[0-9a-f]+-[0-9]+\.parquet\Z")
+_POINT = re.compile(r"^points/([0-9]+)-([0-9a-f]+)/([^/]+)\Z")
 
 
 class SegmentName(NamedTuple):
@@ -107,43 +99,6 @@ def parse_group_offsets(filename: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def backup_key(seq: int, name: str) -> str:
-    """Zero-padded to ten digits, so that a listing is in order of time."""
-    return f"{BACKUPS}{seq:010d}/{name}"
-
-
-def parse_backup_key(key: str) -> tuple[int, str] | None:
-    found = _BACKUP.match(key)
-    return (int(found[1]), found[2]) if found else None
-
-
-def checkpoint_key(seq: int, name: str) -> str:
-    return f"{CHECKPOINTS}{seq:010d}/{name}"
-
-
-def parse_checkpoint_key(key: str) -> tuple[int, str] | None:
-    found = _CHECKPOINT.match(key)
-    return (int(found[1]), found[2]) if found else None
-
-
-def expiration_key(number: int, name: str) -> str:
-    return f"{EXPIRATIONS}{number:010d}/{name}"
-
-
-def parse_expiration_key(key: str) -> tuple[int, str] | None:
-    found = _EXPIRATION.match(key)
-    return (int(found[1]), found[2]) if found else None
-
-
-def pin_key(seq: int) -> str:
-    return f"{PINS}{seq:010d}.json"
-
-
-def parse_pin_key(key: str) -> int | None:
-    found = _PIN.match(key)
-    return int(found[1]) if found else None
-
-
 def restore_key(restore_id: str, name: str) -> str:
     if not _RESTORE_ID.match(restore_id):
         raise UsageError(
@@ -156,11 +111,42 @@ def drill_key(drill_id: str, name: str) -> str:
     return f"{DRILLS}{drill_id}/{name}"
 
 
-def damaged_key(seq: int, key: str) -> str:
-    """Where a repair sets aside what it left out of restore point `seq`."""
-    return f"{DAMAGED}{seq:010d}/{key}"
-
-
 def progress_group(restore_id: str) -> str:
     """The consumer group on the target in which a restore keeps its progress."""
     return f"kbackup-restore-{restore_id}"
+
+
+def parse_topic_key(key: str) -> tuple[tuple[str, int], str] | None:
+    """((topic, incarnation), file name) of an object in the folder of a topic."""
+    found = _TOPIC_KEY.match(key)
+    return ((found[1], int(found[2] or 1)), found[3]) if found else None
+
+
+def catalog_key(number: int) -> str:
+    """Zero-padded to ten digits, so that a listing is in order."""
+    return f"{CATALOG}{number:010d}.json"
+
+
+def parse_catalog_key(key: str) -> int | None:
+    found = _CATALOG.match(key)
+    return int(found[1]) if found else None
+
+
+def table_key(catalog: int, token: str, index: int) -> str:
+    return f"{TABLES}{catalog:010d}-{token}-{index}.parquet"
+
+
+def parse_table_key(key: str) -> int | None:
+    """The number of the catalog that the table was first written for."""
+    found = _TABLE.match(key)
+    return int(found[1]) if found else None
+
+
+def point_key(number: int, run: str, name: str) -> str:
+    return f"{POINTS}{number:010d}-{run}/{name}"
+
+
+def parse_point_key(key: str) -> tuple[int, str, str] | None:
+    """The restore point's number, the run, and the name of the document."""
+    found = _POINT.match(key)
+    return (int(found[1]), found[2], found[3]) if found else None

@@ -40,6 +40,7 @@ class ArchiveInfo(Document, frozen=True, kw_only=True):
     """archive.json"""
 
     format: Literal["kbackup-archive"] = "kbackup-archive"
+    version: int = 2
     id: str
     created_at: str
     encryption: str | None = None
@@ -115,37 +116,45 @@ class Totals(Part, frozen=True, kw_only=True):
     groups: int
 
 
+class DocumentRef(Part, frozen=True, kw_only=True):
+    """An immutable document by its key: `size` in bytes and `sha256` (hex) of its plain bytes."""
+
+    key: str
+    size: int
+    sha256: str
+
+
 class FileSum(Part, frozen=True, kw_only=True):
-    """A file beside the manifest, as it must be."""
+    """A file that lies beside a document, as it must be."""
 
     size: int
     sha256: str
 
 
-class Repaired(Part, frozen=True, kw_only=True):
-    """That a restore point was made of files that were found, and not of a cluster: by 'kbackup repair' because restore
-    points were `lost`, or because a folder of the Java tool was `adopted`.
+class Capture(Part, frozen=True, kw_only=True):
+    """The groups and the metadata that were captured for restore point `number`, whose run began at `started_at`."""
 
-    Numbers between the manifest's `parent` and its own are given up: they are no restore points, whatever is left of
-    them. `restore_points` are those of them that are known to have been committed; `not_known` says what nothing
-    told, in words.
+    number: int
+    started_at: str
+    groups: DocumentRef
+    metadata: DocumentRef
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """points/<number>-<run>/manifest.json: one restore point.
+
+    `captures` are those that `topics` name by `captured`, its own among them. `origin` is what it was made from: a
+    cluster, a folder of the Java tool, Delta tables, or by a repair the objects that were found. `not_known` says in
+    words what a repair or an adoption could not find out.
     """
 
-    why: Literal["lost", "adopted"]
-    restore_points: tuple[int, ...] = ()
-    not_known: tuple[str, ...] = ()
-
-
-class Point(Document, frozen=True, kw_only=True):
-    """What a manifest says but for its `topics`: enough for listings, the chain of restore points and their
-    losses."""
-
     format: Literal["kbackup-manifest"] = "kbackup-manifest"
-    status: Literal["committed", "abandoned"]
+    version: int = 2
     archive_id: str
-    seq: int
-    parent: int | None
-    run_id: str
+    number: int
+    run: str
+    previous: int | None
+    origin: Literal["cluster", "folder", "tables", "repair"] = "cluster"
     tool: str
     started_at: str
     committed_at: str
@@ -153,66 +162,10 @@ class Point(Document, frozen=True, kw_only=True):
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed"
     losses: tuple[Loss, ...] = ()
     warnings: tuple[str, ...] = ()
-    totals: Totals | None = None
-    files: dict[str, FileSum] = {}
-    repaired: Repaired | None = None
-
-
-class Manifest(Point, frozen=True, kw_only=True):
-    """backups/<seq>/manifest.json: one committed restore point, or the seal over a run that will never
-    commit."""
-
+    not_known: tuple[str, ...] = ()
+    totals: Totals
+    captures: tuple[Capture, ...]
     topics: tuple[TopicState, ...] = ()
-
-
-class FoldedPart(Part, frozen=True, kw_only=True):
-    """Every number from `first` to `last`: their manifests without topics in checkpoints/<last>/points.json, the
-    segments that they added in segments.parquet beside it. `rows` counts both."""
-
-    first: int
-    last: int
-    rows: int
-    points: FileSum
-    segments: FileSum
-
-
-class Checkpoint(Document, frozen=True, kw_only=True):
-    """checkpoints/<seq>/checkpoint.json: what the restore points up to `seq` say, in a few files. `parts` follow
-    one another from number 1 to `seq`."""
-
-    format: Literal["kbackup-checkpoint"] = "kbackup-checkpoint"
-    archive_id: str
-    seq: int
-    parts: tuple[FoldedPart, ...]
-
-
-class FoldedPoints(Document, frozen=True, kw_only=True):
-    """checkpoints/<seq>/points.json: manifests without their topics, in order, seals among them. `checksum` of
-    each is that of the manifest it is from."""
-
-    format: Literal["kbackup-points"] = "kbackup-points"
-    archive_id: str
-    points: tuple[Point, ...]
-
-
-class IntentTopic(Part, frozen=True, kw_only=True):
-    name: TopicName
-    id: str
-    incarnation: int
-
-
-class Intent(Document, frozen=True, kw_only=True):
-    """backups/<seq>/intent.json: what a run set out to do, written before its first segment."""
-
-    format: Literal["kbackup-intent"] = "kbackup-intent"
-    archive_id: str
-    seq: int
-    parent: int | None
-    run_id: str
-    host: str
-    started_at: str
-    isolation_level: Literal["read_committed", "read_uncommitted"]
-    topics: tuple[IntentTopic, ...]
 
 
 class GroupOffset(Part, frozen=True, kw_only=True):
@@ -233,7 +186,7 @@ class Group(Part, frozen=True, kw_only=True):
 
 
 class Groups(Document, frozen=True, kw_only=True):
-    """backups/<seq>/groups.json: every group's committed offsets at that time, taken before the end offsets.
+    """points/<number>-<run>/groups.json: every group's committed offsets at that time, taken before the end offsets.
 
     `not_carried` names groups that could not be captured, each with the reason; a regular expression that selected no
     group stands there between its slashes."""
@@ -302,7 +255,7 @@ class NotCarried(Part, frozen=True, kw_only=True):
 
 
 class Metadata(Document, frozen=True, kw_only=True):
-    """backups/<seq>/metadata.json: what a cluster needs beside records and groups.
+    """points/<number>-<run>/metadata.json: what a cluster needs beside records and groups.
 
     Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file."""
 
@@ -316,94 +269,6 @@ class Metadata(Document, frozen=True, kw_only=True):
     broker_configs: tuple[BrokerConfig, ...] | None = None
     group_configs: tuple[GroupConfig, ...] | None = None
     not_carried: tuple[NotCarried, ...] = ()
-
-
-class Refreshed(Document, frozen=True, kw_only=True):
-    """backups/<seq>/refreshed.json: the derived files of this restore point are all written."""
-
-    format: Literal["kbackup-refreshed"] = "kbackup-refreshed"
-    seq: int
-    at: str
-
-
-class GivenUp(Part, frozen=True, kw_only=True):
-    """Numbers that a repair gave up, `first` to `last`: the restore point that it made, the next number, had their
-    records again."""
-
-    first: int
-    last: int
-
-
-class Gone(Part, frozen=True, kw_only=True):
-    """Restore points that were expired together: every number above `parent` and up to `last` is none any more, sealed
-    ones among them.
-
-    `parent` is what the first of them named as its predecessor, `last` the last of them: the next one names that.
-    `losses` are theirs: later restore points stand on them. `given_up` is what those of them that a repair made gave
-    up: whoever followed the archive by such a number must not go on. `restore_points` is 0 where a repair of an archive
-    with expirations gave up all before.
-    """
-
-    parent: int | None
-    last: int
-    restore_points: int
-    expired_at: str
-    losses: tuple[Loss, ...] = ()
-    given_up: tuple[GivenUp, ...] = ()
-
-
-class ExpiredPartition(Part, frozen=True, kw_only=True):
-    """Records with offsets below `start` are gone: `records` of them, in `bytes` of plain records files."""
-
-    partition: int
-    start: int
-    records: int
-    bytes: int
-
-
-class ExpiredTopic(Part, frozen=True, kw_only=True):
-    name: TopicName
-    incarnation: int
-    partitions: tuple[ExpiredPartition, ...]
-
-
-class Expired(Document, frozen=True, kw_only=True):
-    """expirations/<number>/expired.json: what is not there any more. Each one says all that those before it say.
-
-    `upto` is the newest restore point of then: of the numbers up to it, `segments` is the table of all segments that
-    are left. `carried` are those of the gone restore points whose groups and metadata kept ones name. `topics` are
-    those of which records went.
-    """
-
-    format: Literal["kbackup-expired"] = "kbackup-expired"
-    archive_id: str
-    number: int
-    at: str
-    upto: int
-    segments: FileSum
-    gone: tuple[Gone, ...] = ()
-    carried: tuple[Point, ...] = ()
-    topics: tuple[ExpiredTopic, ...] = ()
-
-
-class ExpirationStep(Document, frozen=True, kw_only=True):
-    """expirations/<number>/refreshed.json: the derived files say what this expiration left; swept.json: what it took
-    away is being deleted."""
-
-    format: Literal["kbackup-expiration-step"] = "kbackup-expiration-step"
-    archive_id: str
-    number: int
-    step: Literal["refreshed", "swept"]
-    at: str
-
-
-class Pin(Document, frozen=True, kw_only=True):
-    """pins/<seq>.json: that restore point is kept, with all that it stands on."""
-
-    format: Literal["kbackup-pin"] = "kbackup-pin"
-    archive_id: str
-    seq: int
-    at: str
 
 
 class Lease(Document, frozen=True, kw_only=True):
@@ -474,9 +339,10 @@ def _decoder(kind: type[D]) -> msgspec.json.Decoder[D]:
 
 
 @cache
-def _format_of(kind: type[Document]) -> object:
-    """Its first member's default; msgspec takes 2 ms to find it."""
-    return msgspec.structs.fields(kind)[0].default
+def _format_of(kind: type[Document]) -> tuple[object, object]:
+    """The format and the version of a kind of document; msgspec takes 2 ms to find them."""
+    defaults = {each.name: each.default for each in msgspec.structs.fields(kind)}
+    return defaults["format"], defaults["version"]
 
 
 def load(kind: type[D], data: bytes, name: str) -> D:
@@ -488,14 +354,14 @@ def load(kind: type[D], data: bytes, name: str) -> D:
         head = _Head()  # JSON, but no object
     except _UNREADABLE as error:
         raise CorruptError(f"file {name} is not JSON: {error}", _HINT) from error
-    expected = _format_of(kind)
+    expected, version = _format_of(kind)
     if head.format != expected:
         raise CorruptError(
             f"file {name} says format {head.format!r}, not {expected!r}", "is this a kbackup archive?"
         )
-    if head.version != 1:
+    if head.version != version:
         error_of = NewerError if head.checksum == _sum(data) else CorruptError
-        raise error_of(f"file {name} has version {head.version!r}, known is 1", _NEWER)
+        raise error_of(f"file {name} has version {head.version!r}, known is {version}", _NEWER)
     try:
         document = _decoder(kind).decode(data)
     except _UNREADABLE as error:
@@ -507,6 +373,10 @@ def load(kind: type[D], data: bytes, name: str) -> D:
             f"file {name} does not match its own checksum", "it was changed after it was written"
         )
     return document
+
+
+def document_ref(key: str, data: bytes) -> DocumentRef:
+    return DocumentRef(key=key, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def file_sum(data: bytes) -> FileSum:

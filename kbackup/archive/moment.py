@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from kbackup.archive.catalog.state import Point
 from kbackup.archive.content import Content, content_of
-from kbackup.archive.models import Manifest, Point, TopicState
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.window import Choice, Window
 
@@ -43,16 +44,16 @@ class View:
 
 def view_of(archive: Archive, wanted: str | int, window: Window) -> View:
     """Of restore point `wanted` where `window` has no end in time. With one, 'latest' stands for whatever the
-    moment asks for, a number for the topics and segments of that restore point."""
+    moment asks for, a number or a label for the topics and segments of that restore point."""
     upto = archive.restore_point(wanted)
     if window.to_time is None:
         captured_at = archive.groups(upto).captured_at
-        note = f"topics and groups are those of restore point {upto.seq}, captured at {captured_at}"
+        note = f"topics and groups are those of restore point {upto.number}, captured at {captured_at}"
         return _fixed(upto, upto, captured_at, (note,))
-    points = [p for p in archive.restore_points if p.seq <= upto.seq]
+    points = [p for p in archive.restore_points if p.number <= upto.number]
     point, at, note = captured_by(archive, points, window.to_time)
     if str(wanted) != "latest":
-        notes = (f"topics are those of restore point {upto.seq}, which was asked for", note)
+        notes = (f"topics are those of restore point {upto.number}, which was asked for", note)
         return _fixed(upto, point, at, notes)
     return _at(archive, upto, points, point, at, note, window)
 
@@ -60,7 +61,7 @@ def view_of(archive: Archive, wanted: str | int, window: Window) -> View:
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
     """`topics` of the view, not cut to a window yet."""
     content = content_of(archive, view.upto, sorted(topics, key=lambda t: t.name), view.groups)
-    oldest = archive.restore_points[0].seq  # the next one, where the moment lies before all of them
+    oldest = archive.restore_points[0].number  # the next one, where the moment lies before all of them
     return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
 
 
@@ -93,8 +94,8 @@ def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[
         tuple(t for t in upto.topics if t.state != "deleted"),
         {t.name: t for t in upto.topics if t.state == "deleted"},
         point.topics if point is not None else (),
-        upto.seq,
-        point.seq if point is not None else None,
+        upto.number,
+        point.number if point is not None else None,
         at,
         notes,
     )
@@ -107,13 +108,13 @@ def captured_by(
     captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
         if ms_of(point.started_at) <= moment:
-            at = archive.groups(point).captured_at
+            at = archive.groups(point.number).captured_at
             if ms_of(at) <= moment:
                 note = (
-                    f"groups are as of restore point {point.seq}, captured at {at}: "
+                    f"groups are as of restore point {point.number}, captured at {at}: "
                     f"the newest at or before {time_text(moment)}"
                 )
-                return archive.restore_point(point.seq), at, note
+                return archive.restore_point(point.number), at, note
     note = (
         f"no restore point was captured at or before {time_text(moment)}: nobody knows where groups stood then, "
         "none is restored"
@@ -136,17 +137,17 @@ def _at(
 ) -> View:
     then = point.topics if point is not None else ()
     there = {t.name: t for t in then if t.state != "deleted"}
-    after = next((p for p in points if point is None or p.seq > point.seq), None)
-    captured = archive.restore_point(after.seq).topics if after is not None else ()
-    first = {_key(t): t for t in captured if after is not None and t.captured == after.seq}
+    after = next((p for p in points if point is None or p.number > point.number), None)
+    captured = archive.restore_point(after.number).topics if after is not None else ()
+    first = {_key(t): t for t in captured if after is not None and t.captured == after.number}
     had = {_key(t) for t in then}
     later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in had}
     within = _with_records(archive, upto, later.values(), window)
     new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in there}
-    notes = [note] if point is None else [f"topics are as of restore point {point.seq}", note]
+    notes = [note] if point is None else [f"topics are as of restore point {point.number}", note]
     if new and after is not None:
         notes.append(
-            f"first captured by restore point {after.seq}, the next one, with records in the window: "
+            f"first captured by restore point {after.number}, the next one, with records in the window: "
             f"{', '.join(sorted(new))}"
         )
     known = {t.name: t for t in later.values()} | {t.name: t for t in then}
@@ -156,8 +157,8 @@ def _at(
         (*there.values(), *new.values()),
         others,
         then,
-        point.seq if point is not None else None,
-        point.seq if point is not None else None,
+        point.number if point is not None else None,
+        point.number if point is not None else None,
         at,
         tuple(notes),
         _left_out([later[key] for key in within], there | new, others),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.content import (
     ArchivedPartition,
     ArchivedTopic,
@@ -14,11 +16,10 @@ from kbackup.archive.content import (
     span,
 )
 from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Loss, Point
+from kbackup.archive.models import Loss, Manifest
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reach import not_reached
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.repaired import history
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError
@@ -27,24 +28,25 @@ from kbackup.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class PointOverview:
-    """One number under backups/. `status` is 'committed', 'abandoned', 'unfinished' (under way, or cut off and
-    not yet sealed) or 'lost' (given up by a repair). Counts and sizes are what the run added, None where it committed
-    nothing."""
+    """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
+    segments that it has lost since. `origin` is what it was made from."""
 
     number: int
-    status: str
-    committed_at: str | None
-    parent: int | None
-    topics: int | None = None
-    partitions: int | None = None
-    segments: int | None = None
-    records: int | None = None
-    bytes: int | None = None
-    stored_bytes: int | None = None
-    groups: int | None = None
-    losses: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    origin: str
+    started_at: str
+    committed_at: str
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+    losses: int
+    warnings: int
+    damaged: int = 0
     pinned: bool = False
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +67,6 @@ class Sums:
     min_timestamp: int | None
     max_timestamp: int | None
     expired_records: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ExpiredPoints:
-    """Restore points that are not there any more: `restore_points` ones with numbers above `after` and up to `last`."""
-
-    after: int
-    last: int
-    restore_points: int
-    expired_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +109,8 @@ class TopicOverview:
 @dataclass(frozen=True, slots=True)
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
-    last restore points. `choice` says what was chosen for a moment, and why; `repairs` what repairs gave up, `expired`
-    which restore points are not there any more."""
+    last restore points. `choice` says what was chosen for a moment, and why; `not_known` what a repair or an adoption
+    could not find out; `let_go` counts restore points that expired or were lost."""
 
     archive: str
     archive_id: str
@@ -133,53 +125,52 @@ class ArchiveOverview:
     losses: tuple[str, ...]
     warnings: tuple[str, ...]
     choice: Choice | None = None
-    repairs: tuple[str, ...] = ()
-    expired: tuple[ExpiredPoints, ...] = ()
-
-
-def expired_points(archive: Archive) -> tuple[ExpiredPoints, ...]:
-    """In order of their numbers."""
-    return tuple(
-        ExpiredPoints(link.parent or 0, link.last, link.restore_points, link.expired_at)
-        for link in archive.gone
-    )
+    not_known: tuple[str, ...] = ()
+    let_go: int = 0
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
-    """Every number that was ever begun, oldest first."""
-    closed = {point.seq for point in archive.closed}
-    unfinished = [
-        PointOverview(run.seq, "lost" if archive.is_given_up(run.seq) else "unfinished", None, None)
-        for run in archive.runs
-        if run.seq not in closed
-    ]
-    manifests = [*archive.restore_points, *archive.abandoned]
-    return sorted([*map(_point, manifests), *unfinished], key=lambda p: p.number)
+    """Every restore point, oldest first."""
+    damage = damaged_segments(archive.state)
+    return [_point(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points]
 
 
-def _point(manifest: Point) -> PointOverview:
-    totals = manifest.totals
-    if totals is None:
-        return PointOverview(manifest.seq, manifest.status, None, manifest.parent)
+def damaged_segments(state: State) -> dict[int, int]:
+    """By restore point, how many of its segments were found lost or damaged; those with none are left out."""
+    numbers: list[int] = state.numbers.tolist()
+    last = state.last_points()
+    found: dict[int, int] = {}
+    for row in state.losses.dicts():
+        if row["kind"] == "damaged":
+            end = last.get((row["topic"], row["incarnation"]), 0)
+            for number in numbers[bisect_left(numbers, row["point"]) : bisect_left(numbers, end + 1)]:
+                found[number] = found.get(number, 0) + 1
+    return found
+
+
+def _point(point: Point, state: State, damaged: int = 0) -> PointOverview:
     return PointOverview(
-        number=manifest.seq,
-        status=manifest.status,
-        committed_at=manifest.committed_at,
-        parent=manifest.parent,
-        topics=totals.topics,
-        partitions=totals.partitions,
-        segments=totals.segments,
-        records=totals.records,
-        bytes=totals.bytes,
-        stored_bytes=totals.stored_bytes,
-        groups=totals.groups,
-        losses=tuple(loss.message for loss in manifest.losses),
-        warnings=manifest.warnings,
+        number=point.number,
+        origin=point.origin,
+        started_at=point.started_at,
+        committed_at=point.committed_at,
+        topics=point.topics,
+        partitions=point.partitions,
+        segments=point.segments,
+        records=point.records,
+        bytes=point.bytes,
+        stored_bytes=point.stored_bytes,
+        groups=point.groups,
+        losses=point.losses,
+        warnings=point.warnings,
+        damaged=damaged,
+        pinned=point.number in state.pins,
+        labels=tuple(sorted(name for name, number in state.labels.items() if number == point.number)),
     )
 
 
 def overview(store: Store, wanted: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
-    """The archive as of the restore point `wanted` (a number, or 'latest'); a folder of the Java tool as it is.
+    """The archive as of the restore point `wanted` (number, label, or 'latest'); a folder of the Java tool as it is.
 
     `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
     """
@@ -189,16 +180,14 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
         if not is_java_archive(store):
             raise
         content = java_content(store, java_topics(store))
-        return _overview(store, content if at is None else java_as_restored(content, at), None, [], ())
-    points = archive.restore_points
+        return _overview(store, content if at is None else java_as_restored(content, at), None, None, ())
     if at is None:
         manifest = archive.restore_point(wanted)
         content = content_of(archive, manifest, manifest.topics)
     else:
         content = as_restored(archive, wanted, at, named)
         manifest = archive.restore_point(content.restore_point)
-    losses = archive.losses(manifest.seq)
-    return replace(_overview(store, content, manifest, points, losses), expired=expired_points(archive))
+    return _overview(store, content, manifest, archive.state, archive.losses(manifest))
 
 
 def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
@@ -221,26 +210,28 @@ def java_as_restored(content: Content, at: int) -> Content:
 def _overview(
     store: Store,
     content: Content,
-    manifest: Point | None,
-    points: Sequence[Point],
+    manifest: Manifest | None,
+    state: State | None,
     losses: Sequence[Loss],
 ) -> ArchiveOverview:
     topics = tuple(_topic(t, content, losses) for t in content.topics)
+    points = state.restore_points if state is not None else ()
     return ArchiveOverview(
         archive=store.url,
         archive_id=content.archive_id,
-        restore_point=manifest.seq if manifest is not None else None,
+        restore_point=manifest.number if manifest is not None else None,
         committed_at=manifest.committed_at if manifest is not None else None,
         restore_points=len(points),
-        oldest=_point(points[0]) if points else None,
-        newest=_point(points[-1]) if points else None,
+        oldest=_point(points[0], state) if state is not None and points else None,
+        newest=_point(points[-1], state) if state is not None and points else None,
         sums=sums_of([p for t in content.topics for p in t.partitions]),
         topics=topics,
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
         warnings=manifest.warnings if manifest is not None else content.warnings,
         choice=content.choice,
-        repairs=tuple(history(points)),
+        not_known=manifest.not_known if manifest is not None else (),
+        let_go=state.let_go if state is not None else 0,
     )
 
 

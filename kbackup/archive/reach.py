@@ -30,7 +30,7 @@ def not_reached(
     known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
     left = [
         f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
-        f"in restore point {view.upto.seq}"
+        f"in restore point {view.upto.number}"
         for topic, seen in known
         for partition, state in _left(topic, seen)
         if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
@@ -42,8 +42,11 @@ def not_reached(
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
     """Of runs that began before the window ends, and are the last to have looked at something of it."""
-    begun = {seq: point.started_at for seq, point in archive.captures.items()}
-    last = view.upto.seq
+    begun = {
+        number: archive.capture(number).started_at
+        for number in {s.captured for s in states} | {view.upto.number}
+    }
+    last = view.upto.number
     if ms_of(begun[last]) < to_time:
         yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"
     for seq in sorted({s.captured for s in states} - {last}):

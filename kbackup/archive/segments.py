@@ -152,6 +152,11 @@ def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
     return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows.tobytes())]))
 
 
+def integers(table: pa.Table, name: str) -> Int64Array:
+    """int64[rows]: a column without nulls; without pandas, too."""
+    return np.concatenate([np.zeros(0, np.int64), *map(np.from_dlpack, table.column(name).chunks)])
+
+
 def of_topics(table: pa.Table, topics: Collection[str]) -> pa.Table:
     codes: Any = table.column("topic").combine_chunks().dictionary_encode()
     wanted = np.array([name in topics for name in codes.dictionary.to_pylist()], np.bool_)

@@ -37,5 +37,5 @@ def command(frame: Frame, confirm: bool) -> int:
         ShownProgress(frame.reporter) as shown,
     ):
         report = adopt(store, confirm, frame.config.backup.lease_seconds, session, shown)
-    show(report, frame.reporter, aside=False)
+    show(report, frame.reporter)
     return EXIT_LOSS if report.is_loss else EXIT_OK

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 @click.option(
     "--follow", is_flag=True, help="Don't end: restore point after restore point, until SIGTERM or Ctrl-C."
 )
+@click.option("--label", metavar="NAME", help="Give the restore point this label.")
 @key_option("follow.interval_seconds", "--interval")
 @key_option("follow.max_age_seconds", "--max-age")
 @key_options("follow.small_bytes", "follow.small_segments")
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame, follow: bool) -> int:
+def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings: one new restore point.
 
     Takes what is new since the last restore point; everything the first time. The restore point exists when this
@@ -68,9 +69,15 @@ def command(frame: Frame, follow: bool) -> int:
     records, until SIGTERM or Ctrl-C; then a last one, and exit code 0. An outage of cluster or store is waited out.
     """
     if follow:
+        if label:
+            raise UsageError("--label is not for --follow", "run 'kbackup label latest NAME' beside it")
         _refuse_what_does_not_follow(frame)
         return follow_until_stopped(frame)
     _refuse_what_only_follows(frame)
+    if label:
+        from kbackup.jobs.points import check_label
+
+        check_label(label)
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
     url = config.export.delta
@@ -92,7 +99,13 @@ def command(frame: Frame, follow: bool) -> int:
                 return without_tables()
 
         report = backup(
-            config.backup, config.source, store, session, shown, lambda plan: _say_plan(plan, reporter)
+            config.backup,
+            config.source,
+            store,
+            session,
+            shown,
+            lambda plan: _say_plan(plan, reporter),
+            label or "",
         )
         show(report, reporter)
         losses = [loss.message for loss in report.losses]

@@ -34,9 +34,10 @@ _place_options = options(
 @click.option(
     "-b",
     "--backup",
-    metavar="[N|latest]",
+    metavar="[N|LABEL|latest]",
     help="This restore point alone, with all that it stands on. [default all]",
 )
+@click.option("--keep", is_flag=True, help="Keep restore points and records that the source has let go.")
 @_place_options
 @s3_options
 @pass_frame
@@ -44,6 +45,7 @@ def command(
     frame: Frame,
     destination: str,
     backup: str | None,
+    keep: bool,
     to_s3_endpoint_url: str | None,
     to_s3_region: str | None,
     to_s3_profile: str | None,
@@ -51,17 +53,18 @@ def command(
 ) -> None:
     """Copy an archive to DEST, or what came to it since the last copy.
 
-    DEST is empty or an older copy of the same archive; anything else is refused. Every segment is checked against the
-    restore points on its way. DEST is a whole archive at each moment, and after a crash the same command goes on.
-    Backups may run meanwhile: what is copied are the restore points of when the copy began.
+    DEST is empty or a copy of the same archive; anything else is refused. Every segment is checked on its way. DEST is
+    a whole archive at each moment, and after a crash the same command goes on. Backups may run meanwhile.
 
-    With --backup, DEST is empty, and becomes an archive with that restore point alone: the others are gone there, as
-    if they had been expired. The same command again finds nothing new; backups can go on after it, copies can't.
+    A copy follows its source: restore points and records that the source let go are dropped, unless --keep is given.
+    Pins and labels come along. With --backup, an empty DEST gets that restore point alone; a later copy adds the newer
+    ones. What a copy let go by itself stays away.
+
+    No backup goes into a copy. 'kbackup promote' makes a copy an archive of its own.
 
     Encrypted archives are copied as they are stored, with their data keys: the key opens the copy as well.
     """
-    from kbackup.jobs.copy import CopyReport, copy_archive
-    from kbackup.jobs.copy_point import copy_point
+    from kbackup.jobs.copy import copy_archive
 
     source = archive_store(frame)
     given = {
@@ -72,14 +75,11 @@ def command(
     }
     target = _target(frame, destination, {name: value for name, value in given.items() if value is not None})
     lease = frame.config.backup.lease_seconds
-    report: CopyReport
     with ShownProgress(frame.reporter) as shown:
-        if backup is None:
-            report = copy_archive(source, target, lease, shown)
-        else:
-            report = copy_point(source, target, backup, lease, shown)
+        report = copy_archive(source, target, lease, shown, point=backup, keep=keep)
     points = report.restore_points
     what = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
+    what += f", {plural(len(report.dropped), 'restore point')} dropped" if report.dropped else ""
     frame.reporter.line(
         f"{report.destination}: {what}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
         f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"

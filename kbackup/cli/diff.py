@@ -20,7 +20,7 @@ from kbackup.cli.options import (
 )
 from kbackup.cli.output import Cell, Reporter
 from kbackup.cli.session import archive_store
-from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.select import Selection
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ LIVE = ("source", "target")
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     """Show what became different from A to B: topics, configs, offsets, groups, ACLs, users.
 
-    A and B are restore points (a number, or latest), or a cluster as it is now: source or target, by that section of
-    the configuration. Offsets of a restore point are those archived, of a cluster those that a backup would read to.
+    A and B are restore points (a number, a label, or latest), or a cluster as it is now: source or target, by that
+    section of the configuration. Offsets of a restore point are those archived, of a cluster those that a backup
+    would read to.
     """
     from kbackup.jobs.diff import diff
     from kbackup.jobs.diff_views import check_selections
@@ -88,10 +89,6 @@ def _views(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str]
         if name in LIVE:
             properties = frame.config.source if name == "source" else frame.config.target
             return live_view(properties, name, topics, groups, frame.config.backup.isolation_level)
-        if name != "latest" and not name.isdecimal():
-            raise UsageError(
-                f"{name!r} is nothing that can be compared", "name a restore point, latest, source or target"
-            )
         return point_view(archive(), archive().restore_point(name), topics, groups)
 
     return take

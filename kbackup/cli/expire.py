@@ -83,6 +83,7 @@ _policy_options = options(
     help="Delete what went so long ago: readers have that much time to end.",
 )
 @click.option("--confirm", is_flag=True, help="Do it. Without, it only says what it would do.")
+@click.option("--undo", is_flag=True, help="Take the newest expiration back, within its grace time.")
 @s3_options
 @pass_frame
 def command(
@@ -96,6 +97,7 @@ def command(
     older_than: timedelta | None,
     grace: timedelta,
     confirm: bool,
+    undo: bool,
 ) -> None:
     """Let restore points go by policy, and records by age. Without --confirm it changes nothing and shows what would.
 
@@ -103,16 +105,23 @@ def command(
     keep'), or if it is the newest. Without any --keep option all stay. --older-than takes records from the start of
     each partition, also from restore points that stay; never what a pinned one has, and never of compacted topics.
 
-    What went is gone for readers at once, and deleted by the first run after --grace. Each run also deletes what
-    crashed backups left and no later one takes over.
+    Readers lose sight of what went at once; the first run after --grace deletes it. Until then --undo takes it back.
+    Each run also deletes orphans of interrupted runs. A backup may run at the same time.
     """
     from kbackup.jobs.expire import Expiry, expire
+    from kbackup.jobs.expire import undo as undo_expire
 
     last, daily, weekly, monthly, yearly = (
         count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)
     )
     policy = Policy(last, daily, weekly, monthly, yearly, keep_within)
     store = archive_store(frame)
+    if undo:
+        undone = undo_expire(store, frame.config.backup.lease_seconds)
+        count = plural(len(undone.restore_points), "restore point")
+        frame.reporter.line(f"the newest expiration is undone: {count} listed again")
+        frame.reporter.document(undone)
+        return
     with ShownProgress(frame.reporter) as shown:
         report = expire(
             store,
@@ -154,6 +163,10 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.line(
             f"{plural(report.deleted, 'object')} that nobody needs any more {'were' if done else 'would be'} deleted: "
             f"{human_size(report.deleted_bytes)}"
+        )
+    if report.unreadable is not None:
+        reporter.warning(
+            f"catalog {report.unreadable} is damaged: nothing is deleted before its grace time is over"
         )
     for key, why in list(report.failed.items())[:_FAILED]:
         reporter.warning(f"{key} can't be deleted: {why}")

@@ -53,7 +53,7 @@ def _time(context: click.Context, parameter: click.Parameter, value: str | None)
 
 
 _moment_options = options(
-    click.option("-b", "--backup", metavar="[N|latest]", help="Groups as of this restore point."),
+    click.option("-b", "--backup", metavar="[N|LABEL|latest]", help="Groups as of this restore point."),
     click.option(
         "--at", metavar="TIME", callback=_time, help=f"Groups as they were captured last by then: {TIMES}."
     ),

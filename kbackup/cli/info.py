@@ -63,10 +63,8 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
             ("oldest", f"{whole.oldest.number} of {whole.oldest.committed_at}"),
             ("newest", f"{whole.newest.number} of {whole.newest.committed_at}"),
         ]
-    if whole.expired:
-        count = plural(sum(each.restore_points for each in whole.expired), "restore point")
-        at = max(each.expired_at for each in whole.expired)
-        fields.append(("expired", f"{count} up to {whole.expired[-1].last}, the last on {at}"))
+    if whole.let_go:
+        fields.append(("expired or lost", plural(whole.let_go, "restore point")))
     reporter.fields([*fields, *_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")])
     reporter.line()
     reporter.table(
@@ -87,8 +85,8 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
         ],
     )
     _show_losses(whole.losses, reporter)
-    for repaired in whole.repairs:
-        reporter.warning(repaired)
+    for unknown in whole.not_known:
+        reporter.warning(f"not known: {unknown}")
     for warning in whole.warnings:
         reporter.warning(warning)
 

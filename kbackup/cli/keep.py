@@ -10,22 +10,19 @@ from kbackup.cli.session import archive_store
 
 
 @click.command("keep")
-@click.argument("restore_point", metavar="N|latest")
+@click.argument("restore_point", metavar="N|LABEL|latest")
 @common_options
 @archive_option
-@click.option("--undo", is_flag=True, help="Take it back.")
 @s3_options
 @pass_frame
-def command(frame: Frame, restore_point: str, undo: bool) -> None:
-    """Pin restore point N: 'kbackup expire' never takes it away, nor any record that it stands on.
+def command(frame: Frame, restore_point: str) -> None:
+    """Pin a restore point: 'kbackup expire' lets neither it nor its records go.
 
-    'kbackup list' shows which are pinned. It takes the lease for a moment, and is refused (exit code 11) while a run
-    holds it.
+    'kbackup list' shows pins. 'kbackup release' takes a pin away. A backup may run at the same time.
     """
-    from kbackup.jobs.keep import keep
+    from kbackup.jobs.points import keep
 
-    seconds = frame.config.backup.lease_seconds
-    report = keep(archive_store(frame), restore_point, seconds, undo=undo)
-    is_so = "is not pinned any more" if undo else "is pinned" if report.changed else "was pinned already"
-    frame.reporter.line(f"restore point {report.restore_point} {is_so}")
+    report = keep(archive_store(frame), restore_point)
+    state = "is pinned" if report.changed else "was pinned already"
+    frame.reporter.line(f"restore point {report.restore_point} {state}")
     frame.reporter.document(report)

@@ -23,6 +23,7 @@ _METAVARS = {
     "text": "TEXT",
     "list": "NAME",
     "table": "NAME=VALUE",
+    "restore.backup": "[N|LABEL|latest]",
 }
 
 
@@ -52,7 +53,7 @@ def key_option(path: str, *names: str, help: str | None = None) -> Callable[[F],
         type=bool if key.kind == "flag" else str,
         metavar=None
         if key.kind == "flag"
-        else _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]",
+        else _METAVARS.get(path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]",
         help=_help(key, help),
         expose_value=False,
         callback=_record(key),
@@ -220,7 +221,7 @@ state_options = options(
         "--backup",
         default="latest",
         show_default=True,
-        metavar="[N|latest]",
+        metavar="[N|LABEL|latest]",
         help="As of this restore point.",
     ),
     click.option(

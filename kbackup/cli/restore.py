@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 @key_option("restore.range", "--range")
 @key_option("restore.topics", "-t", "--topic", "--topics")
 @key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_options("restore.map", "restore.map_regex", "restore.into_existing", "restore.replication_factor")
+@key_options(
+    "restore.map",
+    "restore.map_regex",
+    "restore.into_existing",
+    "restore.strict",
+    "restore.replication_factor",
+)
 @key_option("restore.topic_config", "--topic-config")
 @key_option("restore.groups", "-g", "--group", "--groups")
 @key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
@@ -73,7 +79,8 @@ def command(frame: Frame, dry_run: bool) -> int:
     ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
     was with the same --restore-id. With --from-delta records come from tables that 'kbackup export --delta' wrote:
     all that they hold, but no groups and no settings. Ends with exit code 3 when a group or a setting of --with
-    could not be set.
+    could not be set, or when the archive has lost records of the restore point; with --strict such a restore is
+    refused.
     """
     config, reporter = frame.config, frame.reporter
     options = config.restore
@@ -145,7 +152,7 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
         reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
         show_choice(plan.choice, reporter)
-    for warning in (*plan.group_warnings, *warnings):
+    for warning in (*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings):
         reporter.warning(warning)
 
 

@@ -17,12 +17,6 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.jobs.verify import VerifyReport, verify
 
 
-def _restore_point(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if value in ("all", "latest") or (value.isascii() and value.isdigit()):
-        return value
-    raise click.BadParameter("it takes the number of a restore point, latest or all")
-
-
 @click.command("verify")
 @archive_argument
 @common_options
@@ -31,8 +25,7 @@ def _restore_point(context: click.Context, parameter: click.Parameter, value: st
     "-b",
     "--backup",
     default="all",
-    metavar="[N|latest|all]",
-    callback=_restore_point,
+    metavar="[N|LABEL|latest|all]",
     help="The restore point whose segments are verified, with all it stands on. [default all; with --against latest]",
 )
 @click.option("--quick", is_flag=True, help="Look at sizes and kept checksums only; read no records back.")
@@ -73,7 +66,7 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
     config, reporter = frame.config, frame.reporter
     options = config.restore
     if backup != "all":
-        options = msgspec.structs.replace(options, backup="latest" if backup == "latest" else int(backup))
+        options = msgspec.structs.replace(options, backup=int(backup) if backup.isdecimal() else backup)
     store = archive_store(frame)
     say_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:

@@ -30,7 +30,7 @@ class Key(NamedTuple):
         """What a value must be, for messages and the reference."""
         options = _literals(self.type)
         if self.path == "restore.backup":
-            return "a number or latest"
+            return "a number, a label or latest"
         if self.path == "restore.range":
             return RANGES
         text = {

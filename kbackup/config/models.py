@@ -139,7 +139,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """`[restore]`"""
 
     backup: Annotated[
-        int | Literal["latest"], Meta(description="The restore point: its number, or `latest`.")
+        int | Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")],
+        Meta(description="The restore point: its number, its label, or `latest`."),
     ] = "latest"
     to_time: Annotated[
         str | None,
@@ -186,6 +187,9 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = {}
     into_existing: Annotated[
         bool, Meta(description="Allow target topics that exist and hold records already.")
+    ] = False
+    strict: Annotated[
+        bool, Meta(description="Refuse to restore where the archive has lost records of it by damage.")
     ] = False
     transactions: Annotated[
         bool,
@@ -292,8 +296,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metadata_cache: Annotated[
         bool,
         Meta(
-            description="Keep what `info`, `list`, `ls`, `cat`, `find` and `ui` read of an archive's metadata in a "
-            "bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
+            description="Keep what `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's metadata "
+            "in a bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
         ),
     ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)

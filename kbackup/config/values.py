@@ -143,7 +143,7 @@ def _from_text(key: Key, text: str) -> object:
         return text.strip().replace("_", "")
     if key.kind == "list":
         return _toml(text) if text.lstrip().startswith("[") else _items(text)
-    return int(text) if key.kind == "choice" and text.isdecimal() else text  # a padded number is one, too
+    return int(text) if key.path == "restore.backup" and text.isdecimal() else text  # also a padded number
 
 
 def _items(text: str) -> list[str]:

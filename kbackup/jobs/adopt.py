@@ -7,21 +7,24 @@ restore point of them is the last thing that is written: until then the folder r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.operations import add_point, end_run
+from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.catalog.state import IncarnationPartition
 from kbackup.archive.java import empty_groups, is_java_archive, java_topics, missing_indexes
 from kbackup.archive.java_folder import JavaFolder
 from kbackup.archive.java_segment import Flaw
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.repair.choose import choose
-from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
-from kbackup.archive.repair.scan import Damaged, ToScan, Whole, read_any
+from kbackup.archive.new_point import new_point, put_manifest
+from kbackup.archive.reader import open_archive
+from kbackup.archive.repair.arrange import Arranged, arrange
+from kbackup.archive.repair.point import draft_of, groups_of_files, topic_states
+from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, read_any
 from kbackup.archive.segments import Segment
-from kbackup.archive.verify.points import Points
 from kbackup.archive.writer import Target
 from kbackup.errors import (
     AlreadyExistsError,
@@ -35,7 +38,6 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair import RepairReport, read_back
-from kbackup.jobs.repair_point import commit_points
 from kbackup.store.base import Store, encryption_of
 
 if TYPE_CHECKING:
@@ -106,124 +108,137 @@ def adopt(
             f"a folder of the Java tool is not encrypted, but a key is given for {store.url}",
             "adopt it without the key: an archive stays what it was made as",
         )
-    _check_place(store)
+    _check_address(store)
     if not confirm:
-        return _adopt(store, False, "", lambda: None, phases, spark, listener)
+        return _adopt(store, None, phases, spark, listener)
     with HeldLease(store, "kbackup adopt", lease_seconds) as lease:
-        _check_place(store)
-        return _adopt(store, True, lease.owner, lease.check, phases, spark, listener)
+        _check_address(store)
+        return _adopt(store, lease, phases, spark, listener)
 
 
-def _check_place(store: Store) -> None:
-    for entry in store.list(layout.BACKUPS):
-        parsed = layout.parse_backup_key(entry.key)
-        if parsed is not None and parsed[1] == layout.MANIFEST:
-            raise RefusedError(
-                f"{store.url} is an archive already: there is {entry.key}", "see 'kbackup list'"
-            )
-    for folder in (layout.BACKUPS, layout.CHECKPOINTS, layout.EXPIRATIONS, layout.TOPICS):
-        key = next((entry.key for entry in store.list(folder) if _is_of_commit(entry.key)), None)
-        if key is not None:
-            raise RefusedError(
-                f"{store.url} is an archive that has lost its restore points: there is {key}",
-                "see 'kbackup repair'",
-            )
+def _check_address(store: Store) -> None:
+    """An adoption that was interrupted has left an archive without a restore point: the next one goes on."""
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        archive = None
+    if archive is not None and archive.restore_points:
+        raise RefusedError(f"{store.url} is an archive already", "see 'kbackup list'")
+    lost = next((e.key for e in store.list(layout.TOPICS) if _is_partition_index(e.key)), None)
+    if lost is not None:
+        raise RefusedError(
+            f"{store.url} is an archive that has lost its restore points: there is {lost}",
+            "run 'kbackup repair'",
+        )
     if not is_java_archive(store):
         raise NoArchiveError(f"there is no folder of the Java tool at {store.url}", "check the address")
 
 
-def _is_of_commit(key: str) -> bool:
-    """Whether there was a restore point before this was written: an adoption that was cut off has none such."""
-    backup, place = layout.parse_backup_key(key), place_of(key)
-    return (
-        (backup is not None and backup[1] == layout.REFRESHED)
-        or layout.parse_checkpoint_key(key) is not None
-        or layout.parse_expiration_key(key) is not None
-        or (place is not None and layout.parse_partition_index(place[2]) is not None)
-    )
+def _is_partition_index(key: str) -> bool:
+    place = layout.parse_topic_key(key)
+    return place is not None and layout.parse_partition_index(place[1]) is not None
 
 
 def _adopt(
     store: Store,
-    confirm: bool,
-    owner: str,
-    check: Callable[[], None],
+    lease: HeldLease | None,
     phases: Phases,
     spark: Callable[[], SparkSession],
     listener: Listener,
 ) -> RepairReport:
     folder = JavaFolder(store)
     with phases.step("list objects"):
-        left = Left({entry.key: entry.size for entry in store.list()}, Points(), set(), root="")
-        left.last = max((n[0] for key in left.sizes if (n := layout.parse_backup_key(key))), default=0)
-        items, empty, found, warnings = _survey(store, left)
+        sizes = {entry.key: entry.size for entry in store.list()}
+        items, partitions, found, warnings = _survey(store, sizes)
+    archive_id = ""
+    if lease is not None:
+        open_or_create(store)
+    writing = begin_writing(store, lease, "adopt") if lease is not None else None
     with phases.step("read segments"):
-        found += read_back(items, AdoptWork(folder, confirm), spark, listener)
-    left.rows = {each.segment.key: [each.segment] for each in found if isinstance(each, Whole)}
-    chosen = choose(left, found)
-    chosen.warnings += warnings
-    chosen.warnings += [text for each in found if isinstance(each, Whole) for text in each.warnings]
-    for place in empty:
-        chosen.segments.setdefault(place, [])
-    with phases.step("commit"):
-        if confirm:
-            check()
-            left.archive_id = open_or_create(store).info.id
-        (manifest,) = commit_points(folder, left, chosen, confirm, owner, check, why="adopted")
+        found += read_back(items, AdoptWork(folder, writing is not None), spark, listener)
+    warnings += [text for each in found if isinstance(each, Whole) for text in each.warnings]
+    chosen = arrange(found)
+    if writing is not None:
+        with phases.step("commit"):
+            archive_id = writing.archive.info.id
+            _commit(writing, folder, sizes, {*partitions, *chosen.segments}, chosen, warnings)
     return RepairReport(
         store.url,
-        left.archive_id,
-        confirm,
-        is_loss=bool(chosen.losses or chosen.left_out),
-        restore_point=manifest.seq,
-        left_out=tuple(sorted(chosen.left_out)),
+        archive_id,
+        writing is not None,
+        new_point=1 if writing is None else writing.next_point - 1,
         losses=tuple(loss.message for loss in chosen.losses),
-        warnings=tuple(chosen.warnings),
-        not_known=manifest.repaired.not_known if manifest.repaired is not None else (),
+        warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.left_out)),
         segments=sum(map(len, chosen.segments.values())),
         records=sum(s.count for some in chosen.segments.values() for s in some),
         seconds=phases.seconds,
     )
 
 
+def _commit(
+    writing: WritingRun,
+    folder: JavaFolder,
+    sizes: Mapping[str, int],
+    partitions: Iterable[IncarnationPartition],
+    chosen: Arranged,
+    warnings: Sequence[str],
+) -> None:
+    """The one restore point of the folder."""
+    places = set(partitions)
+    groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
+    topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
+    segments = [s for some in chosen.segments.values() for s in some]
+    draft = draft_of(writing, "folder", topics, segments, groups, chosen.losses, warnings)
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+    writing.commit(
+        lambda state: end_run(add_point(state, writing.run, new), writing.run),
+        "adopt",
+        f"restore point {manifest.number} of a folder of the Java tool",
+    )
+    writing.refresh_derived()
+
+
 def _survey(
-    store: Store, left: Left
-) -> tuple[list[ToScan], list[tuple[str, int, int]], list[Whole | Damaged], list[str]]:
+    store: Store, sizes: Mapping[str, int]
+) -> tuple[list[ToScan], list[IncarnationPartition], list[Whole | Damaged], list[str]]:
     """The segments that are there, the partitions, segments that partition indexes name and that are not there, and
     warnings of files that are missing or empty."""
     items: list[ToScan] = []
-    places: set[tuple[str, int, int]] = set()
+    places: set[IncarnationPartition] = set()
     missing: list[Whole | Damaged] = []
     flaws: list[Flaw] = []
     for topic in java_topics(store):
         if not _NAME.match(topic) or topic in (".", ".."):
             raise CorruptError(f"folder {topic!r} can't be a topic's", "move it elsewhere")
-        for key in (key for key in left.sizes if key.startswith(f"{topic}/")):
+        for key in (key for key in sizes if key.startswith(f"{topic}/")):
             name = key.removeprefix(f"{topic}/")
             segment = layout.parse_segment(name)
             number = layout.parse_partition_index(name)
             if segment is not None and segment.partition < MOST_PARTITIONS:
                 places.add((topic, 1, segment.partition))
-                if segment.kind != "index" and left.sizes[key] > _EMPTY:
+                if segment.kind != "index" and sizes[key] > _EMPTY:
                     target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
-                    items.append(ToScan(target, key, left.sizes[key], segment.start, ()))
+                    items.append(ToScan(target, key, sizes[key], segment.start, ()))
             elif number is not None and number < MOST_PARTITIONS:
                 places.add((topic, 1, number))
-                missing += _not_there(store, left, topic, number, key)
-            elif layout.parse_group_offsets(name) is not None and not left.sizes[key]:
+                missing += _not_there(store, sizes, topic, number, key)
+            elif layout.parse_group_offsets(name) is not None and not sizes[key]:
                 flaws.append(empty_groups(key))
-        names = [key.removeprefix(f"{topic}/") for key in left.sizes if key.startswith(f"{topic}/")]
+        names = [key.removeprefix(f"{topic}/") for key in sizes if key.startswith(f"{topic}/")]
         flaws += missing_indexes(topic, names)
     return items, sorted(places), missing, [flaw.message for flaw in flaws]
 
 
-def _not_there(store: Store, left: Left, topic: str, partition: int, key: str) -> Iterator[Damaged]:
+def _not_there(
+    store: Store, sizes: Mapping[str, int], topic: str, partition: int, key: str
+) -> Iterator[Damaged]:
     try:
         entries = decode_partition_index(store.get(key), key, partial=True)
     except (CorruptError, NotFoundError):
         return  # the segments speak for themselves
     for entry in entries:
         records = f"{topic}/{entry.name}_records"
-        if records not in left.sizes and f"{records}.zst" not in left.sizes:
+        if records not in sizes and f"{records}.zst" not in sizes:
             target = Target(topic, 1, partition, 0, "none")
             yield Damaged(target, entry.start_offset, records, "is missing")

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbackup import metrics
-from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, read_intent, refresh_derived, seal_unfinished
-from kbackup.archive.expire import is_cut_off
+from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import now
-from kbackup.archive.reader import Archive
-from kbackup.archive.settle import is_settled, settle
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup_commit import refresh
@@ -34,20 +30,23 @@ def backup(
     spark: Spark,
     listener: Listener,
     show_plan: Callable[[Plan], None] = lambda plan: None,
+    label: str = "",
 ) -> BackupReport:
-    """One restore point from what the cluster holds now; raises a `KbackupError` when there is none in the end."""
+    """One restore point of the cluster, with `label` (`points.check_label` permits it); raises a `KbackupError` when
+    there is none in the end."""
     metrics.backup_begins()
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
         cluster, cluster_id, brokers = connect(source)
-        archive = open_or_create(store)
+        open_or_create(store)
     with HeldLease(store, "kbackup backup", options.lease_seconds) as lease:
         with phases.step("connect"):
-            run = begin(options, source, archive, cluster, cluster_id, brokers, lease)
+            run = begin(options, source, store, cluster, cluster_id, brokers, lease)
+        run.label = label
         captured = look(run, phases, started_at)
         show_plan(captured.plan)
-        report = take(run, captured, phases, spark, listener)
+        report = take(run, captured, phases, spark, listener, last=True)
         metrics.backed_up(report)
         refresh(run, phases)
     return report
@@ -62,44 +61,24 @@ def connect(source: Properties) -> tuple[Cluster, str, int]:
 def begin(
     options: Backup,
     source: Properties,
-    archive: Archive,
+    store: Store,
     cluster: Cluster,
     cluster_id: str,
     brokers: int,
     lease: HeldLease,
 ) -> Run:
-    """Seals what is unfinished, and finds out where the archive stands. `RefusedError` for a copy that was cut off:
-    what is gone there says of the next numbers as well that they are. `MismatchError` for an archive of another
-    cluster."""
-    if is_cut_off(archive):
+    """Fence off every other run. `RefusedError` for a copy, `MismatchError` for an archive of another cluster."""
+    archive = open_or_create(store)
+    if archive.state.origin is not None:
         raise RefusedError(
-            f"{archive.store.url} is a copy that was cut off: its newest restore points are not there yet",
-            "run the same 'kbackup copy' again; where its source is lost, "
-            "'kbackup expire --keep-last 1000000 --confirm' makes an archive of what is there",
+            f"archive {store.url} is a copy of {archive.state.origin.archive}",
+            "back up to its source, or run 'kbackup promote' to make the copy an archive of its own",
         )
-    check_cluster(archive.head, cluster_id, archive.store.url, options.adopt_cluster)
-    seal_unfinished(archive, lease.owner)
-    _repair_derived(archive, lease)
-    head = archive.head
-    last = max((run.seq for run in archive.runs), default=0)
-    # also those that the newest restore point took over from: one that only slept may have written since
-    since = (head.parent or 0) if head is not None else 0
-    abandoned = {seal.seq for seal in archive.abandoned if seal.seq > since}
-    unfinished = [
-        read_intent(archive, run.seq)
-        for run in archive.runs
-        if run.seq in abandoned and layout.INTENT in run.files
-    ]
-    return Run(options, source, archive, cluster, cluster_id, brokers, lease, last + 1, head, unfinished)
-
-
-def _repair_derived(archive: Archive, lease: HeldLease) -> None:
-    """Where a crash fell between a commit, or an expiration, and its derived files."""
-    head = archive.head
-    if head is None:
-        return
-    files = next(run.files for run in archive.runs if run.seq == head.seq)
-    if layout.REFRESHED not in files:
-        refresh_derived(archive, head, check=lease.check)
-    if not is_settled(archive):
-        settle(archive, lease.check)
+    check_cluster(archive.head, cluster_id, store.url, options.adopt_cluster)
+    writing = begin_writing(store, lease, "backup", options.isolation_level)
+    run = Run(
+        options, source, writing, cluster, cluster_id, brokers, writing.archive.head, writing.interrupted
+    )
+    if run.head is not None:
+        run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
+    return run

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.commit import publish, put_part, refresh_derived, totals
-from kbackup.archive.derived import with_segments
-from kbackup.archive.models import Manifest, dump, now
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.catalog.operations import add_point, end_run, label_point
+from kbackup.archive.catalog.state import State
+from kbackup.archive.models import Capture, Loss, Manifest, now
+from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup_run import BackupReport, Captured, Read, Run
 from kbackup.jobs.capture_settings import settings_warnings
@@ -17,7 +14,7 @@ from kbackup.jobs.hold_back import held_back
 from kbackup.jobs.listen import Phases
 from kbackup.jobs.plan import Plan, retention_loss
 from kbackup.jobs.recover import Recovered
-from kbackup.jobs.state import next_states
+from kbackup.jobs.state import next_states, same_groups, same_settings
 
 
 def commit(
@@ -25,78 +22,83 @@ def commit(
     captured: Captured,
     read: Read,
     recovered: Recovered,
+    last: bool,
 ) -> Manifest:
-    """The commit; `run` stands at the new restore point then."""
+    """The commit; `run` stands at the new restore point then, and has ended where it is the `last` one."""
     plan, groups, segments = captured.plan, captured.groups, read.segments
-    losses = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
+    writing, number = run.writing, run.writing.next_point
+    losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
     not_carried = [f"group {group} is not carried: {why}" for group, why in groups.not_carried.items()]
-    files = {
-        layout.SEGMENTS: put_part(run.archive, run.seq, layout.SEGMENTS, encode_segments(segments)),
-        layout.GROUPS: put_part(run.archive, run.seq, layout.GROUPS, dump(groups)),
-        layout.METADATA: put_part(run.archive, run.seq, layout.METADATA, dump(captured.settings)),
-    }
-    manifest = Manifest(
-        status="committed",
-        archive_id=run.archive.info.id,
-        seq=run.seq,
-        parent=run.parent,
-        run_id=run.run_id,
-        tool=f"kbackup {__version__}",
+    topics = next_states(number, plan, segments, read.lasts)
+    older = {t.captured for t in topics} - {number}
+    draft = Draft(
+        number=number,
         started_at=captured.started_at,
         committed_at=now(),
         cluster_id=run.cluster_id,
         isolation_level=run.options.isolation_level,
-        topics=next_states(run.seq, plan, segments, read.lasts),
-        losses=tuple(losses),
+        topics=topics,
+        segments=segments,
+        losses=losses,
         warnings=(*plan.warnings, *recovered.warnings, *not_carried, *settings_warnings(captured.settings)),
-        totals=totals(
-            len(plan.topics), sum(len(t.partitions) for t in plan.topics), segments, len(groups.groups)
+        captures=(
+            *(c for c in (run.head.captures if run.head is not None else ()) if c.number in older),
+            _capture(run, captured, number),
         ),
-        files=files,
+        groups=len(groups.groups),
+        captured_topics=len(plan.topics),
+        captured_partitions=sum(len(t.partitions) for t in plan.topics),
     )
-    publish(run.archive, manifest, run.lease.check)
-    run.refreshed, run.head, run.added = run.head, manifest, segments
-    run.seq, run.groups, run.settings = manifest.seq + 1, captured.groups, captured.settings
-    # as whoever begins anew would look for them: also what the newest restore point took over from
-    run.unfinished = [intent for intent in run.unfinished if intent.seq > (manifest.parent or 0)]
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+
+    def operation(state: State) -> State:
+        added = add_point(state, writing.run, new)
+        added = label_point(added, run.label, number) if run.label else added
+        return end_run(added, writing.run) if last else added
+
+    records = manifest.totals.records
+    writing.commit(operation, "backup", f"restore point {number}: {records} records added")
+    run.head, run.groups, run.settings = manifest, captured.groups, captured.settings
+    run.interrupted = False
     return manifest
+
+
+def _capture(run: Run, captured: Captured, number: int) -> Capture:
+    """Documents of the capture; one that says the same as the newest restore point's is not written again."""
+    old = (
+        next((c for c in run.head.captures if c.number == run.head.number), None)
+        if run.head is not None
+        else None
+    )
+    writing = run.writing
+    if old is not None and run.groups is not None and same_groups(run.groups, captured.groups):
+        groups = old.groups
+    else:
+        groups = writing.put_document(number, layout.GROUPS, captured.groups)
+    if old is not None and run.settings is not None and same_settings(run.settings, captured.settings):
+        metadata = old.metadata
+    else:
+        metadata = writing.put_document(number, layout.METADATA, captured.settings)
+    return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
 
 
 def refresh(run: Run, phases: Phases) -> None:
     """Write what follows from the restore point just taken."""
-    manifest = run.head
-    assert manifest is not None  # noqa: S101 (it was just taken)
     try:
         with phases.step("refresh derived files"):
-            touched = _touched(run.refreshed, manifest, run.added)
-            if run.starts is None:
-                run.starts = run.archive.starts(manifest)
-            else:
-                run.starts = with_segments(run.starts, run.added)
-            refresh_derived(run.archive, manifest, touched, run.refreshed, run.lease.check, run.starts)
+            run.writing.refresh_derived()
     except KbackupError as error:
         raise type(error)(
-            f"restore point {manifest.seq} is committed, but not all derived files are refreshed: {error.message}",
-            f"the next backup does that; {error.hint}",
+            f"restore point {run.parent} is committed, but not all derived files are written: {error.message}",
+            f"the next backup writes them; {error.hint}",
         ) from error
 
 
-def _touched(
-    parent: Manifest | None, manifest: Manifest, segments: Sequence[Segment]
-) -> set[tuple[str, int, int]]:
-    """Partitions whose index changed: those with new segments, and those that are new to the archive."""
-    before = {
-        (t.name, t.incarnation, p.partition) for t in (parent.topics if parent else ()) for p in t.partitions
-    }
-    now_there = {(t.name, t.incarnation, p.partition) for t in manifest.topics for p in t.partitions}
-    return {(s.topic, s.incarnation, s.partition) for s in segments} | (now_there - before)
-
-
 def report(run: Run, manifest: Manifest, plan: Plan, phases: Phases) -> BackupReport:
-    assert manifest.totals is not None  # noqa: S101 (a committed manifest has them)
     return BackupReport(
-        restore_point=manifest.seq,
-        parent=manifest.parent,
+        restore_point=manifest.number,
+        parent=manifest.previous,
         committed_at=manifest.committed_at,
         archive=run.archive.store.url,
         totals=manifest.totals,

@@ -1,13 +1,12 @@
-"""One restore point: a page of named steps. The manifest is the commit; what comes before it no reader sees."""
+"""One restore point: a page of named steps. The catalog is the commit; what comes before it no reader sees."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from kbackup.archive import layout
-from kbackup.archive.models import Groups, Intent, IntentTopic, dump
+from kbackup.archive.catalog.operations import next_incarnation, reserve_incarnations
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
@@ -43,7 +42,7 @@ def look(
     with phases.step("capture groups"):
         # before the end offsets, so that no group points past what is archived
         selection = Selection.of(options.groups, options.exclude_groups)
-        groups = capture.groups(cluster, selection, set(topics), _groups_before(run, selection), later)
+        groups = capture.groups(cluster, selection, set(topics), run.groups, later)
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
@@ -52,55 +51,38 @@ def look(
         check_identity(run.head, live, options.adopt_topics)
         diverged, warnings = compare_logs(run, live)
     with phases.step("plan"):
-        plan = make_plan(run.head, live, existing, diverged)
+        numbers = partial(next_incarnation, run.archive.state)
+        plan = make_plan(run.head, live, existing, numbers, diverged)
         plan = choose(replace(plan, warnings=(*plan.warnings, *warnings)))
     return Captured(started_at, plan, groups, settings)
 
 
-def _groups_before(run: Run, selection: Selection) -> Groups | None:
-    """The groups of the newest restore point, which only a selection is compared with."""
-    if run.head is None or run.groups is not None or not selection.include:
-        return run.groups
-    return run.archive.groups(run.head)
-
-
-def take(run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener) -> BackupReport:
-    """A restore point of what was captured, without the files that follow from it (`refresh`)."""
+def take(
+    run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener, *, last: bool = False
+) -> BackupReport:
+    """A restore point of what was captured, without its derived files (`refresh`). `last`: the run ends with it."""
     plan = captured.plan
     with phases.step("plan"):
-        write_intent(run, captured)
+        reserve(run, plan)
     with phases.step("run"):
-        recovered = recover(
-            run.archive,
-            plan,
-            run.unfinished,
-            run.options.isolation_level,
-            spark,
-            run.lease.check,
-            lambda segments: of_another_history(run, segments),
-        )
+        recovered = recover(run, plan, spark, lambda segments: of_another_history(run, segments))
         read = _read(run, plan, recovered.segments, spark, listener)
     with phases.step("commit"):
         capture.check_same_topics(run.cluster, plan)
-        manifest = commit(run, captured, read, recovered)
+        manifest = commit(run, captured, read, recovered, last)
     return report(run, manifest, plan, phases)
 
 
-def write_intent(run: Run, captured: Captured) -> None:
-    intent = Intent(
-        archive_id=run.archive.info.id,
-        seq=run.seq,
-        parent=run.parent,
-        run_id=run.run_id,
-        host=socket.gethostname(),
-        started_at=captured.started_at,
-        isolation_level=run.options.isolation_level,
-        topics=tuple(
-            IntentTopic(name=t.name, id=t.id, incarnation=t.incarnation) for t in captured.plan.topics
-        ),
-    )
-    run.lease.check()
-    run.archive.store.put_new(layout.backup_key(run.seq, layout.INTENT), dump(intent))
+def reserve(run: Run, plan: Plan) -> None:
+    """Give new incarnations their numbers before the first segment is written in their folders."""
+    lives = run.archive.state.lives
+    new = {(t.name, t.incarnation): t.id for t in plan.topics if (t.name, t.incarnation) not in lives}
+    if new:
+        run.writing.commit(
+            lambda state: reserve_incarnations(state, run.writing.run, new),
+            "begin",
+            f"backup found {len(new)} new topics",
+        )
 
 
 def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener: Listener) -> Read:
@@ -117,14 +99,14 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
     read = {r.topic for r in ranges}
     work = BackupWork(
         source=run.source,
-        store=for_writing(run.archive.store),
+        store=for_writing(run.writing.plain),
         isolation=run.options.isolation_level,
-        group=f"kbackup-backup-{run.run_id}",
+        group=f"kbackup-backup-{run.writing.run}",
         segment_bytes=run.options.segment_bytes,
         compression=run.options.compression,
         poll_timeout=run.options.poll_timeout_seconds,
         incarnations={t.name: t.incarnation for t in plan.topics if t.name in read},
-        since=run.archive.store.stat(layout.backup_key(run.seq, layout.INTENT)).modified,
+        since=run.writing.since(),
     )
     results = run_tasks(
         spark(), tasks, work, lambda records, size: listener.progress(records, size, expected)

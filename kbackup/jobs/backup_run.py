@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Groups, Intent, LastRecord, Loss, Manifest, Metadata, TopicState, Totals
+from kbackup.archive.models import Groups, LastRecord, Loss, Manifest, Metadata, TopicState, Totals
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import Segment, Starts
+from kbackup.archive.segments import Segment
 from kbackup.config.models import Backup
 from kbackup.jobs.hold_back import clamp
 from kbackup.jobs.plan import Plan
@@ -43,36 +44,34 @@ class BackupReport:
 
 @dataclass
 class Run:
-    """Cluster and archive, connected, under the lease; and where the archive stands, which each commit moves on.
+    """Cluster and archive, connected, under the lease; and the newest restore point, `head`.
 
-    `seq` is the number of the next restore point; `unfinished` are intents of runs that may have left segments.
-    `groups` and `settings` are those of `head`; `starts` is where the segments of `refreshed` start, the restore
-    point whose derived files are all written.
+    `groups` and `settings` are those of `head`. `interrupted`: an earlier run may have left segments.
     """
 
     options: Backup
     source: Properties
-    archive: Archive
+    writing: WritingRun
     cluster: Cluster
     cluster_id: str
     brokers: int
-    lease: HeldLease
-    seq: int
     head: Manifest | None
-    unfinished: list[Intent]
+    interrupted: bool
     groups: Groups | None = None
     settings: Metadata | None = None
-    added: Sequence[Segment] = ()
-    refreshed: Manifest | None = None
-    starts: Starts | None = None
+    label: str = ""
 
     @property
-    def run_id(self) -> str:
-        return self.lease.owner
+    def archive(self) -> Archive:
+        return self.writing.archive
+
+    @property
+    def lease(self) -> HeldLease:
+        return self.writing.lease
 
     @property
     def parent(self) -> int | None:
-        return self.head.seq if self.head is not None else None
+        return self.head.number if self.head is not None else None
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,8 @@ class BackupWork:
         """The segment that another attempt of this run wrote, and what of the range comes after its last record.
 
         What is older than this run belongs to no restore point (those end where our range starts) and was not taken
-        over when the run began: it goes, and we write it again.
+        over when the run began: it goes, and we write it again. A task knows nothing of the lease: one that
+        outlives its run and sleeps before this delete can delete a segment of the next run.
         """
         if self.store.stat(taken.key).modified < self.since:
             failed = self.store.delete([taken.key, layout.index_key_of(taken.key)])

@@ -96,7 +96,7 @@ def _check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
             opened = open_archive(store)
             reached = True
             head = opened.head
-            newest = f"restore point {head.seq} of {head.committed_at}" if head else "no restore point yet"
+            newest = f"restore point {head.number} of {head.committed_at}" if head else "no restore point yet"
             step.detail = f"{store.url}: {newest}"
             archive = opened
         except NoArchiveError:

@@ -1,49 +1,46 @@
-"""The copy job: an archive in another store, restore point by restore point, each wholly or not at all.
+"""The copy job: an archive in another store, as of one catalog of its source.
 
-Objects are taken over as they are stored. The destination is an archive of the same id at each moment: a restore
-point's segments are there before its manifest, and its manifest after those of all before it.
+Objects are copied as they are stored. The destination is a whole archive at each moment: segments and documents come
+first, then one commit takes over the source's state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from kbackup.archive import layout
-from kbackup.archive.commit import read_intent
+from kbackup.archive.catalog.copies import begin_copy, check_lineage, follow_source, only_point
+from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
+from kbackup.archive.catalog.run import WritingRun, begin_writing
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Manifest, Point, load
 from kbackup.archive.reader import Archive, in_place, open_archive
 from kbackup.archive.segments import SCHEMA, Segment, from_batches
-from kbackup.archive.settle import is_settled, settle
 from kbackup.archive.transfer import THREADS, Due, missing, objects_of, put_same, send
-from kbackup.errors import CorruptError
+from kbackup.errors import RefusedError
 from kbackup.jobs.copy_beside import copy_beside, copy_keys
-from kbackup.jobs.copy_claim import claim, to_copy
-from kbackup.jobs.copy_derived import refresh
-from kbackup.jobs.copy_expired import check_expired, is_due, put_expired
+from kbackup.jobs.copy_claim import claim
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 
-_BATCH = 64
-"""Restore points whose segments go at the same time, and after which derived files are written."""
 SEGMENTS_AT_ONCE = 10_000
-"""So many of them are looked at and sent at a time."""
+"""So many segments are compared and sent at a time."""
 
 
 @dataclass(frozen=True)
 class CopyReport:
-    """`restore_points` are the numbers that were copied, `newest` is the newest one there now. `objects` and `bytes`
-    (as they are stored) are what was sent of segments; `found` counts those of a copy that was cut off. `beside` are
-    files of restores and drills."""
+    """`restore_points` are the numbers that were copied, `dropped` those that the source let go and the copy no longer
+    has, `newest` is the newest one there now. `objects` and `bytes` (as they are stored) are what was sent of
+    segments; `found` counts those of an interrupted copy. `beside` are files of restores and drills."""
 
     archive: str
     destination: str
     archive_id: str
     restore_points: tuple[int, ...]
+    dropped: tuple[int, ...]
     newest: int | None
     objects: int
     bytes: int
@@ -53,12 +50,11 @@ class CopyReport:
 
 
 @dataclass
-class Copy:
-    """A copy at work, and what it has done."""
+class _Copy:
+    """A copy at work, and what it has sent. `expected` counts records."""
 
     source: Archive
-    target: Archive
-    lease: HeldLease
+    writing: WritingRun
     listener: Listener
     expected: int
     objects: int = 0
@@ -66,44 +62,65 @@ class Copy:
     found: int = 0
     records: int = 0
     plain: int = 0
-    numbers: list[int] = field(default_factory=list)
 
 
-def copy_archive(source: Store, target: Store, lease_seconds: float, listener: Listener) -> CopyReport:
-    """What `source` has and `target` lacks, up to the newest restore point of this moment.
+def copy_archive(
+    source: Store,
+    target: Store,
+    lease_seconds: float,
+    listener: Listener,
+    *,
+    point: str | None = None,
+    keep: bool = False,
+) -> CopyReport:
+    """Bring `target` up to the newest catalog of `source`, or with `point` up to that restore point alone.
 
-    Takes the lease of `target` and none of `source`, which is only read: backups may go on there. After a crash run it
-    again. `RefusedError` where `target` is anything but a copy of `source`, older or as old.
+    With `keep`, restore points that the source let go stay in the copy. Takes the lease of `target` and none of
+    `source`, which is only read: backups may go on there. `RefusedError` where `target` is anything but empty or a
+    copy of the same history.
     """
     phases = Phases(listener)
     with phases.step("open"):
         archive = open_archive(source)
-        closed = [*archive.closed] if archive.restore_points else []
+        ours = archive.state
+        if point is not None:
+            manifest = archive.restore_point(point)
+            ours = only_point(archive.state, manifest.number, manifest.topics)
         claim(source, archive.info, target)
     with HeldLease(target, "kbackup copy", lease_seconds) as lease:
         with phases.step("compare"):
             copy_keys(source, target)
             there = open_archive(target)
-            check_expired(archive, there)
-            points = to_copy(closed, archive, there)
-        copy = Copy(archive, there, lease, listener, sum(p.totals.records for p in points if p.totals))
+            _check(there, archive.state, ours, target.url)
+            level: IsolationLevel = min(ours.isolation_levels, default="read_committed")
+            writing = begin_writing(target, lease, "copy", level)
+            began = partial(begin_copy, run=writing.run, source=archive.state, address=archive.store.url)
+            writing.commit(began, "copy", f"a copy of {archive.store.url} began")
+            before = writing.archive.state
+            goal = partial(_goal, source=ours, archive=archive, run=writing.run, keep=keep)
+            after = goal(before)
+            due = list(_new_segments(before, after))
+        copy = _Copy(archive, writing, listener, sum(s.count for s in due))
         with phases.step("copy"):
-            for batch in _batches(_catch_up(copy, points)):
-                _copy_batch(copy, batch)
-            refresh(there, lease.check)
+            for at in range(0, len(due), SEGMENTS_AT_ONCE):
+                _copy_segments(copy, due[at : at + SEGMENTS_AT_ONCE])
+            known = {(p.number, p.manifest) for p in before.restore_points}
+            new = [p for p in after.restore_points if (p.number, p.manifest) not in known]
+            _copy_documents(copy, new)
+            numbers = tuple(p.number for p in new)
+            writing.commit(goal, "copy", f"{len(numbers)} restore points copied from {archive.store.url}")
+            writing.refresh_derived()
         with phases.step("restores and drills"):
-            beside = copy_beside(source, target, lease.check)
-    return report(copy, beside, phases)
-
-
-def report(copy: Copy, beside: int, phases: Phases) -> CopyReport:
-    points = copy.target.restore_points
+            beside = copy_beside(source, target, lease.check) if point is None else 0
+        writing.end()
+    newest = after.newest
     return CopyReport(
-        archive=copy.source.store.url,
-        destination=copy.target.store.url,
-        archive_id=copy.source.info.id,
-        restore_points=tuple(copy.numbers),
-        newest=points[-1].seq if points else None,
+        archive=archive.store.url,
+        destination=target.url,
+        archive_id=archive.info.id,
+        restore_points=numbers,
+        dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
+        newest=newest.number if newest is not None else None,
         objects=copy.objects,
         bytes=copy.bytes,
         found=copy.found,
@@ -112,112 +129,63 @@ def report(copy: Copy, beside: int, phases: Phases) -> CopyReport:
     )
 
 
-def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
-    for at in range(0, len(points), _BATCH):
-        yield points[at : at + _BATCH]
+def _check(there: Archive, source: State, ours: State, url: str) -> None:
+    """`RefusedError` where `there` can't go on to `ours`, which is `source` or a restore point of it."""
+    check_lineage(there.state, source, url)
+    numbers = {p.number for p in there.restore_points}
+    if (
+        ours is not source
+        and there.state.next_point > 1
+        and numbers != {p.number for p in ours.restore_points}
+    ):
+        raise RefusedError(f"{url} has other restore points already", "copy to an empty address")
 
 
-def _catch_up(copy: Copy, points: Sequence[Point]) -> Sequence[Point]:
-    """What expired, and those of `points` that it counts with; the others are returned. What the copy has may be gone
-    from its view by that, so segments go before it, and the first manifests right after it."""
-    source, target = copy.source, copy.target
-    due: list[Point] = []
-    if source.expired is not None and is_due(source, target):
-        upto = source.expired.upto
-        due = [point for point in points if point.seq <= upto]
-        _send(copy, due)
-        put = partial(put_expired, source, target, copy.lease.check)
-        for batch in _batches(due):
-            commit_points(copy, batch, put if batch[0] == due[0] else None)
-        if not due:
-            put()
-    if not is_settled(target):
-        settle(target, copy.lease.check)
-    return points[len(due) :]
+def _goal(state: State, source: State, archive: Archive, run: str, keep: bool) -> State:
+    catalog = archive.committed.catalog
+    link = Link(number=source.number, checksum=catalog.checksum if catalog is not None else "")
+    return follow_source(state, source, run, Origin(archive=archive.store.url, catalog=link), keep)
 
 
-def _copy_batch(copy: Copy, points: Sequence[Point]) -> None:
-    """Segments, then the files beside the manifests, then the manifests in order, then what follows from them."""
-    _send(copy, points)
-    commit_points(copy, points)
+def _new_segments(before: State, after: State) -> Iterator[Segment]:
+    """The segments that the copy will have and does not have yet."""
+    known = set(before.segments.columns("key")[0])
+    for segment in from_batches(after.segments.read(SCHEMA.names).to_batches()):
+        if segment.key not in known:
+            yield in_place(segment)
 
 
-def _send(copy: Copy, points: Sequence[Point]) -> None:
-    committed = [point for point in points if point.status == "committed"]
-    reached = copy.target.restore_points
-    for segments in _segments(copy.source, committed, reached[-1].seq if reached else 0):
-        copy_segments(copy, segments)
-
-
-def commit_points(copy: Copy, points: Sequence[Point], before: Callable[[], None] | None = None) -> None:
-    """What stands beside the manifests of `points`, whose segments are there, the manifests, and what follows. `before`
-    is what else has to be there before the manifests."""
-    with ThreadPoolExecutor(THREADS) as pool:
-        manifests = list(pool.map(lambda point: _copy_parts(copy, point), points))
-    if before is not None:
-        before()
-    for point, manifest in zip(points, manifests, strict=True):
-        copy.lease.check()
-        put_same(copy.target.store, layout.backup_key(point.seq, layout.MANIFEST), manifest)
-        copy.numbers += [point.seq] if point.status == "committed" else []
-    copy.target.forget()
-    refresh(copy.target, copy.lease.check)
-
-
-def _segments(archive: Archive, points: Sequence[Point], after: int) -> Iterator[list[Segment]]:
-    """Those that the runs of `points` added, and those that are left of runs which are gone since restore point
-    `after`, some at a time."""
-    some: list[Segment] = []
-    upto = archive.expired.upto if archive.expired is not None else 0
-    if points and after < upto:
-        for table in archive.tables(min(points[-1].seq, upto), SCHEMA.names, after):
-            for at in range(0, len(table), SEGMENTS_AT_ONCE):
-                yield from_batches(table.slice(at, SEGMENTS_AT_ONCE).to_batches())
-    for point in (point for point in points if point.seq > upto):
-        some += from_batches(archive.table(point).to_batches())
-        if len(some) >= SEGMENTS_AT_ONCE:
-            yield some
-            some = []
-    yield some
-
-
-def copy_segments(copy: Copy, segments: Sequence[Segment]) -> None:
-    due = {each: s for s in segments for each in objects_of(in_place(s))}
-    copy.lease.check()
-    left = missing(copy.target.store, list(due))
-    copy.found += len(due) - len(left)
+def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
+    target = copy.writing.store
+    due = {each: s for s in segments for each in objects_of(s)}
+    lacking = missing(target, list(due))
+    copy.found += len(due) - len(lacking)
 
     def one(each: Due) -> tuple[Due, int]:
-        copy.lease.check()
-        return each, send(copy.source.store, copy.target.store, each)
+        return each, send(copy.source.store, target, each)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for each, size in pool.map(one, left):
+        for each, size in pool.map(one, lacking):
             copy.objects, copy.bytes = copy.objects + 1, copy.bytes + size
             if each.key == due[each].key:
                 copy.records, copy.plain = copy.records + due[each].count, copy.plain + due[each].bytes
                 copy.listener.progress(copy.records, copy.plain, copy.expected)
 
 
-def _copy_parts(copy: Copy, point: Point) -> bytes:
-    """The files beside a manifest, whole and as it says; the manifest itself, as it is stored, is returned."""
-    source, seq = copy.source, point.seq
-    manifest = layout.backup_key(seq, layout.MANIFEST)
-    said = source.store.get(manifest)
-    if load(Manifest, said, manifest).checksum != point.checksum:
-        raise CorruptError(
-            f"file {manifest} is not the one that was read before", "which other tool writes it?"
-        )
-    read_intent(source, seq)
-    parts = {layout.INTENT: source.store.get(layout.backup_key(seq, layout.INTENT))}
-    parts |= {name: source.read_part(point, name) for name in sorted(point.files)}
-    for name, data in parts.items():
-        copy.lease.check()
-        key = layout.backup_key(seq, name)
-        put_same(copy.target.store, key, _as_stored(source.store, key, data))
-    return _as_stored(source.store, manifest, said)
+def _copy_documents(copy: _Copy, points: Sequence[Point]) -> None:
+    """The documents of restore points, each checked against what refers to it."""
+    archive, target = copy.source, copy.writing.store
 
+    def check(point: Point) -> None:
+        manifest = archive.manifest(point)
+        for capture in manifest.captures:
+            archive.read_document(capture.groups)
+            archive.read_document(capture.metadata)
 
-def _as_stored(store: Store, key: str, plain: bytes) -> bytes:
-    raw = stored(store)
-    return plain if raw is store else raw.get(key)
+    def send_document(key: str) -> None:
+        put_same(target, key, stored(archive.store).get(key))
+
+    keys = list(dict.fromkeys(key for point in points for key in point.documents))
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(check, points))
+        list(pool.map(send_document, keys))

@@ -110,25 +110,25 @@ class _Export:
             self._append(table, app, addition)
         if not due:
             return None
-        return TableReport(table.url, tuple(a.point.seq for a in due), sum(a.records for a in due))
+        return TableReport(table.url, tuple(a.point.number for a in due), sum(a.records for a in due))
 
     def _append(self, table: DeltaTable, app: str, addition: Addition) -> None:
         point = addition.point
         note = {
             "archive": self.archive.info.id,
-            "restorePoint": point.seq,
+            "restorePoint": point.number,
             "committedAt": point.committed_at,
             "records": addition.records,
         }
         parts = plan_parts(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
-        work = ReadRows(self.archive.store, point.seq, addition.partitions)
+        work = ReadRows(self.archive.store, point.number, addition.partitions)
 
         def show(records: int, size: int) -> None:
             self.listener.progress(self.records + records, self.bytes + size, self.expected)
 
         with batch_frame(self.session, parts, work, SCHEMA, show) as rows:
             self.lease.check()
-            table.append(rows, app, point.seq, note)
+            table.append(rows, app, point.number, note)
         self.records += addition.records
         self.bytes += addition.bytes
 
@@ -174,7 +174,8 @@ def export_delta(
             )
             since = place.reached(due)
             topics = additions.topics_after(since)
-            topics = sorted({*topics, *(tp.topic for tp, _ in additions.missed(since))})
+            lacking = [*additions.missed(since), *additions.damaged(since)]
+            topics = sorted({*topics, *(tp.topic for tp, _ in lacking)})
         with phases.step("run"):
             run = _Export(archive, place, s3, additions, lease, spark, listener, since)
             if options.one_table:
@@ -188,12 +189,14 @@ def export_delta(
 
 
 def losses_of(additions: Additions, since: int, url: str, topic: str | None = None) -> list[str]:
-    """What a table that was at restore point `since` can't get any more, in words; nothing for one that begins."""
-    return [
+    """What a table that was at restore point `since` can't get any more, in words. Records that expired are none of
+    the losses of one that begins."""
+    expired = [
         f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
         f"restore point {since}"
         for tp, start in (additions.missed(since, topic) if since else [])
     ]
+    return [*expired, *(message for _, message in additions.damaged(since, topic))]
 
 
 def _all_of(failed: Mapping[str, KbackupError], tables: int, losses: Sequence[str]) -> KbackupError:

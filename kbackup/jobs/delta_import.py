@@ -6,30 +6,28 @@ does (plan, windows, checks, transactions, going on after a crash) works on it, 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from kbackup import __version__
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived, totals
+from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
+from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
+    Capture,
     Document,
     Groups,
-    Intent,
-    IntentTopic,
-    Manifest,
     Metadata,
     PartitionState,
     TopicState,
     dump,
     now,
 )
-from kbackup.archive.reader import Archive
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.segments import Segment
 from kbackup.config import parse_range
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
@@ -111,7 +109,8 @@ class DeltaImport:
             clear(staging)
             staging.put(_IMPORT, dump(self.asked))
             try:
-                self._fill(open_or_create(staging), delta_session(spark()), lease)
+                open_or_create(staging)
+                self._fill(begin_writing(staging, lease, "import"), delta_session(spark()))
             except BaseException:
                 clear(staging)
                 raise
@@ -141,7 +140,7 @@ class DeltaImport:
             return False
         return True
 
-    def _fill(self, archive: Archive, session: SparkSession, lease: HeldLease) -> None:
+    def _fill(self, writing: WritingRun, session: SparkSession) -> None:
         rows = self._rows(session)
         held = rows.held()
         if not held:
@@ -149,9 +148,8 @@ class DeltaImport:
                 f"the Delta tables at {self.place.url} have no record that matches",
                 "see --topic, --exclude-topic and --backup",
             )
-        segments = rows.write(archive.store, self.segments, held)
-        lease.check()
-        _commit(archive, held, segments)
+        segments = rows.write(writing.plain, self.segments, held)
+        _commit(writing, held, segments)
 
     def _rows(self, session: SparkSession) -> TableRows:
         url, selection = self.place.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
@@ -167,7 +165,7 @@ class DeltaImport:
             urls = [f"{url}/{name}" for name in topics]
         options = hadoop_options(self.place.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
-        last = None if self.options.backup == "latest" else self.options.backup
+        last = number_of(self.options.backup)
         rows = TableRows(session, tables, selection, last)
         if last is not None:
             check_reached(self.place, topics, rows.newest(), last)
@@ -175,6 +173,17 @@ class DeltaImport:
 
     def _is_table(self, folder: str) -> bool:
         return next(self.place.store.list(f"{folder}_delta_log/"), None) is not None
+
+
+def number_of(backup: int | str) -> int | None:
+    """The restore point by its number, None for 'latest'. `UsageError` for a label: tables have none."""
+    if isinstance(backup, int):
+        return backup
+    if backup != "latest":
+        raise UsageError(
+            f"Delta tables don't know label {backup!r}", "give the restore point's number, or latest"
+        )
+    return None
 
 
 def check_reached(place: Place, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
@@ -198,8 +207,14 @@ def check_reached(place: Place, topics: Sequence[str], newest: Sequence[int], la
 
 def clear(staging: Store) -> None:
     """Removes the records; what a restore keeps of itself stays."""
-    for folder in (layout.BACKUPS, layout.CHECKPOINTS, layout.TOPICS):  # the restore point first
-        remove(staging, folder)
+    for prefix in (
+        layout.CATALOG,
+        layout.DERIVED,
+        layout.POINTS,
+        layout.TABLES,
+        layout.TOPICS,
+    ):  # the catalog first
+        remove(staging, prefix)
 
 
 def remove(staging: Store, prefix: str) -> None:
@@ -207,45 +222,42 @@ def remove(staging: Store, prefix: str) -> None:
         raise failed.error
 
 
-def _commit(archive: Archive, held: Sequence[Held], segments: Sequence[Segment]) -> None:
+def _commit(writing: WritingRun, held: Sequence[Held], segments: Sequence[Segment]) -> None:
     """One restore point with what the tables held, under the number of the newest that they have it from."""
-    at, seq = now(), max(h.restore_point for h in held)
-    topics = tuple(_state(name, held, segments, seq) for name in sorted({h.topic for h in held}))
-    intent = Intent(
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=None,
-        run_id=archive.info.id,
-        host=socket.gethostname(),
-        started_at=at,
-        isolation_level="read_committed",
-        topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=1) for t in topics),
-    )
-    archive.store.put(layout.backup_key(seq, layout.INTENT), dump(intent))
+    at, number = now(), max(h.restore_point for h in held)
+    topics = [_state(name, held, segments, number) for name in sorted({h.topic for h in held})]
     metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
-    parts = {
-        layout.SEGMENTS: encode_segments(segments),
-        layout.GROUPS: dump(Groups(captured_at=at, groups=())),
-        layout.METADATA: dump(metadata),
-    }
-    manifest = Manifest(
-        status="committed",
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=None,
-        run_id=archive.info.id,
-        tool=f"kbackup {__version__}",
+    groups = Groups(captured_at=at, groups=())
+    draft = Draft(
+        number=number,
         started_at=at,
         committed_at=at,
+        origin="tables",
         topics=topics,
-        totals=totals(len(topics), sum(len(t.partitions) for t in topics), segments, 0),
-        files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
+        segments=segments,
+        captures=[
+            Capture(
+                number=number,
+                started_at=at,
+                groups=writing.put_document(number, layout.GROUPS, groups),
+                metadata=writing.put_document(number, layout.METADATA, metadata),
+            )
+        ],
+        groups=0,
+        captured_topics=len(topics),
+        captured_partitions=sum(len(t.partitions) for t in topics),
     )
-    publish(archive, manifest)
-    refresh_derived(archive, manifest)
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+
+    def operation(state: State) -> State:
+        return end_run(add_point(skip_numbers(state, number), writing.run, new), writing.run)
+
+    writing.commit(operation, "import", f"restore point {number} of Delta tables")
+    writing.refresh_derived()
 
 
-def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], seq: int) -> TopicState:
+def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], number: int) -> TopicState:
     ours = [h for h in held if h.topic == topic]
     count = max(max(h.partitions, h.partition + 1) for h in ours)
     by_number = {h.partition: h for h in ours}
@@ -253,7 +265,7 @@ def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], seq: i
         name=topic,
         id="",
         incarnation=1,
-        captured=seq,
+        captured=number,
         state="present",
         partitions=tuple(_partition(n, by_number.get(n), topic, segments) for n in range(count)),
     )

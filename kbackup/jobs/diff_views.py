@@ -16,18 +16,17 @@ from kbackup.kafka.client import Properties
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
     """A restore point. What its run did not look at is there as of the run that did."""
-    points = archive.captures
     wanted = set(topics.topics(t.name for t in point.topics if t.state != "deleted"))
     states = [t for t in point.topics if t.name in wanted]
-    metadata = {seq: archive.metadata(points[seq]) for seq in {point.seq, *(t.captured for t in states)}}
+    metadata = {seq: archive.metadata(seq) for seq in {point.number, *(t.captured for t in states)}}
     known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
     stood: dict[str, dict[tuple[str, int], int]] = {}
-    captured: dict[int, set[str]] = {point.seq: set()} if groups.include else {}
+    captured: dict[int, set[str]] = {point.number: set()} if groups.include else {}
     groups_there: set[str] = set()
     for t in states:
         captured.setdefault(t.captured, set()).add(t.name)
     for seq, of_run in captured.items():
-        of_capture = archive.groups(points[seq])
+        of_capture = archive.groups(seq)
         groups_there |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
         _add_groups(stood, of_capture, of_run, groups)
     views = {
@@ -39,9 +38,9 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         )
         for t in states
     }
-    name = f"restore point {point.seq}"
+    name = f"restore point {point.number}"
     topics_there = (t.name for t in point.topics if t.state != "deleted")
-    return _view(name, metadata[point.seq], views, stood, groups, (topics_there, groups_there))
+    return _view(name, metadata[point.number], views, stood, groups, (topics_there, groups_there))
 
 
 def live_view(

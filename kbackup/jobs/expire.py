@@ -1,31 +1,43 @@
-"""The expire job: restore points go by policy, records by age, and what nobody needs any more is deleted."""
+"""The expire job: restore points go by policy, records by age, and orphans are deleted after the grace time."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
-from operator import attrgetter
 
 from kbackup.archive import layout
-from kbackup.archive.expire import Expiration, Incarnation, is_cut_off, prepare, publish, what_stays
-from kbackup.archive.expired import Place, gone_with, read_pins
-from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Expired, Manifest, Metadata, TopicState
+from kbackup.archive.catalog.commit import Author, Committed, commit
+from kbackup.archive.catalog.derived import refresh_under_lease
+from kbackup.archive.catalog.retention import (
+    expire_points,
+    expire_records,
+    old_starts,
+    records_by_point,
+)
+from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.sweep import (
+    Orphans,
+    commit_sweep,
+    commit_undo,
+    delete_orphans,
+    find_orphans,
+    last_expiration,
+    referred_keys,
+)
+from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.settle import is_settled, settle
-from kbackup.archive.sweep import Waste, sweep, waste
-from kbackup.archive.verify.objects import index_size
+from kbackup.errors import RefusedError
 from kbackup.jobs.expire_policy import Policy, moment, reasons
 from kbackup.jobs.listen import Listener, Phases
-from kbackup.store.base import Store
+from kbackup.store.base import ObjectInfo, Store
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """What is to go: restore points that `policy` does not keep, records older than `older_than` counted back from the
-    newest restore point. What goes is deleted when `grace` is over."""
+    """What goes: restore points that `policy` does not keep, records older than `older_than` counted back from the
+    newest restore point. Orphans are deleted when `grace` is over."""
 
     policy: Policy
     older_than: timedelta | None = None
@@ -34,8 +46,8 @@ class Expiry:
 
 @dataclass(frozen=True)
 class PointFate:
-    """`reasons` why a restore point stays; none: it goes. `records` are left in it, `records_gone` go of it; None where
-    it goes itself."""
+    """`reasons` why a restore point stays; none: it goes. `records` stay in it, `records_gone` go; None where the
+    restore point itself goes."""
 
     number: int
     committed_at: str
@@ -50,11 +62,12 @@ class PointFate:
 
 @dataclass(frozen=True)
 class ExpireReport:
-    """`confirmed`: it was done. `expiration` is its number, None where nothing was to expire. `records`, `bytes` are
-    those of segments that go (as they are stored) with all files that go by this expiration, to be deleted from
-    `deleted_from` on; `deleted` objects of `deleted_bytes` were (or would be) deleted now, of which `failed` (key: why)
-    could not be. `spared` topics keep all records: they are compacted, or it is not known; those that were made anew
-    since say which incarnation they are."""
+    """`confirmed`: it was done. `expiration` is the catalog that committed it, None where nothing expires.
+
+    `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
+    of `deleted_bytes` were (or would be) deleted now; `failed` maps the others to reasons. `unreadable` is a damaged
+    catalog of the grace time: nothing is deleted before its time is over. `spared` topics keep all records: they are
+    compacted, or their settings are not known."""
 
     archive: str
     confirmed: bool
@@ -68,111 +81,131 @@ class ExpireReport:
     deleted_from: str | None
     deleted: int
     deleted_bytes: int
+    unreadable: int | None
     failed: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """The restore points that go, the new log starts, the states `before` and `after`, and a fate for each point."""
+
+    gone: frozenset[int]
+    starts: Mapping[IncarnationPartition, int]
+    before: State
+    after: State
+    fates: tuple[PointFate, ...]
+    cutoff: int | None
+    spared: tuple[str, ...]
 
 
 def expire(
     store: Store, expiry: Expiry, lease_seconds: float, listener: Listener, *, confirm: bool
 ) -> ExpireReport:
-    """Without `confirm` it only says what it would do, and takes no lease. `LockedError` where another holds it,
-    `RefusedError` where no record would be left."""
+    """Without `confirm` it says what it would do. It takes no lease to commit: a backup may run beside it.
+
+    The derived files follow at once where nobody holds the lease; else the holder writes them. `RefusedError` where
+    the newest restore point would lose all its records.
+    """
     phases = Phases(listener)
-    archive = open_archive(store)  # before a lease is made where there is none
-    if not confirm:
-        with phases.step("choose"):
-            chosen = _choose(archive, expiry)
-        with phases.step("look for what nobody needs"):
-            sizes = {entry.key: entry.size for entry in store.list()}
-            found = waste(archive, sizes, expiry.grace)
-        return _report(archive, expiry, chosen, sizes, found, {}, phases, confirmed=False)
-    with HeldLease(store, "kbackup expire", lease_seconds) as lease:
-        archive = open_archive(store)
-        with phases.step("choose"):
-            chosen = _choose(archive, expiry)
-        with phases.step("refresh derived files"):
-            if not is_settled(archive):  # of one that was cut off
-                settle(archive, lease.check)
+    archive = open_archive(store)
+    with phases.step("choose"):
+        plan = _plan(archive, expiry)
+    going = referred_keys(Committed(plan.before, None)) - referred_keys(Committed(plan.after, None))
+    number = None
+    if confirm and plan.after is not plan.before:
         with phases.step("expire"):
-            if chosen.expiration.document is not None:
-                publish(archive, chosen.expiration, lease.check)
-        with phases.step("refresh derived files"):
-            if chosen.expiration.document is not None:
-                settle(archive, lease.check, _touched(chosen.expiration))
-        with phases.step("delete what nobody needs"):
-            sizes = {entry.key: entry.size for entry in store.list()}
-            found = waste(archive, sizes, expiry.grace)
-            failed = {f.key: f.error.message for f in sweep(archive, found, lease.check)}
-        return _report(archive, expiry, chosen, sizes, found, failed, phases, confirmed=True)
+            number = _commit(archive, plan)
+    with phases.step("list objects"):
+        objects = list(store.list())
+    with phases.step("find orphans"):
+        cutoff = time.time() - expiry.grace.total_seconds()
+        orphans = find_orphans(store, archive.committed, objects, cutoff)
+    failed: dict[str, str] = {}
+    if confirm:
+        with phases.step("sweep"):
+            author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
+            archive.move(commit_sweep(store, archive.committed, orphans, author))
+        with phases.step("refresh derived files"):  # they name no segment that is deleted
+            refresh_under_lease(archive, "kbackup expire", lease_seconds)
+        with phases.step("delete orphans"):
+            failed = {each.key: each.error.message for each in delete_orphans(store, orphans)}
+    return _report(archive, expiry, plan, number, (going, objects), orphans, failed, phases, confirm)
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """`gone` are the restore points that go, `fates` says of all why."""
+def _commit(archive: Archive, plan: _Plan) -> int:
+    def operation(state: State) -> State:
+        gone = {n for n in plan.gone if state.point(n) is not None and n not in state.pins}
+        return expire_records(expire_points(state, gone), plan.starts)
 
-    expiration: Expiration
-    fates: tuple[PointFate, ...]
-    gone: frozenset[int]
-    cutoff: int | None
-    spared: tuple[str, ...]
-    before: Expired | None
+    points = len(plan.gone)
+    summary = f"{points} restore points and the records of {len(plan.starts)} partitions expired"
+    archive.move(commit(archive.store, archive.committed, operation, Author("expire", "", summary)))
+    return archive.state.number
 
 
-def _choose(archive: Archive, expiry: Expiry) -> _Chosen:
+def _plan(archive: Archive, expiry: Expiry) -> _Plan:
     newest = archive.restore_point("latest")
-    pins = read_pins(archive.store, archive.info.id)
+    state = archive.state
     points = archive.restore_points
-    why = reasons(expiry.policy, [moment(p.seq, p.committed_at) for p in points], datetime.now(UTC))
-    for seq in pins.keys() & {p.seq for p in points}:
-        why[seq] = ["pinned", *why.get(seq, [])]
-    gone = frozenset(p.seq for p in points if p.seq not in why)
-    kept = what_stays(archive, gone, pins.keys())
-    cutoff, spared = None, frozenset[Incarnation]()
+    why = reasons(expiry.policy, [moment(p.number, p.committed_at) for p in points], datetime.now(UTC))
+    for number in state.pins:
+        why[number] = ["pinned", *why.get(number, [])]
+    gone = frozenset(p.number for p in points if p.number not in why)
+    after = expire_points(state, gone)
+    cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
     if expiry.older_than is not None:
         cutoff = _cutoff(newest, expiry.older_than)
-        spared = frozenset(_spared(archive, (state for _, state in kept.last.values())))
-    # asked for nothing, it only deletes: a copy that was cut off can be gone on with then
-    cut = is_cut_off(archive) and not (expiry.policy.keeps_all and expiry.older_than is None)
-    expiration = prepare(archive, gone, kept, cutoff, spared, cut)
+        spared = frozenset(_spared(archive, after))
+        starts = old_starts(after, cutoff, spared)
+        after = expire_records(after, starts)
+    before_records, after_records = records_by_point(state), records_by_point(after)
+    if before_records[newest.number] and not after_records[newest.number]:
+        raise RefusedError(
+            f"this would expire every record of the newest restore point, {newest.number}",
+            "choose an older --older-than",
+        )
     fates = tuple(
         PointFate(
-            p.seq,
+            p.number,
             p.committed_at,
-            tuple(why.get(p.seq, ())),
-            *(expiration.records[p.seq] if p.seq in why else (None, None)),
+            tuple(why.get(p.number, ())),
+            after_records.get(p.number),
+            before_records[p.number] - after_records[p.number] if p.number in after_records else None,
         )
         for p in points
     )
-    return _Chosen(expiration, fates, gone, cutoff, _named(spared, kept.last), archive.expired)
+    return _Plan(gone, starts, state, after, fates, cutoff, _names(spared, after))
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
     """ms since the epoch. Counted back from the newest restore point, so that an archive whose backups have stopped
-    does not melt away; a clock that was ahead then counts as this one."""
+    does not melt away; a time in the future counts as now."""
     at = min(datetime.fromisoformat(newest.committed_at), datetime.now(UTC))
     return int((at - older_than).timestamp() * 1000)
 
 
-def _spared(archive: Archive, states: Iterable[TopicState]) -> Iterator[Incarnation]:
-    """Topics of which old records are not old news: compacted ones keep the newest record of each key, however old it
-    is, and the source's is never read again. Each incarnation goes by what it had last; those whose settings are not
-    known are taken for such."""
-    captures = archive.captures
-    for seq, some in groupby(sorted(states, key=attrgetter("captured")), attrgetter("captured")):
-        metadata = archive.metadata(captures[seq]) if seq in captures else None
-        configs = {t.name: t.configs for t in metadata.topics} if metadata is not None else {}
-        for topic in some:
-            if metadata is None or topic.name not in configs:
-                yield topic.name, topic.incarnation
-                continue
-            policy = configs[topic.name].get("cleanup.policy") or _default_policy(metadata)
-            if "compact" in policy and "delete" not in policy:
-                yield topic.name, topic.incarnation
+def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
+    """Incarnations that keep old records: a compacted topic keeps the newest record of each key, however old. Each goes
+    by its last settings; an incarnation whose settings are not known is spared."""
+    states: dict[Incarnation, TopicState] = {}
+    last = after.last_points()
+    for number in sorted(set(last.values())):
+        topics = {(t.name, t.incarnation): t for t in archive.manifest(number).topics}
+        states |= {key: topics[key] for key, end in last.items() if end == number}
+    for number in {topic.captured for topic in states.values()}:
+        metadata = archive.metadata(number)
+        configs = {t.name: t.configs for t in metadata.topics}
+        for key, topic in states.items():
+            if topic.captured == number and _is_spared(configs.get(topic.name), metadata):
+                yield key
 
 
-def _named(spared: Iterable[Incarnation], known: Iterable[Incarnation]) -> tuple[str, ...]:
-    newest = dict(sorted(known))
-    return tuple(name if newest[name] == n else f"{name} (incarnation {n})" for name, n in sorted(spared))
+def _is_spared(configs: Mapping[str, str] | None, metadata: Metadata) -> bool:
+    if configs is None:
+        return True
+    policy = configs.get("cleanup.policy") or _default_policy(metadata)
+    return "compact" in policy and "delete" not in policy
 
 
 def _default_policy(metadata: Metadata) -> str:
@@ -180,56 +213,74 @@ def _default_policy(metadata: Metadata) -> str:
     return next((value for value in found if "compact" in value), "delete")
 
 
-def _touched(expiration: Expiration) -> set[Place]:
-    return {(s.topic, s.incarnation, s.partition) for s in expiration.removed}
+def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
+    highest = after.highest
+    return tuple(
+        name if highest[name] == number else f"{name} (incarnation {number})"
+        for name, number in sorted(spared)
+    )
 
 
 def _report(
     archive: Archive,
     expiry: Expiry,
-    chosen: _Chosen,
-    sizes: Mapping[str, int],
-    found: Waste,
+    plan: _Plan,
+    number: int | None,
+    going: tuple[set[str], list[ObjectInfo]],
+    orphans: Orphans,
     failed: dict[str, str],
     phases: Phases,
-    *,
     confirmed: bool,
 ) -> ExpireReport:
-    document, removed = chosen.expiration.document, chosen.expiration.removed
-    going = sum(s.stored + index_size(s) for s in removed)
-    going += sum(_sizes_of(sizes, chosen, document)) if document is not None else 0
-    after = datetime.now(UTC) + expiry.grace if document is not None else None
+    keys, objects = going
+    segments = [key for key in keys if key.startswith(layout.TOPICS) and not key.endswith("_index")]
+    counts = [sum(state.segments.columns("count")[0]) for state in (plan.before, plan.after)]
+    expires = bool(keys or plan.gone)
+    after = datetime.now(UTC) + expiry.grace
+    sizes = {each.key: each.size for each in orphans.objects}
     return ExpireReport(
         archive=archive.store.url,
         confirmed=confirmed,
-        expiration=document.number if document is not None else None,
-        restore_points=chosen.fates,
-        records=sum(s.count for s in removed),
-        segments=len(removed),
-        bytes=going,
-        before=_text(datetime.fromtimestamp(chosen.cutoff / 1000, UTC))
-        if chosen.cutoff is not None
-        else None,
-        spared=chosen.spared,
-        deleted_from=_text(after) if after is not None else None,
-        deleted=len(found.keys) - len(failed),
-        deleted_bytes=sum(sizes[key] for key in found.keys if key not in failed),
+        expiration=number if confirmed else (archive.state.number + 1 if expires else None),
+        restore_points=plan.fates,
+        records=counts[0] - counts[1],
+        segments=len(segments),
+        bytes=sum(each.size for each in objects if each.key in keys),
+        before=_text(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
+        spared=plan.spared,
+        deleted_from=_text(after) if expires else None,
+        deleted=len(sizes) - len(failed),
+        deleted_bytes=sum(size for key, size in sizes.items() if key not in failed),
+        unreadable=orphans.unreadable,
         failed=failed,
         seconds=phases.seconds,
     )
 
 
-def _sizes_of(sizes: Mapping[str, int], chosen: _Chosen, document: Expired) -> Iterator[int]:
-    """Of the files of restore points that go now."""
-    carried = {point.seq for point in document.carried}
-    before: Collection[int] = {link.last for link in chosen.before.gone} if chosen.before is not None else ()
-    links = [link for link in document.gone if link.last not in before]
-    for key, size in sizes.items():
-        parsed = layout.parse_backup_key(key)
-        if parsed is not None and gone_with(links, parsed[0]) is not None:
-            kept = parsed[0] in carried and parsed[1] in (layout.GROUPS, layout.METADATA)
-            yield 0 if kept else size
-
-
 def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True)
+class UndoReport:
+    """`restore_points` are listed again; `catalog` committed it."""
+
+    archive: str
+    catalog: int
+    restore_points: tuple[int, ...]
+
+
+def undo(store: Store, lease_seconds: float) -> UndoReport:
+    """Take back the newest expiration, within its grace time. `RefusedError` where there is none, or where its objects
+    may be deleted already."""
+    archive = open_archive(store)
+    number = last_expiration(store, archive.committed)
+    if number is None:
+        raise RefusedError(
+            f"archive {store.url} has no expiration that can be undone", "see 'kbackup log' for what was done"
+        )
+    known = {point.number for point in archive.restore_points}
+    archive.move(commit_undo(store, archive.committed, number))
+    refresh_under_lease(archive, "kbackup expire", lease_seconds)
+    back = tuple(p.number for p in archive.restore_points if p.number not in known)
+    return UndoReport(store.url, archive.state.number, back)

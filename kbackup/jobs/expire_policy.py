@@ -27,13 +27,13 @@ class Policy:
 
 
 class Moment(NamedTuple):
-    seq: int
+    number: int
     at: datetime
 
 
 _Bucket = Callable[[Moment], object]
 _BUCKETS: dict[str, _Bucket] = {
-    "last": lambda m: m.seq,
+    "last": lambda m: m.number,
     "daily": lambda m: m.at.date(),
     "weekly": lambda m: m.at.isocalendar()[:2],
     "monthly": lambda m: (m.at.year, m.at.month),
@@ -41,8 +41,8 @@ _BUCKETS: dict[str, _Bucket] = {
 }
 
 
-def moment(seq: int, committed_at: str) -> Moment:
-    return Moment(seq, datetime.fromisoformat(committed_at).astimezone(UTC))
+def moment(number: int, committed_at: str) -> Moment:
+    return Moment(number, datetime.fromisoformat(committed_at).astimezone(UTC))
 
 
 def reasons(policy: Policy, moments: Sequence[Moment], now: datetime) -> dict[int, list[str]]:
@@ -55,18 +55,18 @@ def reasons(policy: Policy, moments: Sequence[Moment], now: datetime) -> dict[in
     if not moments:
         return kept
     if policy.keeps_all:
-        return {m.seq: ["no policy"] for m in moments}
+        return {m.number: ["no policy"] for m in moments}
     newest, oldest = moments[-1], moments[0]
     for m in reversed(moments):
         if policy.within is not None and m.at >= min(newest.at, now) - policy.within:
-            kept.setdefault(m.seq, []).append("within")
+            kept.setdefault(m.number, []).append("within")
     for name, bucket_of in _BUCKETS.items():
         left: int = getattr(policy, name)
         before: object = None
         for m in reversed(moments):
             bucket = bucket_of(m)
             if left and (bucket != before or m == oldest):
-                kept.setdefault(m.seq, []).append(name if bucket != before else f"oldest {name}")
+                kept.setdefault(m.number, []).append(name if bucket != before else f"oldest {name}")
                 before, left = bucket, left - 1
-    kept.setdefault(newest.seq, ["newest"])
+    kept.setdefault(newest.number, ["newest"])
     return kept

@@ -152,22 +152,21 @@ class Place:
         """`RefusedError` where `archive` is behind what was exported, or has gone another way; notes how far it is."""
         newest, hint = (
             archive.restore_points[-1],
-            "export from the archive that is ahead, or to another place",
+            "export from the archive that is ahead, or to another address",
         )
         try:
             seen = load(Seen, self.own.get(_SEEN), f"{FOLDER}/{_SEEN}")
         except NotFoundError:
             seen = Seen(archive_id=archive.info.id, restore_point=0, manifest="")
-        if newest.seq < seen.restore_point:
+        if archive.state.next_point <= seen.restore_point:
             raise RefusedError(
                 f"{self.url} was brought up to restore point {seen.restore_point}, the newest of {archive.store.url} "
-                f"is {newest.seq}",
+                f"is {newest.number}",
                 hint,
             )
-        noted = f"the one that {self.url} was brought up to"
-        check_same_point(archive, seen.restore_point, seen.manifest, noted, hint)
-        if newest.seq > seen.restore_point:
-            here = Seen(archive_id=archive.info.id, restore_point=newest.seq, manifest=newest.checksum)
+        check_same_point(archive, seen.restore_point, seen.manifest, self.url, hint)
+        if newest.number > seen.restore_point:
+            here = Seen(archive_id=archive.info.id, restore_point=newest.number, manifest=newest.manifest)
             self.own.put(_SEEN, dump(here))
 
     def info(self) -> ExportInfo | None:
@@ -210,8 +209,8 @@ def _selected(info: ExportInfo) -> str:
     return wanted + left_out
 
 
-def point_key(seq: int) -> str:
-    return f"points/{seq:010d}.json"
+def point_key(number: int) -> str:
+    return f"points/{number:010d}.json"
 
 
 def point_of(key: str) -> int | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from kbackup.archive.expired import log_starts
-from kbackup.archive.followed import given_up_with, missed
-from kbackup.archive.models import Point
+from kbackup.archive.catalog.state import Point
+from kbackup.archive.followed import damaged, missed
 from kbackup.archive.reader import Archive, in_place
-from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order
+from kbackup.archive.segments import Segment, in_order
 from kbackup.errors import RefusedError
 from kbackup.jobs.select import Selection, check_selection
 from kbackup.types import TopicPartition
@@ -51,7 +49,7 @@ class Additions:
     @property
     def newest(self) -> int:
         """The newest restore point; `NoArchiveError` where there is none."""
-        return self._archive.restore_point("latest").seq
+        return self._archive.find_point("latest").number
 
     def check_names(self) -> None:
         """`UsageError` for a selection that matches no topic that was ever archived."""
@@ -74,7 +72,7 @@ class Additions:
     def after(self, seq: int, topic: str | None = None) -> Iterator[Addition]:
         """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing.
         `RefusedError` where nobody can tell what of them is there already."""
-        self._check_known(seq)
+        self._check_not_ahead(seq)
         for point in self._points(seq):
             found = self._of(point)
             some = found.values() if topic is None else [found.get(topic, [])]
@@ -86,23 +84,19 @@ class Additions:
         """The partitions (of `topic`) of which records that came after `seq` may have expired, and below which offset:
         they are in no `Addition`."""
         if seq not in self._missed:
-            wanted = set(self._selection.topics({place[0] for place in log_starts(self._archive.expired)}))
+            wanted = set(self._selection.topics({place[0] for place in self._archive.state.starts}))
             self._missed[seq] = missed(self._archive, seq, lambda tp: tp.topic in wanted)
         return [some for some in self._missed[seq] if topic is None or some[0].topic == topic]
 
-    def _check_known(self, seq: int) -> None:
-        """A repair's restore point has what was added by those that it gave up."""
-        self._check_not_ahead(seq)
-        lost = given_up_with(self._archive, seq)
-        if lost is not None:
-            raise RefusedError(
-                f"restore point {seq}, up to which records were exported, was lost: restore point {lost.stop}, "
-                "which 'kbackup repair' made, has its records again",
-                "export to another place",
-            )
+    def damaged(self, seq: int, topic: str | None = None) -> list[tuple[TopicPartition, str]]:
+        """The partitions (of `topic`) with records of restore points after `seq` that were found missing or damaged,
+        each with a sentence: they are in no `Addition`."""
+        wanted = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
+        last = self._archive.state.next_point
+        return damaged(self._archive, seq, last, lambda tp: tp.topic in wanted and topic in (None, tp.topic))
 
     def _check_not_ahead(self, seq: int) -> None:
-        if seq > self.newest:
+        if seq >= self._archive.state.next_point:
             raise RefusedError(
                 f"records were exported up to restore point {seq}, the newest of {self._archive.store.url} is "
                 f"{self.newest}",
@@ -111,10 +105,10 @@ class Additions:
 
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
         """How many the topics had; of a life that was over by then, those that have something."""
-        if point.seq not in self._counts:
+        if point.number not in self._counts:
             topics = self._archive.manifest(point).topics
-            self._counts[point.seq] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
-        counts = self._counts[point.seq]
+            self._counts[point.number] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
+        counts = self._counts[point.number]
         found: dict[TopicKey, int] = {}
         for s in segments:
             key = s.topic, s.incarnation
@@ -122,33 +116,19 @@ class Additions:
         return found
 
     def _points(self, seq: int) -> list[Point]:
-        return [p for p in self._archive.restore_points if p.seq > seq]
+        return [p for p in self._archive.restore_points if p.number > seq]
 
     def _of(self, point: Point) -> dict[str, list[_Added]]:
         """The selected segments that came with `point`, by topic."""
-        if point.seq not in self._found:
-            expired = self._archive.expired
-            upto = expired.upto if expired is not None else 0
-            added = [] if point.seq <= upto else [(point.seq, s) for s in self._archive.added(point)]
-            before = max((p.seq for p in self._archive.restore_points if p.seq < point.seq), default=0)
-            added += [(seq, s) for seq, s in self._left if before < seq <= point.seq]
+        if point.number not in self._found:
+            before = max(
+                (p.number for p in self._archive.restore_points if p.number < point.number), default=0
+            )
+            added = self._archive.added_by(before, point.number)
             topics = set(self._selection.topics({s.topic for _, s in added}))
             found: dict[str, list[_Added]] = {}
             for seq, s in added:
                 if s.topic in topics:
                     found.setdefault(s.topic, []).append((seq, in_place(s)))
-            self._found[point.seq] = found
-        return self._found[point.seq]
-
-    @cached_property
-    def _left(self) -> list[_Added]:
-        """What an expiration left."""
-        expired = self._archive.expired
-        if expired is None:
-            return []
-        found: list[_Added] = []
-        for table in self._archive.tables(expired.upto, [*SCHEMA.names, "seq"]):
-            numbers: list[Any] = table.column("seq").to_pylist()
-            rows = from_batches(table.select(SCHEMA.names).to_batches())
-            found += zip(numbers, rows, strict=True)
-        return found
+            self._found[point.number] = found
+        return self._found[point.number]

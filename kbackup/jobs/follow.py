@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kbackup import metrics
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease import HeldLease, LeaseRanOutError
 from kbackup.archive.models import now
 from kbackup.config.models import Backup, Follow
@@ -103,9 +103,9 @@ class Follower:
         began = self.clock()
         metrics.backup_begins()
         connected = connect(self.source)
-        archive = open_or_create(self.store)
+        open_or_create(self.store)
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
-            run: Run | None = begin(self.options, self.source, archive, *connected, lease)
+            run: Run | None = begin(self.options, self.source, self.store, *connected, lease)
             pause = 0.0
             while True:
                 last = self.stop.asked
@@ -130,7 +130,7 @@ class Follower:
 
     def _open(self, lease: HeldLease) -> Run:
         connected = connect(self.source)
-        return begin(self.options, self.source, open_or_create(self.store), *connected, lease)
+        return begin(self.options, self.source, self.store, *connected, lease)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         self.report.retries += 1
@@ -143,16 +143,16 @@ class Follower:
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         phases = Phases(self.listener)
-        if run.head is not None and run.groups is None:
-            run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
         captured = look(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
         if captured.says_more_than(run):
-            report = take(run, captured, phases, self.spark, self.listener)
+            report = take(run, captured, phases, self.spark, self.listener, last=last)
             self._since = {place: self._since[place] for place in held_back(captured.plan)}
             self._committed(report)
             refresh(run, phases)
         else:
             metrics.counted.add("kbackup_rounds_total", 1, "unchanged")
+            if last:
+                run.writing.end()
         self.report.rounds += 1
         metrics.well()
         self.watcher.well()

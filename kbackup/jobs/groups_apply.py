@@ -107,7 +107,7 @@ def _prepare_same(
     chosen, manifest = choose_same(open_archive(store), moment, options)
     if manifest.cluster_id != cluster_id:
         raise RefusedError(
-            f"restore point {manifest.seq} is of cluster {manifest.cluster_id}, this is {cluster_id}: "
+            f"restore point {manifest.number} is of cluster {manifest.cluster_id}, this is {cluster_id}: "
             "offsets are not the same there",
             "restore into it, then use --restore-id",
         )

@@ -95,7 +95,7 @@ def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
         restored = {t.source: t.incarnation for t in plan.topics}
         for state in states:
             if state.incarnation != restored[state.name]:
-                why = f"it was made anew between restore points {plan.restore_point} and {manifest.seq}"
+                why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
                 for p in state.partitions:
                     place = TopicPartition(names[state.name], p.partition)
                     unusable[place] = f"{state.name}-{p.partition} is another log: {why}"

@@ -94,7 +94,7 @@ def _compare(run: Run, expected: Sequence[Expected]) -> Comparison:
     reader = RangeReader(
         run.source,
         isolation,
-        f"kbackup-backup-{run.run_id}",
+        f"kbackup-backup-{run.writing.run}",
         run.options.poll_timeout_seconds,
         BATCH,
         tuning=TUNING,
@@ -108,7 +108,7 @@ def _compare(run: Run, expected: Sequence[Expected]) -> Comparison:
 def _compare_epochs(run: Run, unseen: Sequence[Expected]) -> tuple[dict[TopicPartition, int], list[str]]:
     """Partitions of `unseen` whose log was truncated below the last archived record, with its offset; and warnings."""
     last = {each.range.tp: each.last.offset for each in unseen}
-    group = f"kbackup-backup-{run.run_id}"
+    group = f"kbackup-backup-{run.writing.run}"
     truncated, unanswered = validate_epochs(
         run.source, epoch_positions(unseen), group, run.options.poll_timeout_seconds
     )

@@ -153,15 +153,15 @@ def export_parquet(
                 files = _write(addition, store, place, spark, listener)
                 point = ExportedPoint(
                     archive_id=archive.info.id,
-                    restore_point=addition.point.seq,
+                    restore_point=addition.point.number,
                     committed_at=addition.point.committed_at,
                     files=tuple(sorted(files, key=lambda f: f.path)),
                 )
                 lease.check()
-                place.own.put(point_key(addition.point.seq), dump(point))
+                place.own.put(point_key(addition.point.number), dump(point))
                 done.append(addition)
         place.note_reached(here)
-    table = TableReport(place.url, tuple(a.point.seq for a in done), sum(a.records for a in done))
+    table = TableReport(place.url, tuple(a.point.number for a in done), sum(a.records for a in done))
     tables = (table,) if done else ()
     return ExportReport("parquet", place.url, store.url, newest, tables, tuple(losses), phases.seconds)
 
@@ -174,7 +174,7 @@ def _reached(place: Place) -> int:
 def _write(
     addition: Addition, store: Store, place: Place, spark: Spark, listener: Listener
 ) -> list[ExportedFile]:
-    work = WriteFiles(place.store, ReadRows(store, addition.point.seq, addition.partitions))
+    work = WriteFiles(place.store, ReadRows(store, addition.point.number, addition.partitions))
     parts = plan_parts(addition.segments, cut_bytes=WHOLE)
     return run_tasks(
         spark(), parts, work, lambda records, size: listener.progress(records, size, addition.records)

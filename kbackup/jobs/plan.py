@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
@@ -62,10 +62,15 @@ class Plan:
         return [OffsetRange(t.name, p.partition, p.start, p.end) for t in self.topics for p in t.partitions]
 
 
+NextIncarnation = Callable[[str, str], int]
+"""The number of a new incarnation of a topic, by its name and id."""
+
+
 def make_plan(
     head: Manifest | None,
     selected: Sequence[LiveTopic],
     existing: Iterable[str],
+    next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Plan:
     """`selected` are the topics to capture, `existing` the names of all that the cluster has. `diverged` are partitions
@@ -78,7 +83,7 @@ def make_plan(
     warnings = [] if names else ["no topic of the source is selected: this restore point captures none"]
     for topic in selected:
         before = known.get(topic.name)
-        plan, lost, warned = _plan_topic(topic, before, diverged)
+        plan, lost, warned = _plan_topic(topic, before, next_incarnation, diverged)
         topics.append(plan)
         losses += lost
         warnings += warned
@@ -121,17 +126,20 @@ def _lost_with_topic(state: TopicState) -> list[Loss]:
 
 
 def _plan_topic(
-    topic: LiveTopic, before: TopicState | None, diverged: Mapping[TopicPartition, int]
+    topic: LiveTopic,
+    before: TopicState | None,
+    next_incarnation: NextIncarnation,
+    diverged: Mapping[TopicPartition, int],
 ) -> tuple[TopicPlan, list[Loss], list[str]]:
     if before is None:
-        return _anew(topic, 1), [], []
+        return _anew(topic, next_incarnation(topic.name, topic.id)), [], []
     if topic.id and before.id and topic.id != before.id:
-        return _plan_recreated(topic, before)
+        return _plan_recreated(topic, before, next_incarnation)
     archived = {p.partition: p for p in before.partitions}
     cut = _cut_logs(topic, archived, diverged)
     if cut:
         # new records take the offsets of those that were cut: they can't share a folder with them
-        return _anew(topic, before.incarnation + 1), cut, []
+        return _anew(topic, next_incarnation(topic.name, topic.id)), cut, []
     partitions: list[PartitionPlan] = []
     losses: list[Loss] = []
     for number, live in sorted(topic.partitions.items()):
@@ -175,8 +183,10 @@ def _cut_logs(
     return losses
 
 
-def _plan_recreated(topic: LiveTopic, before: TopicState) -> tuple[TopicPlan, list[Loss], list[str]]:
-    plan = _anew(topic, before.incarnation + 1)
+def _plan_recreated(
+    topic: LiveTopic, before: TopicState, next_incarnation: NextIncarnation
+) -> tuple[TopicPlan, list[Loss], list[str]]:
+    plan = _anew(topic, next_incarnation(topic.name, topic.id))
     message = f"topic {topic.name} was deleted and created again (incarnation {plan.incarnation})"
     if before.state == "deleted":
         return plan, [], [message]

@@ -1,7 +1,7 @@
-"""Taking over what an unfinished run left behind: whole segments stay, the rest goes.
+"""Salvage of the segments of an interrupted run: whole segments are taken over, others are deleted.
 
-Runs under the lease, after the unfinished numbers are sealed. An intent says which topic ids its segments
-belong to: what was written for another topic of that name, or under another isolation level, is never taken.
+Runs under the lease, after the fence. Each incarnation has one topic id, so segments in its folder are of that topic.
+Where runs read with different isolation levels nothing is taken over (`operations.may_salvage`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.expired import is_before, starts_by_folder
-from kbackup.archive.models import Intent
+from kbackup.archive.catalog.operations import may_salvage
 from kbackup.archive.reader import Archive
 from kbackup.archive.segment_io import adopt
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError
+from kbackup.jobs.backup_run import Run
 from kbackup.jobs.plan import Plan, TopicPlan
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.tasks import run_tasks
-from kbackup.store.base import Store
+from kbackup.store.base import Failed, Store
 from kbackup.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -63,35 +63,23 @@ class Recovered(NamedTuple):
 
 
 def recover(
-    archive: Archive,
+    run: Run,
     plan: Plan,
-    intents: Sequence[Intent],
-    isolation: str,
     spark: Callable[[], SparkSession],
-    check: Callable[[], None],
     differing: Callable[[Sequence[Segment]], Collection[TopicPartition]],
 ) -> Recovered:
-    """The segments of unfinished runs that this run's plan can use; objects in its folders that it can't are
-    deleted, after `check`: to a writer that took over meanwhile they may be of use. `differing` tells the partitions
-    whose log was cut since: their segments are of no use."""
-    if not intents:
+    """The segments of an interrupted run that `plan` can use; orphan segments beyond the archived ends that it can't
+    use are deleted: the tasks write these keys. What lies before the ends belongs to the sweep. `differing` tells the
+    partitions whose log was cut since: their segments are of no use."""
+    if not run.interrupted:
         return Recovered([], [])
-    theirs = {
-        (t.name, t.id, t.incarnation) for i in intents if i.isolation_level == isolation for t in i.topics
-    }
-    # what has expired stays for those who read it: 'kbackup expire' deletes it
-    known, starts = _committed_keys(archive), starts_by_folder(archive.expired)
+    store, salvage = run.archive.store, may_salvage(run.archive.state)
+    known = _committed_keys(run.archive)
     orphans: list[Orphan] = []
     useless: list[str] = []
     for topic in plan.topics:
-        for key in (key for key in _stray(archive.store, topic, known) if not is_before(starts, key)):
-            name = layout.parse_segment(key.rpartition("/")[2])
-            usable = (
-                name is not None
-                and name.kind != "index"
-                and (topic.name, topic.id, topic.incarnation) in theirs
-            )
-            if usable and name is not None:
+        for key, name in _stray(store, topic, known):
+            if salvage and name.kind != "index":
                 # the threshold plays no part in reading
                 target = Target(topic.name, topic.incarnation, name.partition, 0, layout.compression_of(key))
                 orphans.append(Orphan(target, key))
@@ -100,17 +88,28 @@ def recover(
     found: list[Segment | Damaged] = []
     if orphans:
         tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
-        found = run_tasks(spark(), tasks, AdoptWork(archive.store))
+        found = run_tasks(spark(), tasks, AdoptWork(run.writing.plain))
     kept = _fitting(plan, [s for s in found if isinstance(s, Segment)])
     cut = differing(kept)
     kept = [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
-    wanted = {s.key for s in kept} | {layout.index_key_of(s.key) for s in kept}
-    useless = [key for key in {*useless, *(o.key for o in orphans), *_indexes(orphans)} if key not in wanted]
-    check()
-    failed = archive.store.delete(sorted(useless))
+    used = {s.key for s in kept} | {layout.index_key_of(s.key) for s in kept}
+    useless = [key for key in {*useless, *(o.key for o in orphans), *_indexes(orphans)} if key not in used]
+    failed = _delete(run, useless)
     return Recovered(
-        kept, [f"object {f.key} of an unfinished run can't be deleted: {f.error.message}" for f in failed]
+        kept, [f"object {f.key} of an interrupted run can't be deleted: {f.error.message}" for f in failed]
     )
+
+
+def _delete(run: Run, keys: Sequence[str]) -> list[Failed]:
+    """Delete orphan segments beyond the ends, of keys that this run or a later one creates again.
+
+    The lease and the fence are checked just before. No store deletes on a condition: where the process sleeps between
+    the check and the delete for longer than its lease lasts, the delete can hit a segment of the next run.
+    """
+    if not keys:
+        return []
+    run.writing.check_fence()
+    return run.archive.store.delete(sorted(keys))
 
 
 def _indexes(orphans: Sequence[Orphan]) -> list[str]:
@@ -122,10 +121,13 @@ def _committed_keys(archive: Archive) -> set[str]:
     return keys | {layout.index_key_of(key) for key in keys}
 
 
-def _stray(store: Store, topic: TopicPlan, known: set[str]) -> Iterator[str]:
+def _stray(store: Store, topic: TopicPlan, known: set[str]) -> Iterator[tuple[str, layout.SegmentName]]:
+    """Orphan segments of a topic at or beyond the archived end of their partition."""
+    ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
     for entry in store.list(layout.topic_dir(topic.name, topic.incarnation)):
-        if layout.parse_segment(entry.key.rpartition("/")[2]) is not None and entry.key not in known:
-            yield entry.key
+        name = layout.parse_segment(entry.key.rpartition("/")[2])
+        if name is not None and entry.key not in known and name.start >= ends.get(name.partition, 0):
+            yield entry.key, name
 
 
 def _fitting(plan: Plan, segments: Sequence[Segment]) -> list[Segment]:

@@ -152,6 +152,11 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         )
     check_rules(options.map_regex, names)
     check_names(names)
+    if options.strict and content.damaged:
+        raise RefusedError(
+            f"the archive lacks {content.damaged[0].message}",
+            "restore without --strict, or another restore point; see 'kbackup info'",
+        )
     selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
     check_groups(content, names, selection, options.map_group)
     return RestorePlan(
@@ -171,6 +176,7 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
         units=make_units(content, names),
         groups=plan_groups(content, names, selection, options.map_group),
         settings=options.settings,
+        damaged=tuple(f"loss: {loss.message}" for loss in content.damaged),
         not_carried={
             group: why
             for group, why in content.not_carried.items()

@@ -87,6 +87,8 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     choice: Choice | None = None
     not_carried: dict[str, str] = msgspec.field(default_factory=dict)
     options: dict[str, Any] | None = None
+    damaged: tuple[str, ...] = ()
+    """What the archive has lost of the records that are asked for, in words."""
 
     @property
     def records(self) -> int:

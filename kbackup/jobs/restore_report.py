@@ -68,7 +68,7 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     groups: tuple[GroupResult, ...]
     warnings: tuple[str, ...]
     missing: tuple[str, ...]
-    """What was asked for and could not be done."""
+    """What was asked for and could not be done, and what the archive has lost of it."""
     seconds: dict[str, float]
     settings: SettingsReport | None = None
     choice: Choice | None = None
@@ -101,7 +101,7 @@ def make_report(
             *plan.group_warnings,
             *warnings,
         ),
-        missing=tuple(not_applied(groups)),
+        missing=(*plan.damaged, *not_applied(groups)),
         seconds=dict(seconds),
         choice=plan.choice,
     )

@@ -25,7 +25,7 @@ class _Added:
 
 
 def next_states(
-    seq: int,
+    number: int,
     plan: Plan,
     segments: Sequence[Segment],
     lasts: Mapping[TopicPartition, LastRecord] = MappingProxyType({}),
@@ -43,7 +43,7 @@ def next_states(
             name=topic.name,
             id=topic.id,
             incarnation=topic.incarnation,
-            captured=seq,
+            captured=number,
             state="present",
             partitions=tuple(
                 _partition(p, added[tp], lasts.get(tp))
@@ -78,7 +78,7 @@ def says_more(plan: Plan, parent: Manifest | None) -> bool:
     """Whether a restore point of `plan` would say anything of topics and records that `parent` doesn't."""
     if parent is None or plan.losses:
         return True
-    return _vector(next_states(parent.seq, plan, ())) != _vector(parent.topics)
+    return _vector(next_states(parent.number, plan, ())) != _vector(parent.topics)
 
 
 def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
-from kbackup.archive.expired import gone_with
+from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.java import JAVA, is_java_archive, java_topics
 from kbackup.archive.java_folder import JavaFolder
+from kbackup.archive.reader import in_place
 from kbackup.archive.segments import Segment, in_order
-from kbackup.archive.verify.checkpoints import check_checkpoints
-from kbackup.archive.verify.derived import check_derived, expected, settled
+from kbackup.archive.verify.catalog import Survey, check_earlier, survey
+from kbackup.archive.verify.derived import can_judge, check_derived
 from kbackup.archive.verify.findings import Finding, Findings, Note, ToRead
 from kbackup.archive.verify.java import survey_folder
 from kbackup.archive.verify.objects import check_kept_checksums, check_present, note_orphans
-from kbackup.archive.verify.points import Points, numbers, read_points
 from kbackup.archive.verify.segment import SegmentResult, check_segment
 from kbackup.archive.verify.vectors import check_vectors
-from kbackup.errors import NoArchiveError, UsageError
+from kbackup.errors import NoArchiveError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.tasks import run_tasks
@@ -68,7 +68,7 @@ class VerifyWork:
 
 
 @dataclass
-class _Survey:
+class _Known:
     """What is known before records are read."""
 
     archive_id: str
@@ -80,7 +80,7 @@ class _Survey:
 def verify(
     store: Store, wanted: str, quick: bool, spark: Callable[[], SparkSession], listener: Listener
 ) -> VerifyReport:
-    """`wanted` is 'all', 'latest' or the number of a restore point, which stands on those before it.
+    """`wanted` is 'all', or a restore point (a number, a label, or 'latest'), which stands on those before it.
 
     Quick: every object by its size, and by its checksum where the store keeps one; Spark is not asked for.
     Else every segment is read back as well.
@@ -88,36 +88,35 @@ def verify(
     phases, findings = Phases(listener), Findings()
     with phases.step("list objects"):
         sizes = {entry.key: entry.size for entry in store.list()}
-    runs = numbers(sizes)
-    if layout.ARCHIVE in sizes or any(layout.MANIFEST in files for files in runs.values()):
-        survey = _survey(store, sizes, wanted, quick, phases, findings)
+    if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
+        known = _survey(store, sizes, wanted, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
             store = folder = JavaFolder(store)
-            survey = _Survey(JAVA, (), 0, survey_folder(folder, java_topics(folder), findings))
-            survey.segments = len(survey.left)
+            known = _Known(JAVA, (), 0, survey_folder(folder, java_topics(folder), findings))
+            known.segments = len(known.left)
     else:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     read = SegmentResult(0, 0, ())
     if not quick:
         with phases.step("read segments"):
-            expect = sum(item.segment.count for item in survey.left)
+            expect = sum(item.segment.count for item in known.left)
             read = _sum(
                 run_tasks(
                     spark(),
-                    _tasks(survey.left),
+                    _tasks(known.left),
                     VerifyWork(store),
                     lambda records, size: listener.progress(records, size, expect),
                 )
-                if survey.left
+                if known.left
                 else []
             )
     return VerifyReport(
         archive=store.url,
-        archive_id=survey.archive_id,
+        archive_id=known.archive_id,
         deep=not quick,
-        restore_points=survey.numbers,
-        segments=survey.segments,
+        restore_points=known.numbers,
+        segments=known.segments,
         read_records=read.records,
         read_bytes=read.bytes,
         findings=tuple(sorted(findings.found | set(read.findings))),
@@ -128,56 +127,59 @@ def verify(
 
 
 def _survey(
-    store: Store, sizes: Mapping[str, int], wanted: str, quick: bool, phases: Phases, findings: Findings
-) -> _Survey:
+    store: Store, sizes: Mapping[str, int], name: str, quick: bool, phases: Phases, findings: Findings
+) -> _Known:
     with phases.step("restore points"):
-        points = read_points(store, sizes, findings)
-        seqs = _chosen(points, wanted, sizes)
-        check_vectors(points, findings)
-        check_checkpoints(store, points, sizes, findings)
-        check_restores(store, sizes, points.archive_id, findings)
+        found = survey(store, sizes, findings)
+        numbers = _chosen(found, name)
+        referred = check_earlier(store, found, findings)
+        added: dict[int, list[Segment]] = {}
+        if found.archive is not None:
+            for number, segment in found.archive.added_by(0, found.archive.state.next_point):
+                added.setdefault(number, []).append(segment)
+                with findings.catching(segment.key):
+                    in_place(segment)
+            check_vectors(found.archive.state, found.manifests, added, findings)
+        owner = found.archive.info.id if found.archive is not None else found.archive_id
+        check_restores(store, sizes, owner, findings)
         check_drills(store, sizes, findings)
     with phases.step("objects"):
-        segments = _promised(points, seqs)
+        last = max(numbers, default=0)
+        segments = sorted((s for number, some in added.items() if number <= last for s in some), key=in_order)
         left = check_present(segments, sizes, findings)
         if quick and check_kept_checksums(store, left, findings):
             findings.note("topics/", "was compared by sizes alone: the store keeps no checksums")
     with phases.step("derived files"):
-        derived = expected(points)
-        if wanted == "all":
-            every = {s.key for table in points.added.values() for s in table}
-            promised = every | {layout.index_key_of(key) for key in every} | derived.keys()
-            note_orphans(sizes, promised, points.whole, findings)
-        if points.whole and settled(store, points, sizes):
+        derived = _derived(found)
+        if name == "all" and found.archive is not None:
+            note_orphans(sizes, referred | (derived.keys() or _derived_names(sizes)), found.whole, findings)
+        if derived and can_judge(store, found):
             check_derived(store, derived, sizes, not quick, findings)
-        elif points.committed:
+        elif found.points:
             findings.note("topics/", "has derived files that could not be judged now")
-    return _Survey(points.archive_id, seqs, len(segments), left)
+    return _Known(found.archive_id, numbers, len(segments), left)
 
 
-def _chosen(points: Points, wanted: str, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The numbers of the restore points that are looked at; `UsageError` where there is no such number."""
-    seqs = [m.seq for m in points.committed]
-    if wanted == "all" or not seqs:
-        return tuple(seqs)
-    last = seqs[-1] if wanted == "latest" else int(wanted)
-    link = gone_with(points.gone, last)
-    if link is not None:
-        raise UsageError(
-            f"restore point {last} is not there any more: it was expired on {link.expired_at}",
-            "see 'kbackup list'",
-        )
-    if last not in seqs and last not in numbers(sizes):
-        raise UsageError(
-            f"there is no restore point {wanted}", f"the newest is {seqs[-1]}; see 'kbackup list'"
-        )
-    return tuple(seq for seq in seqs if seq <= last)
+def _derived(found: Survey) -> dict[str, bytes]:
+    if found.archive is None or not found.points or not (found.whole and found.documents_whole):
+        return {}
+    return derived_files(found.archive)
 
 
-def _promised(points: Points, seqs: tuple[int, ...]) -> list[Segment]:
-    last = max(seqs, default=0)  # what gone ones added counts for those that came after
-    found = [s for seq, table in points.added.items() if seq <= last for s in table]
-    return sorted(found, key=in_order)
+def _derived_names(sizes: Mapping[str, int]) -> set[str]:
+    """The objects that derived files are named like: where damage keeps from telling which there should be."""
+    names = {key: key.rpartition("/")[2] for key in sizes if layout.parse_topic_key(key) is not None}
+    parsers = (layout.parse_partition_index, layout.parse_group_offsets)
+    return {key for key, name in names.items() if any(parse(name) is not None for parse in parsers)}
+
+
+def _chosen(found: Survey, name: str) -> tuple[int, ...]:
+    """The numbers of the restore points that are verified; `UsageError` where there is no such restore point."""
+    numbers = tuple(p.number for p in found.points)
+    if name == "all" or found.archive is None or not numbers:
+        return numbers
+    last = found.archive.find_point(name).number
+    return tuple(number for number in numbers if number <= last)
 
 
 def _tasks(items: Sequence[ToRead]) -> list[tuple[ToRead, ...]]:

@@ -1,8 +1,9 @@
-"""A store whose objects are kept on this machine for the next command, where a listing has told which version they are.
+"""A store whose objects are kept on this machine for the next command, where the store has told which version they are.
 
-What there is comes from the store alone: an object that was not listed is asked for, and one that was listed is the
-version of that listing, by its etag. So nothing that was deleted comes back, and nothing old is taken for what took its
-place. What an encrypted archive holds is kept as it is stored: the wrapper belongs below the one that decrypts.
+What there is comes from the store alone: an object that was listed is the version of that listing, by its etag; for
+one that was not, the store is asked for the etag, or for the object itself where that is small. So nothing that was
+deleted comes back, and nothing old is taken for what took its place. What an encrypted archive holds is kept as it is
+stored: the wrapper belongs below the one that decrypts.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from kbackup.store.address import Address
-from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload
+from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, is_key
 
 LIMIT_BYTES = 256 << 20
 LARGEST_BYTES = 64 << 20
 """What is kept in all, and of one object."""
+ASK_BYTES = 64 << 10
+"""An object that was not listed is kept from this size on: asking for its version is cheaper than reading it."""
 
 _MAGIC = b"kbackup cache 1\n"
 _HASH = 32
@@ -47,17 +50,31 @@ class CachedStore:
         return self.get_with_etag(key)[0]
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
-        etag = self._listed.get(key)
+        etag = self._listed.get(key) or self._unlisted(key)
         if etag is None:
-            return self._inner.get_with_etag(key)
-        name = hashlib.sha256("\n".join((self._identity, key, etag)).encode()).hexdigest()
-        kept = self._shelf.get(name)
+            data, found = self._inner.get_with_etag(key)
+            if len(data) >= ASK_BYTES:
+                self._shelf.put(self._name(key, ""), found.encode())
+                self._shelf.put(self._name(key, found), data)
+            return data, found
+        kept = self._shelf.get(self._name(key, etag))
         if kept is not None:
             return kept, etag
         data, found = self._inner.get_with_etag(key)
         if found == etag:
-            self._shelf.put(name, data)
+            self._shelf.put(self._name(key, etag), data)
         return data, found
+
+    def _unlisted(self, key: str) -> str | None:
+        """The version that the store has now of an object that was not listed, where some version of it is kept."""
+        if not is_key(key) or self._shelf.get(self._name(key, "")) is None:
+            return None
+        etag = self._inner.stat(key).etag
+        self._shelf.put(self._name(key, ""), etag.encode())
+        return etag or None
+
+    def _name(self, key: str, etag: str) -> str:
+        return hashlib.sha256("\n".join((self._identity, key, etag)).encode()).hexdigest()
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         for entry in self._inner.list(prefix, start_after):

@@ -17,7 +17,7 @@ Sse = Literal["", "AES256", "aws:kms"]
 Checksum = Literal["crc64nvme", "none"]
 LockMode = Literal["", "GOVERNANCE", "COMPLIANCE"]
 
-NOT_LOCKED = ("lock.json", "check/")
+NOT_LOCKED = ("lock.json", "catalog/latest.json", "derived.json", "check/")
 """What is replaced all the time, and what is removed at once: kept for weeks, it would only pile up."""
 
 

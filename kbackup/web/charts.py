@@ -5,6 +5,7 @@ Widths and heights are in units of a view box `WIDTH` wide, which is stretched t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,9 +15,8 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from kbackup.archive.content import ArchivedPartition
-from kbackup.archive.models import Point
 from kbackup.archive.moment import ms_of
-from kbackup.archive.overview import ExpiredPoints
+from kbackup.archive.overview import PointOverview
 
 WIDTH = 1000.0
 HEIGHT = 100.0
@@ -32,23 +32,27 @@ class Column(NamedTuple):
     x: float
     width: float
     height: float
-    points: tuple[Point, ...]
+    points: tuple[PointOverview, ...]
 
     @property
-    def last(self) -> Point:
+    def last(self) -> PointOverview:
         return self.points[-1]
 
     @property
     def added(self) -> int:
-        return sum(p.totals.stored_bytes for p in self.points if p.totals is not None)
+        return sum(p.stored_bytes for p in self.points)
 
     @property
     def records(self) -> int:
-        return sum(p.totals.records for p in self.points if p.totals is not None)
+        return sum(p.records for p in self.points)
 
     @property
     def losses(self) -> int:
-        return sum(len(p.losses) for p in self.points)
+        return sum(p.losses for p in self.points)
+
+    @property
+    def damaged(self) -> bool:
+        return any(p.damaged for p in self.points)
 
 
 class Gap(NamedTuple):
@@ -56,8 +60,8 @@ class Gap(NamedTuple):
 
     x: float
     width: float
-    after: Point
-    before: Point
+    after: PointOverview
+    before: PointOverview
 
 
 class Tick(NamedTuple):
@@ -76,8 +80,9 @@ class Timeline:
     """Seconds from one restore point to the next, mostly."""
 
 
-def timeline(points: Sequence[Point], expired: Sequence[ExpiredPoints] = ()) -> Timeline:
-    """Of committed restore points, oldest first; one at least. Where there were others once, there is no gap."""
+def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Timeline:
+    """The timeline of restore points, oldest first; one at least. `let_go` are rising numbers of restore points that
+    are not there any more: where they were, there is no gap."""
     times = [ms_of(p.committed_at) for p in points]
     start, span = times[0], max(times[-1] - times[0], 1)
     step = WIDTH / COLUMNS
@@ -85,7 +90,7 @@ def timeline(points: Sequence[Point], expired: Sequence[ExpiredPoints] = ()) -> 
     def x(time: float) -> float:
         return (time - start) / span * (WIDTH - step) if len(times) > 1 else (WIDTH - step) / 2
 
-    held: dict[int, list[Point]] = {}
+    held: dict[int, list[PointOverview]] = {}
     for point, time in zip(points, times, strict=True):
         held.setdefault(round(x(time) / step), []).append(point)
     columns = [Column(at * step, step * 0.8, 0, tuple(some)) for at, some in sorted(held.items())]
@@ -93,7 +98,7 @@ def timeline(points: Sequence[Point], expired: Sequence[ExpiredPoints] = ()) -> 
     steps = [
         (p, q, a, b)
         for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
-        if not any(p.seq <= gone.after and gone.last < q.seq for gone in expired)
+        if bisect_left(let_go, p.number) == bisect_left(let_go, q.number)
     ]
     intervals = [b - a for _, _, a, b in steps]
     usual = median(intervals) if len(intervals) > 1 else None

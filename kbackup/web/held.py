@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from kbackup.archive import layout
 from kbackup.archive.browse import Catalogue, catalogue, catalogue_of
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.expired import gone_with, read_pins
 from kbackup.archive.group_overview import (
     GroupOverview,
     GroupsOverview,
@@ -21,28 +20,18 @@ from kbackup.archive.group_overview import (
 )
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.java_folder import JavaFolder
-from kbackup.archive.models import Loss, Manifest, Metadata, Point, TopicMetadata
-from kbackup.archive.overview import (
-    ExpiredPoints,
-    PointOverview,
-    Sums,
-    expired_points,
-    list_points,
-    sums_of,
-)
+from kbackup.archive.models import Loss, Manifest, Metadata, TopicMetadata
+from kbackup.archive.overview import PointOverview, Sums, list_points, sums_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, UsageError
-from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.base import Store
 
 FRESH = 5.0
-"""Seconds in which nobody looks for new restore points."""
+"""Seconds in which nobody looks for a newer catalog."""
 FRESH_JAVA = 300.0
 """The same of a folder of the Java tool, all of whose indexes have to be read."""
 KEPT = 3
 """Restore points whose catalogue is kept."""
-
-Listed = list[tuple[str, str]]
-"""Keys and ETags."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +56,7 @@ class Snapshot:
 
     @property
     def number(self) -> int | None:
-        return self.point.seq if self.point is not None else None
+        return self.point.number if self.point is not None else None
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -106,8 +95,7 @@ class Snapshot:
         """(restore point, loss) up to this one, the newest first."""
         if self.archive is None or self.point is None:
             return []
-        points = [p for p in self.archive.restore_points if p.seq <= self.point.seq]
-        return [(p.seq, loss) for p in reversed(points) for loss in p.losses]
+        return self.archive.losses_by_point(self.point)[::-1]
 
     @cached_property
     def groups(self) -> GroupsOverview:
@@ -119,17 +107,14 @@ class Snapshot:
     def by_group(self) -> dict[str, GroupOverview]:
         return {group.group: group for group in self.groups.groups}
 
-    def metadata(self, seq: int | None = None) -> Metadata | None:
-        """Settings that a restore point captured, by default this one's; None where there are none."""
+    def metadata(self, number: int | None = None) -> Metadata | None:
+        """Settings that a restore point captured, by default this one; None for a folder of the Java tool."""
         if self.archive is None or self.point is None:
             return None
-        wanted = self.point.seq if seq is None else seq
-        if wanted not in self._read:
-            points = self.archive.captures
-            if wanted not in points:
-                return None
-            self._read[wanted] = self.archive.metadata(points[wanted])
-        return self._read[wanted]
+        captured = self.point.number if number is None else number
+        if captured not in self._read:
+            self._read[captured] = self.archive.metadata(captured)
+        return self._read[captured]
 
     def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
         found = self.metadata(topic.as_of)
@@ -149,10 +134,9 @@ class Held:
         self._archive: Archive | None = None
         self._doubts = 0
         self._opened: int | None = None  # how many doubts there had been
-        self._seen: object = None
         self._looked = 0.0
         self._points: list[PointOverview] = []
-        self._expired: tuple[ExpiredPoints, ...] = ()
+        self._let_go: list[int] = []
         self._kept: OrderedDict[int, Snapshot] = OrderedDict()
         with self._lock:
             self._look()
@@ -162,28 +146,20 @@ class Held:
         return self._archive is None
 
     def points(self) -> Sequence[PointOverview]:
-        """Every number that was ever begun, oldest first; none of a folder of the Java tool."""
+        """Every restore point, oldest first; none of a folder of the Java tool."""
         with self._lock:
             self._look()
             return self._points
 
-    def expired(self) -> Sequence[ExpiredPoints]:
-        """What was there once, in order."""
+    def let_go(self) -> Sequence[int]:
+        """The numbers of restore points that expired or were lost, in order."""
         with self._lock:
             self._look()
-            return self._expired
+            return self._let_go
 
-    def committed(self) -> list[Point]:
-        """The restore points, oldest first."""
-        with self._lock:
-            self._look()
-            return list(self._archive.restore_points) if self._archive is not None else []
-
-    def has_point(self, wanted: str) -> bool:
+    def has_point(self, name: str) -> bool:
         """Whether there was such a restore point at the last look. Waits for nobody, as `doubt`."""
-        return wanted == "latest" or any(
-            p.status == "committed" and str(p.number) == wanted for p in self._points
-        )
+        return name == "latest" or any(str(p.number) == name or name in p.labels for p in self._points)
 
     def snapshot(self, wanted: str = "latest") -> Snapshot:
         """`UsageError` where there is no such restore point, `NoArchiveError` where there is none at all."""
@@ -191,9 +167,9 @@ class Held:
             self._look()
             archive = self._archive
             point = archive.restore_point(wanted) if archive is not None else None
-            number = point.seq if point is not None else 0
+            number = point.number if point is not None else 0
             if number not in self._kept:
-                newest = archive is None or archive.restore_points[-1].seq == number
+                newest = archive is None or archive.restore_points[-1].number == number
                 store = self.store if archive is not None else JavaFolder(self.store)
                 made = Snapshot(store, archive, point, newest)
                 made.catalogue  # noqa: B018 (read by one request, not by all that wait for it)
@@ -214,55 +190,27 @@ class Held:
         opened = self._opened == self._doubts
         if opened and now - self._looked < (FRESH_JAVA if self._archive is None else FRESH):
             return
-        if not opened or self._archive is None:
+        if not opened or self._archive is None or not self._is_newest(self._archive):
             self._open()
-        else:
-            if (self._new(self._archive), self._beside()) != self._seen:
-                self._open()
         self._looked = now
 
     def _open(self) -> None:
         doubts = self._doubts  # what is doubted from now on may be what is read here
         self._kept.clear()
-        beside = self._beside()
         try:
             self._archive = open_archive(self.store)
         except NoArchiveError:
             if not is_java_archive(self.store):
                 raise
             self._archive = None
-        if self._archive is not None:
-            new = self._new(self._archive)
-            # what was committed while it was opened may not be in it: then the next one who looks opens it anew
-            self._seen = (new, beside) if _stands(self._archive, new) else None
-            pins = read_pins(self.store, self._archive.info.id)
-            self._points = [replace(p, pinned=p.number in pins) for p in list_points(self._archive)]
-            self._expired = expired_points(self._archive)
+        archive = self._archive
+        self._points = list_points(archive) if archive is not None else []
+        self._let_go = sorted(archive.state.past_manifests) if archive is not None else []
         self._opened = doubts
 
-    def _new(self, archive: Archive) -> Listed:
-        """The files of the newest restore point and of all after it."""
-        last = archive.restore_points[-1].seq if archive.restore_points else 0
-        return _listed(self.store.list(layout.BACKUPS, layout.backup_key(last, "")[:-1]))
-
-    def _beside(self) -> Listed:
-        """What changes with every pin, and with whatever does away with old restore points: a few keys."""
-        return [
-            entry
-            for folder in (layout.CHECKPOINTS, layout.EXPIRATIONS, layout.PINS)
-            for entry in _listed(self.store.list(folder))
-        ]
-
-
-def _listed(entries: Iterable[ObjectInfo]) -> Listed:
-    return [(entry.key, entry.etag) for entry in entries]
-
-
-def _stands(archive: Archive, new: Listed) -> bool:
-    """Whether `archive` has every manifest that is listed in `new`, but for those that are gone."""
-    closed = {run.seq for run in archive.runs if layout.MANIFEST in run.files}
-    listed = (layout.parse_backup_key(key) for key, _ in new)
-    return all(
-        name != layout.MANIFEST or seq in closed or gone_with(archive.gone, seq) is not None
-        for seq, name in filter(None, listed)
-    )
+    def _is_newest(self, archive: Archive) -> bool:
+        """Whether the newest catalog is that of `archive`: by one listing, from that catalog on."""
+        number = archive.state.number
+        before = layout.catalog_key(number - 1) if number else ""
+        keys = (layout.parse_catalog_key(entry.key) for entry in self.store.list(layout.CATALOG, before))
+        return [key for key in keys if key is not None] == ([number] if number else [])

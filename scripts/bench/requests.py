@@ -21,8 +21,6 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from kbackup.archive.derived import group_files
-from kbackup.archive.models import Groups
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.store import S3Options, open_store
@@ -140,11 +138,7 @@ def _fill(minio: CountedMinio, points: int, identity: str) -> int:
     def write(seq: int, wanted: OffsetRange) -> Segment:
         return write_segment(made, wanted)
 
-    archive = build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity)
-    newest = archive.restore_point("latest")
-    groups = Groups(captured_at=newest.committed_at or "", groups=())
-    for key, data in group_files(newest.topics, groups).items():
-        made.put(key, data)
+    build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity)
     return copy(made, open_store(_archive(points), _s3(minio)))
 
 

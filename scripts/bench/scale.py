@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scripts.bench.model import Cluster, Data, cost
+from scripts.bench.sizing import RUN
 
 CASES = ((1_000, 1e12), (10_000, 1e14), (100_000, 1e15))
 RUNS = {"first": 1.0, "night": 0.01}
 EXECUTORS = (1, 4, 16, 64)
 CORES, RATE, RECORD = 4, 150e6, 1024
-RESTORE_POINT = 7  # objects beside segments and derived files: lease, intent, manifest and what is beside it
+RESTORE_POINT = (
+    RUN  # objects beside segments and derived files: lease, catalogs, tables, manifest, groups, metadata
+)
 
 
 def rows() -> Iterator[str]:

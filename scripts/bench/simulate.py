@@ -10,16 +10,17 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, cast
 
-from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.operations import next_incarnation
+from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump, now
 from kbackup.archive.segments import Segment
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup_commit import commit, refresh
-from kbackup.jobs.backup_round import write_intent
+from kbackup.jobs.backup_round import reserve
 from kbackup.jobs.backup_run import Captured, Read, Run
 from kbackup.jobs.listen import Phases, Silent
 from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
@@ -96,28 +97,34 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
     groups, metadata = synthetic.groups(live), synthetic.metadata(live)
     asked = store.requests.copy()
     with HeldLease(store, "simulation", 3600) as lease:
-        with run.step("open", "archive.json, the manifests of all restore points"):
-            archive = open_or_create(store)
-            seq = (archive.head.seq if archive.head else 0) + 1
-        state = Run(
-            *(options, {}, archive, cast(Any, None), "simulated", 100),
-            *(lease, seq, archive.head, []),
-        )
+        with run.step("open", "archive.json, the newest catalog, the fence"):
+            open_or_create(store)
+            writing = begin_writing(store, lease, "backup")
+            head = writing.archive.head
+            number = writing.next_point
+        state = Run(options, {}, writing, cast(Any, None), "simulated", 100, head, False)
         with run.step("plan", "make_plan, without, make_tasks"):
-            plan = make_plan(archive.head, live, [t.name for t in live])
+            numbers = partial(next_incarnation, writing.archive.state)
+            plan = make_plan(head, live, [t.name for t in live], numbers)
             tasks = make_tasks(without(plan.ranges, {}), options.split_records, options.pack_records)
-        with run.step("intent", "intent.json"):
+        with run.step("reserve", "incarnations in the catalog"):
             captured = Captured(now(), plan, groups, metadata)
-            write_intent(state, captured)
+            reserve(state, plan)
         run.tasks = [run.data.record * sum(r.end - r.start for r in task) for task in tasks]
         found = _ship(run, tasks)
-        with run.step("commit", "segments.parquet, groups.json, metadata.json, manifest.json"):
-            commit(state, captured, Read(found, lasts=synthetic.last_records(found)), Recovered([], []))
+        with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
+            read = Read(found, lasts=synthetic.last_records(found))
+            commit(state, captured, read, Recovered([], []), True)
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(state, Phases(Silent()))
     run.requests = dict(store.requests - asked)
-    for name in (layout.MANIFEST, layout.SEGMENTS, layout.GROUPS, layout.METADATA, layout.INTENT):
-        run.sizes[name] = store.stat(layout.backup_key(seq, name)).size
+    point = state.archive.state.point(number)
+    for key in point.documents if point is not None else ():
+        run.sizes[key.rpartition("/")[2]] = store.stat(key).size
+    tables = [
+        ref for refs in state.archive.state.tables().values() for ref in refs.chunks if ref.ref is not None
+    ]
+    run.sizes["tables"] = sum(chunk.ref.size for chunk in tables if chunk.ref is not None)
 
 
 def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segment]:

@@ -17,13 +17,14 @@ from scripts.bench.model import PRICES, Data, segments_of, upload_requests
 GB = 1e9
 MONTH = 30.0  # days
 INDEX = 24  # bytes a record
-MANIFEST, TABLE, OFFSETS, FOLDED = 280, 20, 151, 1000
-"""Bytes: of a manifest for each partition, of `segments.parquet` for each segment, of `groups.json` for each committed
-offset, of checkpoints for each restore point. All but the last as `infra/docs/scale.md` has them."""
+MANIFEST, TABLE, OFFSETS, POINT = 280, 24, 151, 300
+"""Bytes: of a manifest for each partition, of `tables/` for each segment, of `groups.json` for each committed offset,
+of `tables/` for each restore point and its history. All but the last as `infra/docs/scale.md` has them."""
 STORED = 2
-"""A checkpoint and the one before it are there."""
-RUN = 9
-"""PUTs of a run beside segments and derived files, at most: six of the restore point, the rest of the lease."""
+"""A table and the one that it replaced, which a sweep deletes later."""
+RUN = 14
+"""PUTs of a run beside segments and derived files, at most: its documents, tables, catalogs, `derived.json`, the
+lease."""
 OPENING = {"GET": 40, "LIST": 7}
 """What a run asks before it writes (`infra/docs/requests.md`)."""
 
@@ -85,13 +86,13 @@ class Cluster:
 
     @property
     def point_bytes(self) -> float:
-        """Manifests, tables, groups, checkpoints."""
+        """Manifests, groups, tables."""
         each = self.partitions * (MANIFEST + OFFSETS * self.groups)
-        return self.points * (each + STORED * FOLDED) + self.segments * TABLE * (1 + STORED)
+        return self.points * (each + STORED * POINT) + self.segments * TABLE * STORED
 
     @property
     def objects(self) -> float:
-        return 2 * self.segments + 2 * self.partitions + 6 * self.points
+        return 2 * self.segments + 2 * self.partitions + 3 * self.points
 
     @property
     def run_puts(self) -> float:

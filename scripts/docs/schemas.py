@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kbackup.archive import models
+from kbackup.archive.catalog import documents
 from kbackup.archive.models import Document
 from kbackup.jobs.delta_import import Import
 from kbackup.jobs.drill_report import DrillReport
@@ -19,11 +20,12 @@ from kbackup.jobs.restore_report import RestoreReport
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,
     "lock": models.Lease,
-    "intent": models.Intent,
+    "catalog": documents.Catalog,
+    "latest": documents.Latest,
+    "derived": documents.Derived,
     "manifest": models.Manifest,
     "groups": models.Groups,
     "metadata": models.Metadata,
-    "refreshed": models.Refreshed,
     "restore_plan": RestorePlan,
     "restore_report": RestoreReport,
     "groups_before": GroupsBefore,
@@ -33,11 +35,6 @@ DOCUMENTS: dict[str, type[Document]] = {
     "export_seen": Seen,
     "export_point": ExportedPoint,
     "export_import": Import,
-    "checkpoint": models.Checkpoint,
-    "points": models.FoldedPoints,
-    "expired": models.Expired,
-    "expiration_step": models.ExpirationStep,
-    "pin": models.Pin,
 }
 """Name of the schema: model."""
 
@@ -53,7 +50,7 @@ def schema(kind: type[Document]) -> dict[str, Any]:
     assert found == {"$ref": f"#/$defs/{kind.__name__}"}, found
     properties = top["properties"]
     properties["format"] = {"const": properties["format"]["default"]}
-    properties["version"] = {"const": 1}
+    properties["version"] = {"const": properties["version"]["default"]}
     properties["checksum"] = {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"}
     top["required"] = ["format", "version", "checksum", *top["required"]]
     for part in (top, *parts.values()):

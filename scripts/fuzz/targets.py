@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kbackup.archive import layout, models, offset_map, segments
+from kbackup.archive import layout, models, offset_map
+from kbackup.archive.catalog import documents
+from kbackup.archive.catalog.commit import SCHEMAS
+from kbackup.archive.catalog.documents import TableRef
+from kbackup.archive.catalog.tables import encode, open_rows
 from kbackup.archive.models import Document, _sum, dump, load
 from kbackup.errors import KbackupError
 from kbackup.formats.frames import decompress
@@ -35,6 +41,7 @@ from scripts.docs.schemas import DOCUMENTS
 
 _VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 _MOST = 1 << 20
+_ROWS = 3
 _MAP = layout.restore_key("r", layout.OFFSETS)
 Target = Callable[[bytes], None]
 
@@ -85,8 +92,16 @@ def seek_table(data: bytes) -> None:
         table.locate(position, 1)
 
 
-def segment_table(data: bytes) -> None:
-    segments.decode_segments(data, "file")
+def catalog_table(data: bytes) -> None:
+    """As every table of a catalog, with the size and checksum that the catalog says."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    store: Any = _Kept(data)
+    for schema in SCHEMAS.values():
+        ref = TableRef(key="file", size=len(data), sha256=sha256, rows=_ROWS)
+        try:
+            open_rows(store, schema, [ref]).read()
+        except KbackupError:
+            continue
 
 
 def offset_table(data: bytes) -> None:
@@ -130,7 +145,7 @@ TARGETS: dict[str, Target] = {
     "group_offsets": group_offsets,
     "compressed": compressed,
     "seek_table": seek_table,
-    "segment_table": segment_table,
+    "catalog_table": catalog_table,
     "offset_table": offset_table,
     "document": document,
     "sealed": sealed,
@@ -175,8 +190,9 @@ def _written(name: str) -> Iterator[bytes]:
         for path in sorted((_VECTORS / "zst").glob("*.hex")):
             data = _bytes_of(path)
             yield from (bytes([0]) + data, bytes([max(0, min(255, len(data) - 33))]) + data[-33:])
-    elif name == "segment_table":
-        yield from (segments.encode_segments([]), segments.encode_segments([_segment()]))
+    elif name == "catalog_table":
+        for schema in SCHEMAS.values():
+            yield from (encode(schema.empty_table()), encode(_rows(schema)))
     elif name == "offset_table":
         store = _Kept()
         offset_map.write_map(store, "r", [_runs()])  # type: ignore[arg-type]
@@ -195,16 +211,28 @@ def _written(name: str) -> Iterator[bytes]:
 
 
 class _Kept:
-    data = b""
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = data
+
+    def get(self, key: str) -> bytes:
+        return self.data
 
     def put(self, key: str, data: bytes) -> str:
         self.data = data
         return key
 
 
-def _segment() -> segments.Segment:
-    key = layout.records_key(layout.topic_dir("t"), 0, 0, "none")
-    return segments.Segment("t", 1, 0, 0, 9, 10, 300, 300, None, 7, 30, "0" * 16, "0" * 16, key)
+def _rows(schema: pa.Schema) -> pa.Table:
+    """Rows of a table of a catalog: some value for each kind of column."""
+    values = {
+        pa.string(): "t",
+        pa.bool_(): True,
+        pa.int32(): 1,
+        pa.int64(): 1 << 40,
+        pa.list_(pa.string()): ["k"],
+    }
+    row = {field.name: values[field.type] for field in schema}
+    return pa.Table.from_pylist([row] * _ROWS, schema=schema)
 
 
 def _runs() -> pa.Table:
@@ -218,24 +246,40 @@ def _documents() -> Iterator[Document]:
     topic = models.TopicState(
         name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,)
     )
-    sums = {name: models.file_sum(b"") for name in (layout.SEGMENTS, layout.GROUPS, layout.METADATA)}
+    ref = models.document_ref("points/0000000001-a/groups.json", b"")
     yield models.Manifest(
-        status="committed",
         archive_id="a",
-        seq=1,
-        parent=None,
-        run_id="r",
+        number=1,
+        run="r",
+        previous=None,
         tool="kbackup",
         started_at="",
         committed_at="",
+        totals=models.Totals(
+            topics=1, partitions=1, segments=1, records=9, bytes=99, stored_bytes=99, groups=1
+        ),
+        captures=(models.Capture(number=1, started_at="", groups=ref, metadata=ref),),
         topics=(topic,),
         losses=(models.Loss(kind="retention", topic="t", partition=0, start=0, end=1, message="m"),),
-        files=sums,
     )
     offsets = (models.GroupOffset(topic="t", partition=0, offset=4),)
     group = models.Group(group="g", type="consumer", state="empty", offsets=offsets)
     yield models.Groups(captured_at="", groups=(group,))
-    part = models.FoldedPart(
-        first=1, last=2, rows=3, points=sums[layout.GROUPS], segments=sums[layout.GROUPS]
+    table = documents.TableRef(key="tables/0000000002-a-0.parquet", size=9, sha256="0" * 64, rows=1)
+    yield documents.Catalog(
+        archive_id="a",
+        number=2,
+        previous=documents.Link(number=1, checksum="sha256:" + "0" * 64),
+        operation=documents.Operation(kind="backup", token="t", run="r", by="h", at="", summary="s"),
+        next_point=2,
+        isolation_levels=("read_committed",),
+        open_run=documents.OpenRun(
+            run="r", command="backup", host="h", started_at="", isolation_level="read_committed"
+        ),
+        origin=documents.Origin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
+        pins=(documents.Pin(point=1, at=""),),
+        labels=(documents.Label(name="n", point=1),),
+        tables=documents.Tables(points=(table,), segments=(table,)),
     )
-    yield models.Checkpoint(archive_id="a", seq=2, parts=(part,))
+    yield documents.Latest(archive_id="a", number=2)
+    yield documents.Derived(archive_id="a", catalog=2)

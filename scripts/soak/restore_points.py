@@ -1,4 +1,4 @@
-"""Archives of many restore points, by kbackup's own tables, manifests and checkpoints. Segments are described and not
+"""Archives of many restore points, by kbackup's own commits. Segments are described and not
 written, unless they are asked for."""
 
 from __future__ import annotations
@@ -7,24 +7,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, put_part
-from kbackup.archive.fold import EVERY, fold
+from kbackup.archive.catalog.operations import add_point
+from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
+    Capture,
     Groups,
-    Intent,
-    IntentTopic,
     Loss,
-    Manifest,
     Metadata,
     PartitionState,
-    Refreshed,
     TopicMetadata,
     TopicState,
-    Totals,
-    dump,
 )
-from kbackup.archive.reader import Archive
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import Segment
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from scripts.bench.synthetic import segments as described
@@ -41,7 +38,7 @@ Write = Callable[[int, OffsetRange], Segment]
 """Makes the segment that a restore point adds."""
 
 
-def describe(seq: int, wanted: OffsetRange) -> Segment:
+def describe(number: int, wanted: OffsetRange) -> Segment:
     (segment,) = described([wanted], 1000)
     return segment
 
@@ -51,38 +48,34 @@ def build(
     points: int,
     segments: int,
     partitions: int = 10,
-    every: int = EVERY,
     write: Write = describe,
     topic_id: str = "id",
 ) -> Archive:
-    """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`; a checkpoint
-    every `every`."""
-    archive = open_or_create(store)
+    """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`, by one run."""
+    open_or_create(store)
     ends = [0] * partitions
     sums = [(0, 0)] * partitions
-    for seq in range(1, points + 1):
-        added: list[Segment] = []
-        for n in range(segments):
-            p = (seq * segments + n) % partitions
-            added.append(write(seq, OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)))
-            ends[p] += RECORDS
-            sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
-        manifest = _commit(archive, seq, _state(seq, topic_id, ends, sums), added)
-        if not seq % every:
-            archive.forget()
-            fold(archive, manifest, _go_on, every)
-        done = Refreshed(seq=seq, at=_AT)
-        store.put(layout.backup_key(seq, layout.REFRESHED), dump(done))
-    archive.forget()
-    return archive
+    with HeldLease(store, "kbackup soak", 3600) as lease:
+        writing = begin_writing(store, lease, "backup")
+        for number in range(1, points + 1):
+            added: list[Segment] = []
+            for n in range(segments):
+                p = (number * segments + n) % partitions
+                added.append(write(number, OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)))
+                ends[p] += RECORDS
+                sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
+            _commit(writing, number, _state(number, topic_id, ends, sums), added)
+        writing.refresh_derived()
+        writing.end()
+    return open_archive(store)
 
 
-def manifests_and_newest(points: int) -> Callable[[str], bool]:
-    """For `copy`: of restore points long past the manifest stands for all of their files, which nothing asks for."""
+def newest_documents(points: int) -> Callable[[str], bool]:
+    """For `copy`: without the documents of restore points long past, which nothing asks for."""
 
     def wanted(key: str) -> bool:
-        parsed = layout.parse_backup_key(key)
-        return parsed is None or parsed[1] == layout.MANIFEST or parsed[0] > points - 50
+        parsed = layout.parse_point_key(key)
+        return parsed is None or parsed[0] > points - 50
 
     return wanted
 
@@ -95,16 +88,12 @@ def copy(source: Store, target: Store, wanted: Callable[[str], bool] = lambda ke
     return len(keys)
 
 
-def _go_on() -> None:
-    """Nobody else writes here."""
-
-
-def _state(seq: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple[int, int]]) -> TopicState:
+def _state(number: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple[int, int]]) -> TopicState:
     return TopicState(
         name=TOPIC,
         id=topic_id,
         incarnation=1,
-        captured=seq,
+        captured=number,
         state="present",
         partitions=tuple(
             PartitionState(
@@ -115,18 +104,7 @@ def _state(seq: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple[in
     )
 
 
-def _commit(archive: Archive, seq: int, topic: TopicState, added: Sequence[Segment]) -> Manifest:
-    intent = Intent(
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=seq - 1 or None,
-        run_id=f"run {seq}",
-        host="here",
-        started_at=_AT,
-        isolation_level="read_committed",
-        topics=(IntentTopic(name=TOPIC, id=topic.id, incarnation=1),),
-    )
-    archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
+def _commit(writing: WritingRun, number: int, topic: TopicState, added: Sequence[Segment]) -> None:
     known = TopicMetadata(
         name=TOPIC,
         id=topic.id,
@@ -136,39 +114,32 @@ def _commit(archive: Archive, seq: int, topic: TopicState, added: Sequence[Segme
         configs={},
     )
     metadata = Metadata(captured_at=_AT, cluster_id="source", brokers=1, topics=(known,))
-    parts = {
-        layout.SEGMENTS: encode_segments(added),
-        layout.GROUPS: dump(Groups(captured_at=_AT, groups=())),
-        layout.METADATA: dump(metadata),
-    }
-    manifest = Manifest(
-        status="committed",
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=seq - 1 or None,
-        run_id=f"run {seq}",
-        tool="kbackup soak",
+    draft = Draft(
+        number=number,
         started_at=_AT,
         committed_at=_AT,
-        cluster_id="source",
-        topics=(topic,),
-        losses=_losses(seq),
-        totals=Totals(
-            topics=1,
-            partitions=len(topic.partitions),
-            segments=len(added),
-            records=sum(s.count for s in added),
-            bytes=sum(s.bytes for s in added),
-            stored_bytes=sum(s.stored for s in added),
-            groups=0,
-        ),
-        files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
+        cluster_id="",
+        topics=[topic],
+        segments=added,
+        losses=_losses(number),
+        captures=[
+            Capture(
+                number=number,
+                started_at=_AT,
+                groups=writing.put_document(number, layout.GROUPS, Groups(captured_at=_AT, groups=())),
+                metadata=writing.put_document(number, layout.METADATA, metadata),
+            )
+        ],
+        groups=0,
+        captured_topics=1,
+        captured_partitions=len(topic.partitions),
     )
-    archive.store.put_new(layout.backup_key(seq, layout.MANIFEST), dump(manifest))
-    return manifest
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, added)
+    writing.commit(lambda state: add_point(state, writing.run, new), "backup", f"restore point {number}")
 
 
-def _losses(seq: int) -> tuple[Loss, ...]:
-    if seq % _LOSS_EVERY:
+def _losses(number: int) -> tuple[Loss, ...]:
+    if number % _LOSS_EVERY:
         return ()
-    return (Loss(kind="retention", topic=TOPIC, partition=0, start=0, end=1, message=f"lost in {seq}"),)
+    return (Loss(kind="retention", topic=TOPIC, partition=0, start=0, end=1, message=f"lost in {number}"),)

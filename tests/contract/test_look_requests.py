@@ -14,6 +14,9 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.s3.client import client_of
@@ -92,7 +95,7 @@ def test_one_record(
         (tmp_path / "key.secret").write_text(generate_key())
         key = f"file:{tmp_path / 'key.secret'}"
         config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
-    make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key))
+    archive = make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key))
     cold = record(config, bucket, capsys, place)
     warm = record(config, bucket, capsys, place)
     metadata, looked_at = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
@@ -102,11 +105,15 @@ def test_one_record(
     beginnings = sorted(set(of_the_segment)) if encrypted else []
     assert sorted(ends) == sorted(of_the_segment + beginnings)
     assert len(looked_at) - len(ends) == len(beginnings)
-    # what never changes is kept; what there is, who it belongs to and under which keys is asked each time
-    kept = [request for request in metadata if request.startswith("GET backups/")]
-    assert sorted(kept) == sorted(
-        f"GET {layout.backup_key(seq, name)}" for seq in (1, 2) for name in (layout.MANIFEST, layout.SEGMENTS)
-    )
+    # the catalog that a listing told of is kept; what else is small is asked for each time
+    newest = layout.catalog_key(archive.state.number)
+    kept = [request for request in metadata if request == f"GET {newest}"]
+    assert len(kept) == 1
+    folders = (layout.TABLES, layout.POINTS)
+    read = [request for request in metadata if request.removeprefix("GET ").startswith(folders)]
+    known = referred_keys(archive.committed)
+    assert {request.removeprefix("GET ") for request in read} < known
+    assert [r for r in metadata if r.startswith(f"LIST {layout.CATALOG}")] == [f"LIST {layout.CATALOG}"]
     assert [request for request in warm if request not in looked_at] == [r for r in metadata if r not in kept]
     assert [request for request in warm if request in looked_at] == looked_at
     assert sorted(record(config, bucket, capsys, place, "--no-cache")) == sorted(cold)
@@ -116,8 +123,9 @@ def test_a_restore_point_that_is_gone_stays_gone(
     config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(f"{bucket.url}/{PREFIX}", bucket.options)
-    make_archive(store)
-    record(config, bucket, capsys, "orders:0:18")
-    store.delete([entry.key for entry in store.list(layout.backup_key(2, ""))])
-    assert cli.main(["cat", "orders:0:18", "--config", str(config)]) == 2
-    assert "no record at offset 18 of orders-0 in restore point 1" in capsys.readouterr().err
+    archive = make_archive(store)
+    record(config, bucket, capsys, "orders:0:8", "--backup", "1")
+    gone = Author("expire", "another", "restore point 1 was let go")
+    commit(store, archive.committed, lambda state: expire_points(state, {1}), gone)
+    assert cli.main(["cat", "orders:0:8", "--backup", "1", "--config", str(config)]) == 2
+    assert "restore point 1 was let go" in capsys.readouterr().err

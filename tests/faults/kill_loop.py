@@ -26,10 +26,11 @@ _AGAIN = 0.3  # how often the second run is killed as well
 _EVENTS: Mapping[str, Sequence[tuple[str, int]]] = {
     "backup": (
         *((f"phase {name}", 1) for name in ("discover", "plan", "run", "commit", "refresh derived files")),
-        ("write backups/*/intent.json", 1),
+        ("write catalog/*", 4),
+        ("write tables/*", 3),
         ("write topics/*_records", 12),
         ("write topics/*_index", 12),
-        ("write backups/*", 5),
+        ("write points/*", 3),
         ("write topics/*/index_partition_*", 4),
         ("write topics/*/consumer_offsets_*", 3),
     ),

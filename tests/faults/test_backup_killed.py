@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.commit import read_intent
-from kbackup.archive.models import Manifest, load
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.backup import backup
@@ -45,32 +43,36 @@ UNCOMMITTED = [
     Wish("kill job", "after", "phase connect"),  # without the lease yet
     Wish("kill job", "after", "phase connect", 2),
     *(Wish("kill job", "after", f"phase {step}") for step in _STEPS[1:-2]),
-    Wish("kill job", "before", "write backups/*/intent.json"),
-    Wish("kill job", "after", "write backups/*/intent.json"),
+    Wish("kill job", "before", "write catalog/0*"),  # of the fence
+    Wish("kill job", "after", "write catalog/0*"),
+    Wish("kill job", "after", "write catalog/latest.json"),
     Wish("kill job", "before", "write topics/*_records"),
     Wish("kill job", "before", "write topics/*_index"),
     Wish("kill job", "before", "write topics/*_index", 4),
     Wish("kill job", "after", "write topics/*_index", 9),
-    Wish("kill job", "before", "write backups/*/segments.parquet"),
-    Wish("kill job", "before", "write backups/*/groups.json"),
-    Wish("kill job", "before", "write backups/*/metadata.json"),
-    Wish("kill job", "before", "write backups/*/manifest.json"),
+    Wish("kill job", "before", "write points/*/groups.json"),
+    Wish("kill job", "before", "write points/*/manifest.json"),
+    Wish("kill job", "after", "write points/*/manifest.json"),
+    Wish("kill job", "before", "write tables/*"),
+    Wish("kill job", "after", "write tables/*", 2),
+    Wish("kill job", "before", "write catalog/0*", 2),
 ]
 COMMITTED = [
-    Wish("kill job", "after", "write backups/*/manifest.json"),
+    Wish("kill job", "after", "write catalog/0*", 2),
+    Wish("kill job", "before", "write catalog/latest.json", 2),
     Wish("kill job", "after", "phase commit"),
     Wish("kill job", "before", "phase refresh derived files"),
     Wish("kill job", "before", "write topics/*/index_partition_*"),
     Wish("kill job", "after", "write topics/*/index_partition_*", 2),
     Wish("kill job", "before", "write topics/*/consumer_offsets_*", 3),
-    Wish("kill job", "before", "write backups/*/refreshed.json"),
+    Wish("kill job", "before", "write derived.json", 2),  # the fence writes the first
     Wish("kill job", "after", "phase refresh derived files"),
 ]
 
 
 KILLED = (
     Wish("kill job", "before", "write topics/*_index", 4),
-    Wish("kill job", "before", "write backups/*/manifest.json"),
+    Wish("kill job", "before", "write catalog/0*", 2),
     Wish("kill job", "before", "write topics/*/index_partition_*"),
 )
 """Here the command dies, with all its processes; elsewhere the job of this process, so far as its store can tell."""
@@ -106,7 +108,7 @@ def dead(books: tuple[Shop, Path], tmp_path: Path, spark: SparkSession) -> Dead:
 def _strays(store: Store) -> dict[str, str]:
     """The records objects that no restore point names, with their etags."""
     archive = open_archive(store)
-    named = {s.key for m in archive.restore_points for s in archive.added(m)}
+    named = archive.keys()
     return {
         e.key: e.etag for e in store.list(layout.TOPICS) if e.key.endswith("_records") and e.key not in named
     }
@@ -131,23 +133,17 @@ def test_killed_while_the_archive_is_made(wish: Wish, dead: Dead, shop: Shop, ba
 def test_killed_before_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: BackUp) -> None:
     store = dead(wish)
     archive = open_archive(store)
-    assert [m.seq for m in archive.restore_points] == [1], "an unfinished run must not show"
+    assert [m.number for m in archive.restore_points] == [1], "an unfinished run must not show"
     held = in_archive(store)
     strays = _strays(store)
-    began = [run.seq for run in archive.runs if layout.INTENT in run.files and run.seq > 1]
-
     report, read = back_up(store)
 
     archive = check_archive(store, shop)
     assert report.parent == 1
-    assert [m.seq for m in archive.restore_points] == [1, report.restore_point]
+    assert [m.number for m in archive.restore_points] == [1, report.restore_point]
     assert in_archive(store, archive.restore_point(1)) == held, "the first restore point must not change"
-    for seq in began:
-        key = layout.backup_key(seq, layout.MANIFEST)
-        assert load(Manifest, store.get(key), key).status == "abandoned"
-        assert seq < report.restore_point
-        assert read_intent(archive, seq).parent == 1
-    added = {s.key: s for s in archive.added(archive.restore_point("latest"))}
+    assert report.restore_point == 2, "an interrupted run takes no number"
+    added = {s.key: s for s in archive.added(1, 2)}
     assert {key: store.stat(key).etag for key in strays} == strays, (
         "whole segments are taken over as they are"
     )
@@ -160,7 +156,7 @@ def test_killed_before_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: B
 def test_killed_after_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: BackUp) -> None:
     store = dead(wish)
     archive = open_archive(store)
-    assert [m.seq for m in archive.restore_points] == [1, 2]
+    assert [m.number for m in archive.restore_points] == [1, 2]
     held = in_archive(store)
 
     report, read = back_up(store)
@@ -168,4 +164,4 @@ def test_killed_after_the_commit(wish: Wish, dead: Dead, shop: Shop, back_up: Ba
     archive = check_archive(store, shop)
     assert (report.restore_point, report.parent, read) == (3, 2, 0)
     assert in_archive(store, archive.restore_point(2)) == held
-    assert [m.status for m in archive.restore_points] == ["committed"] * 3
+    assert [m.number for m in archive.restore_points] == [1, 2, 3]

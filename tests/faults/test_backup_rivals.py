@@ -46,7 +46,7 @@ def test_the_second_writer_is_told_who_holds_the_archive(
             back_up(store)
         first.signal(signal.SIGCONT)
         assert first.wait().code == 0
-    assert [m.seq for m in check_archive(store, shop).restore_points] == [1, 2]
+    assert [m.number for m in check_archive(store, shop).restore_points] == [1, 2]
     back_up(store)  # a lease that was given back needs no waiting
 
 
@@ -57,7 +57,7 @@ def test_the_second_writer_is_told_who_holds_the_archive(
         Wish("pause", "before", "write topics/*_records", 2),
         Wish("pause", "before", "write topics/*_index", 3),
         pytest.param(Wish("pause", "before", "phase commit"), marks=pytest.mark.soak),
-        Wish("pause", "before", "write backups/*/manifest.json"),
+        Wish("pause", "before", "write points/*/manifest.json"),
     ],
     ids=lambda wish: wish.name,
 )
@@ -76,7 +76,7 @@ def test_a_sleeper_changes_nothing(
         ended = sleeper.wait()
 
     assert ended.code == 11, ended.err
-    assert open_archive(store).restore_point("latest").seq == report.restore_point
+    assert open_archive(store).restore_point("latest").number == report.restore_point
     assert in_archive(store) == held
     after = _bytes_of(store)
     assert {key: after[key] for key in before} == before, "the sleeper changed what was there"
@@ -118,7 +118,7 @@ def test_spark_tries_a_task_again_whose_worker_died(
     ended = run(tmp_path / "run", backup_arguments(shop, str(archive)), wish)
     assert ended.code == 0, ended.err
     assert (tmp_path / "run" / "moments").stat().st_size >= wish.nth, "nothing was killed"
-    assert [m.seq for m in check_archive(FileStore(archive), shop).restore_points] == [1, 2]
+    assert [m.number for m in check_archive(FileStore(archive), shop).restore_points] == [1, 2]
 
 
 def test_killed_and_run_again_in_a_bucket(bucket: Bucket, tmp_path: Path, shop: Shop) -> None:

@@ -48,5 +48,5 @@ def test_a_backup_after_the_clock_stepped(
     sell(shop, 30)
     outwait_lease(store)
     back_up(store)
-    assert [m.seq for m in check_archive(store, shop).restore_points] == [1, 2, 3]
+    assert [m.number for m in check_archive(store, shop).restore_points] == [1, 2, 3]
     assert not verify(store, "all", False, lambda: spark, Counting()).findings

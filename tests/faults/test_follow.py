@@ -88,7 +88,7 @@ def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: S
     store = FileStore(archive)
     with Following(options(shop), QUICK, shop.broker, store, spark) as following:
         following.until(lambda: bool(following.commits))
-        before = [m.seq for m in open_archive(store).restore_points]
+        before = [m.number for m in open_archive(store).restore_points]
         theirs = Lease(
             owner="somebody",
             host="elsewhere",
@@ -101,7 +101,7 @@ def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: S
         error = following.ended_by()
     assert isinstance(error, LeaseLostError)
     assert "taken over by another writer" in error.message
-    assert [m.seq for m in open_archive(store).restore_points] == before
+    assert [m.number for m in open_archive(store).restore_points] == before
     assert not following.errors, "that is nothing to try again"
 
 
@@ -148,7 +148,7 @@ def test_sigterm_ends_the_command_after_a_last_commit(archive: Path, tmp_path: P
     assert ended.code == 0, ended.err
     held = check_archive(store, shop)
     report = ended.document
-    assert report["restore_point"] == held.restore_points[-1].seq
+    assert report["restore_point"] == held.restore_points[-1].number
     assert report["restore_points"] == len(held.restore_points) - 1
     assert json.loads(store.get(layout.LOCK))["released"]
     families = text_string_to_metric_families(file.read_text())
@@ -161,7 +161,7 @@ def test_sigterm_ends_the_command_after_a_last_commit(archive: Path, tmp_path: P
 def test_a_second_signal_ends_it_at_once(archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp) -> None:
     store, (port,) = FileStore(archive), free_ports(1)
     before = points(store)
-    asleep = Wish("pause", "before", "write backups/*/manifest.json")
+    asleep = Wish("pause", "before", "write points/*/manifest.json")
     with Kbackup(tmp_path / "run", follow_arguments(shop, archive, port), asleep) as process:
         process.wait_paused()
         os.kill(process.pid, signal.SIGTERM)

@@ -28,6 +28,6 @@ def test_an_interrupted_backup_cleans_up(
     assert "Traceback" not in ended.err
     assert ended.document["error"]["exit_code"] == 130
     assert read_lease(store)[0].released, "the lease is given back"
-    assert [m.seq for m in open_archive(store).restore_points] == [1]
+    assert [m.number for m in open_archive(store).restore_points] == [1]
     back_up(store)
     check_archive(store, shop)

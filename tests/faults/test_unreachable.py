@@ -54,7 +54,7 @@ def test_a_cluster_that_goes_away_never_gives_a_restore_point(fragile: Shop, tmp
         *backup_arguments(fragile, str(archive), poll_timeout_seconds=3),
         "--set=spark.task_attempts=2",
     ]
-    wish = Wish("pause", "after", "write backups/*/intent.json")
+    wish = Wish("pause", "after", "write tables/*")
     with Kbackup(tmp_path / "run", arguments, wish) as process:
         process.wait_paused()
         fragile.broker.kill()

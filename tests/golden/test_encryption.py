@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.frames import Cipher, Header, seal_frames, stored_size

@@ -145,7 +145,7 @@ def test_back_into_topics(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S
         found = read_topic(zoo.broker.bootstrap, prefix + zoo.topic(name))
         assert_restored(zoo.held(name, 3), found)
     left = [entry.key for entry in Place.at(zoo_table, options).own.list("restores/")]
-    assert not [key for key in left if "/topics/" in key or "/backups/" in key]
+    assert not [key for key in left if "/topics/" in key or "/points/" in key]
     again = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
     assert again.code == 0, again.err
     assert any("was finished before" in warning for warning in again.document["warnings"])

@@ -73,7 +73,7 @@ def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
     assert not following.errors
     assert in_archive(store) == in_cluster(broker, [first, later])
     archive = open_archive(store)
-    assert [m.seq for m in archive.restore_points] == list(range(1, len(following.commits) + 1))
+    assert [m.number for m in archive.restore_points] == list(range(1, len(following.commits) + 1))
     (group,) = archive.groups(archive.restore_point("latest")).groups
     assert [(o.topic, o.partition, o.offset) for o in group.offsets] == [(first, 0, 40)]
 

@@ -125,7 +125,7 @@ def test_another_cluster(
     kbackup.backup(archive, *only)
     refused = kbackup("backup", "--archive", archive.url, "--bootstrap-server", alone.bootstrap, *only)
     assert (refused.code, "--adopt-cluster" in refused.err) == (10, True)
-    assert [p.seq for p in open_archive(archive.store).restore_points] == [1]
+    assert [p.number for p in open_archive(archive.store).restore_points] == [1]
     adopted = kbackup.backup(archive, "--bootstrap-server", alone.bootstrap, *only, "--adopt-cluster", code=3)
     assert [loss["kind"] for loss in adopted["losses"]] == ["recreated"]
     assert kbackup.backup(archive, "--bootstrap-server", alone.bootstrap, *only)["losses"] == []

@@ -12,7 +12,7 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.integration.backed_up import commit, on_session, produce
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.truth import archive_records, assert_restored, positions, read_topic
+from tests.support.truth import assert_restored, positions, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,21 +60,21 @@ def test_restore_points_that_were_lost(
     kbackup.backup(archive, *only)
     produce(broker, topic_name, 1, range(30))
     kbackup.backup(archive, *only)
-    lose(archive.store, layout.backup_key(1, layout.MANIFEST), f"topics/{topic_name}/index_")
-    assert kbackup("info", "--archive", archive.url).code == 13
+    manifest = next(e.key for e in archive.store.list(f"{layout.POINTS}0000000001-") if "manifest" in e.key)
+    lose(archive.store, manifest, f"topics/{topic_name}/index_")
+    assert kbackup("info", "--archive", archive.url, "--backup", "1").code == 13
     repaired = kbackup("repair", archive.url, "--confirm")
-    assert (repaired.code, repaired.document["restore_point"], repaired.document["lost"]) == (3, 3, [1, 2])
-    assert repaired.document["records"] == 130
+    assert (repaired.code, repaired.document["new_point"], repaired.document["lost"]) == (3, None, [])
     assert whole(kbackup, archive)
     produce(broker, topic_name, 0, range(100, 120))
     went_on = kbackup.backup(archive, *only)
-    assert (went_on["restore_point"], went_on["parent"], went_on["totals"]["records"]) == (4, 3, 20)
+    assert (went_on["restore_point"], went_on["parent"], went_on["totals"]["records"]) == (3, 2, 20)
     assert went_on["losses"] == []
     check_restored(broker, kbackup, archive, topic_name, f"{topic_name}-a", topic_name)
 
-    lose(archive.store, layout.ARCHIVE, layout.BACKUPS, layout.CHECKPOINTS, layout.RESTORES)
+    lose(archive.store, layout.ARCHIVE, layout.CATALOG, layout.TABLES, layout.POINTS, layout.RESTORES)
     repaired = kbackup("repair", archive.url, "--confirm")
-    assert (repaired.code, repaired.document["restore_point"], repaired.document["records"]) == (3, 1, 150)
+    assert (repaired.code, repaired.document["new_point"], repaired.document["records"]) == (3, 1, 150)
     assert whole(kbackup, archive)
     produce(broker, topic_name, 1, range(30, 35))
     refused = kbackup("backup", "--archive", archive.url, *only)
@@ -85,10 +85,10 @@ def test_restore_points_that_were_lost(
     check_restored(broker, kbackup, archive, topic_name, f"{topic_name}-b", topic_name)
 
 
-def test_a_segment_that_was_lost_at_the_end_is_read_again(
+def test_lost_segments_cost_no_restore_point(
     broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
 ) -> None:
-    """Restore points that stand on it are not given up unless that is asked for."""
+    """They are losses; a restore says so, and a backup goes on at the end of the archive."""
     broker.create_topic(topic_name)
     for n in range(3):
         produce(broker, topic_name, 0, range(n * 10, n * 10 + 10))
@@ -99,14 +99,20 @@ def test_a_segment_that_was_lost_at_the_end_is_read_again(
     for key in keys[1:]:
         data = archive.store.get(key)
         archive.store.put(key, data[:-3])
-    assert kbackup("repair", archive.url, "--confirm").code == 13, "nothing is given up unasked"
-    report = kbackup("repair", archive.url, "--confirm", "--rebuild")
-    assert (report.code, report.document["kept"], report.document["records"]) == (3, 1, 10)
-    assert keys[1:] == [out["key"] for out in report.document["left_out"]]
+    report = kbackup("repair", archive.url, "--confirm")
+    assert (report.code, report.document["lost"], len(report.document["losses"])) == (3, [], 2)
+    produce(broker, topic_name, 0, range(30, 40))
     went_on = kbackup.backup(archive, "-t", topic_name)
-    assert (went_on["totals"]["records"], went_on["losses"]) == (20, [])
+    assert (went_on["totals"]["records"], went_on["losses"]) == (10, [])
     assert whole(kbackup, archive)
-    assert archive_records(archive.store, topic_name) == read_topic(broker.bootstrap, topic_name)
+    only = ("-t", topic_name, "--map", f"{topic_name}={topic_name}-c", "--restore-id", f"{topic_name}-c")
+    kbackup.restore(archive, *only, "--strict", code=1)
+    restored = kbackup.restore(archive, *only, code=3)
+    assert (restored["records"], len(restored["missing"])) == (20, 2)
+    values = [
+        [r.value for r in read_topic(broker.bootstrap, name)[0]] for name in (topic_name, f"{topic_name}-c")
+    ]
+    assert values[1] == [*values[0][:10], *values[0][30:]]
 
 
 def test_an_adopted_folder(

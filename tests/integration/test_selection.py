@@ -61,7 +61,7 @@ def test_a_selection_that_matches_nothing_is_a_usage_error(
         error = kbackup.backup(archive, *arguments, code=2)["error"]
         assert message in error["message"]
         assert hint in error["hint"]
-    assert open_archive(archive.store).restore_points == []
+    assert open_archive(archive.store).restore_points == ()
 
 
 def test_a_topic_that_was_deleted_stops_no_backup(

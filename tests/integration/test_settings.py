@@ -269,7 +269,7 @@ def test_settings_are_set_before_the_diff_is_empty(clusters: Clusters, dry: dict
     planned = again["settings"]
     assert (planned["acls"], planned["configs"], planned["missing"]) == ([], [], [])
     # what stands on the target now, against what was captured
-    found = clusters.diff("1", "target", "--topic=orders,back")
+    found = clusters.diff("1", "target", "--topic=orders", "--topic=back")
     assert "users" not in found
     assert {(v["owner"], v["name"], v["change"]) for v in found["broker_configs"]} == {
         ("all brokers", "log.segment.bytes", "gone"),

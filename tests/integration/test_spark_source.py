@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target

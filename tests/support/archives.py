@@ -8,24 +8,24 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
+from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
+from kbackup.archive.catalog.run import begin_writing, open_or_create
+from kbackup.archive.catalog.state import State
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
+    Capture,
     Group,
     GroupOffset,
     Groups,
-    Intent,
-    IntentTopic,
     Loss,
-    Manifest,
     Metadata,
     PartitionState,
     TopicMetadata,
     TopicState,
-    Totals,
-    dump,
 )
+from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
@@ -123,7 +123,7 @@ def group_at(name: str, *offsets: tuple[str, int, int]) -> Group:
 
 def commit_point(
     archive: Archive,
-    seq: int,
+    number: int,
     topics: Sequence[TopicState],
     segments: Sequence[Segment],
     groups: Sequence[Group],
@@ -131,23 +131,15 @@ def commit_point(
     not_carried: Mapping[str, str] = MappingProxyType({}),
     at: str = "",
     warnings: Sequence[str] = (),
+    cluster_id: str = "source",
+    configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> None:
-    at = at or f"2026-01-0{seq}T00:00:00.000Z"
-    captured = [t for t in topics if t.captured == seq]
-    intent = Intent(
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=seq - 1 or None,
-        run_id=f"run {seq}",
-        host="here",
-        started_at=at,
-        isolation_level="read_committed",
-        topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=1) for t in captured),
-    )
-    archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
+    """Restore point `number` by a run of its own; `archive` moves on to it."""
+    at = at or f"2026-01-0{number}T00:00:00.000Z"
+    captured = [t for t in topics if t.captured == number]
     metadata = Metadata(
         captured_at=at,
-        cluster_id="source",
+        cluster_id=cluster_id,
         brokers=1,
         topics=tuple(
             TopicMetadata(
@@ -156,39 +148,44 @@ def commit_point(
                 partitions=len(t.partitions),
                 replication_factor=1,
                 internal=False,
-                configs={"retention.ms": "-1"},
+                configs=dict(configs.get(t.name, {"retention.ms": "-1"})),
             )
             for t in captured
         ),
     )
-    everything = {
-        layout.SEGMENTS: encode_segments(segments),
-        layout.GROUPS: dump(Groups(captured_at=at, groups=tuple(groups), not_carried=dict(not_carried))),
-        layout.METADATA: dump(metadata),
-    }
-    manifest = Manifest(
-        status="committed",
-        archive_id=archive.info.id,
-        seq=seq,
-        parent=seq - 1 or None,
-        run_id=f"run {seq}",
-        tool="kbackup test",
-        started_at=at,
-        committed_at=at,
-        cluster_id="source",
-        topics=tuple(topics),
-        losses=tuple(losses),
-        warnings=tuple(warnings),
-        totals=Totals(
-            topics=len(captured),
-            partitions=sum(len(t.partitions) for t in captured),
-            segments=len(segments),
-            records=sum(s.count for s in segments),
-            bytes=sum(s.bytes for s in segments),
-            stored_bytes=sum(s.stored for s in segments),
+    store = archive.store
+    with HeldLease(store, "kbackup test", 60) as lease:
+        writing = begin_writing(store, lease, "backup")
+        assert writing.next_point <= number
+        head = writing.archive.head
+        older = {t.captured for t in topics} - {number}
+        document = Groups(captured_at=at, groups=tuple(groups), not_carried=dict(not_carried))
+        own = Capture(
+            number=number,
+            started_at=at,
+            groups=writing.put_document(number, layout.GROUPS, document),
+            metadata=writing.put_document(number, layout.METADATA, metadata),
+        )
+        draft = Draft(
+            number=number,
+            started_at=at,
+            committed_at=at,
+            cluster_id=cluster_id,
+            topics=topics,
+            segments=segments,
+            losses=losses,
+            warnings=warnings,
+            captures=(*(c for c in (head.captures if head is not None else ()) if c.number in older), own),
             groups=len(groups),
-        ),
-        files={name: put_part(archive, seq, name, data) for name, data in everything.items()},
-    )
-    publish(archive, manifest)
-    refresh_derived(archive, manifest)
+            captured_topics=len(captured),
+            captured_partitions=sum(len(t.partitions) for t in captured),
+        )
+        manifest, ref = put_manifest(writing, draft)
+        new = new_point(manifest, ref, segments)
+
+        def operation(state: State) -> State:
+            return end_run(add_point(skip_numbers(state, number), writing.run, new), writing.run)
+
+        writing.commit(operation, "backup", "test")
+        writing.refresh_derived()
+    archive.reopen()

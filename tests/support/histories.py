@@ -9,28 +9,15 @@ from typing import Literal
 
 import pyarrow as pa
 
-from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create, publish, put_part, refresh_derived
-from kbackup.archive.models import (
-    Groups,
-    Intent,
-    IntentTopic,
-    Loss,
-    Manifest,
-    Metadata,
-    PartitionState,
-    TopicMetadata,
-    TopicState,
-    Totals,
-    dump,
-)
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.models import Loss, PartitionState, TopicState
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Segment, encode_segments
+from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS
-from tests.support.archives import group_at
+from tests.support.archives import commit_point, group_at
 
 Did = int | Literal["out", "anew"]
 """How many records a run found in each partition of a topic; that it left it out; or that it was made anew."""
@@ -124,65 +111,21 @@ class History:
         return state, segments
 
     def _commit(
-        self, archive: Archive, seq: int, segments: Sequence[Segment], losses: tuple[Loss, ...]
+        self, archive: Archive, number: int, segments: Sequence[Segment], losses: tuple[Loss, ...]
     ) -> None:
-        at = day(seq).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        parent = archive.restore_points[-1].seq if archive.restore_points else None
         topics = tuple(self.topics[name] for name in sorted(self.topics))
-        captured = [t for t in topics if t.captured == seq]
-        intent = Intent(
-            archive_id=archive.info.id,
-            seq=seq,
-            parent=parent,
-            run_id="run",
-            host="here",
-            started_at=at,
-            isolation_level="read_committed",
-            topics=tuple(IntentTopic(name=t.name, id=t.id, incarnation=t.incarnation) for t in captured),
-        )
-        archive.store.put_new(layout.backup_key(seq, layout.INTENT), dump(intent))
+        captured = [t for t in topics if t.captured == number]
         group = group_at("g", *((t.name, p.partition, p.end // 2) for t in captured for p in t.partitions))
-        metadata = Metadata(
-            captured_at=at, cluster_id="c", brokers=1, topics=tuple(map(self._metadata, captured))
-        )
-        parts = {
-            layout.SEGMENTS: encode_segments(segments),
-            layout.GROUPS: dump(Groups(captured_at=at, groups=(group,))),
-            layout.METADATA: dump(metadata),
-        }
-        manifest = Manifest(
-            status="committed",
-            archive_id=archive.info.id,
-            seq=seq,
-            parent=parent,
-            run_id="run",
-            tool="kbackup test",
-            started_at=at,
-            committed_at=at,
-            topics=topics,
-            losses=losses,
-            totals=Totals(
-                topics=len(captured),
-                partitions=PARTITIONS * len(captured),
-                segments=len(segments),
-                records=sum(s.count for s in segments),
-                bytes=sum(s.bytes for s in segments),
-                stored_bytes=sum(s.stored for s in segments),
-                groups=1,
-            ),
-            files={name: put_part(archive, seq, name, data) for name, data in parts.items()},
-        )
-        publish(archive, manifest)
-        refresh_derived(archive, manifest)
-
-    def _metadata(self, topic: TopicState) -> TopicMetadata:
-        return TopicMetadata(
-            name=topic.name,
-            id=topic.id,
-            partitions=PARTITIONS,
-            replication_factor=1,
-            internal=False,
-            configs=dict(self.configs.get(topic.name, {})),
+        commit_point(
+            archive,
+            number,
+            topics,
+            segments,
+            [group],
+            losses,
+            at=day(number).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            cluster_id="c",
+            configs={name: self.configs.get(name, {}) for name in self.topics},
         )
 
 

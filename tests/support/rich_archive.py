@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Loss
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment

@@ -23,7 +23,6 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kbackup.archive import layout
-from kbackup.archive.expired import log_starts
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -129,7 +128,7 @@ def archive_records(
     point = manifest or archive.restore_point("latest")
     (state,) = [t for t in point.topics if t.name == topic and incarnation in (None, t.incarnation)]
     found: Records = {p.partition: [] for p in state.partitions}
-    expired = log_starts(archive.expired)
+    expired = archive.state.starts
     for segment in archive.segments(point, [state]):
         found[segment.partition] += segment_records(store, segment)
     for partition in state.partitions:

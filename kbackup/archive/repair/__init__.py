@@ -1,5 +1,5 @@
-"""Mending an archive: what is left of its catalogue, which segments are whole, and a restore point of what was found.
+"""Repairing an archive: a base state, restore points and segments that no catalog lists, and documents made anew.
 
-`left` reads what can be read, `scan` reads segments back, `choose` decides what a new restore point stands on, `point`
-makes it, `beside` its groups and settings. Nothing here writes but `scan`, which replaces damaged indexes.
+`base` finds the newest state that catalogs tell, `scan` reads segments back, `found` adds what no catalog lists,
+`mend` makes lost documents of restore points anew, `point` makes new restore points of segments.
 """

@@ -1,166 +1,219 @@
-"""A restore point of what was found: which topics and partitions, from where to where. Pure."""
+"""A restore point that is made of segments and group files alone: by an adoption, or where manifests are lost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-
-import msgspec
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from kbackup.archive import layout
-from kbackup.archive.expired import gone_with, log_starts
-from kbackup.archive.models import ExpiredPartition, Groups, Loss, PartitionState, TopicState
-from kbackup.archive.repair.beside import Topic
-from kbackup.archive.repair.choose import Chosen
-from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
+from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.catalog.state import Incarnation, IncarnationPartition
+from kbackup.archive.models import (
+    Capture,
+    Group,
+    GroupOffset,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    NotCarried,
+    PartitionState,
+    TopicMetadata,
+    TopicState,
+    now,
+)
+from kbackup.archive.new_point import Draft
 from kbackup.archive.segments import Segment
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.offsets import decode_group_offsets
+from kbackup.store.base import Store
+
+_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Known:
-    """Of a topic's incarnation: its id ('' where nothing tells), how restore points had it last, and the numbers of
-    partitions that anything speaks of."""
-
-    id: str
-    state: TopicState | None
-    partitions: frozenset[int]
-
-
-def known_topics(left: Left, chosen: Chosen) -> dict[Topic, Known]:
-    """Every incarnation of a topic that has segments, files under topics/ or a place in a restore point."""
-    states: dict[Topic, TopicState] = {}
-    for manifest in left.manifests:
-        states |= {(t.name, t.incarnation): t for t in manifest.topics}
-    partitions: dict[Topic, set[int]] = {topic: set() for topic in states}
-    for topic, state in states.items():
-        partitions[topic] |= {p.partition for p in state.partitions}
-    for name, incarnation, partition in chosen.segments:
-        partitions.setdefault((name, incarnation), set()).add(partition)
-    for topic, partition in _files(left):
-        partitions.setdefault(topic, set()).add(partition)
-    newest = {name: max(i for n, i in partitions if n == name) for name, _ in partitions}
-    for metadata in left.metadata.values():
-        for t in metadata.topics:
-            if t.name in newest and (t.name, newest[t.name]) not in states:
-                partitions[t.name, newest[t.name]] |= set(range(t.partitions))
-    return {
-        topic: Known(_id(left, topic, states.get(topic), newest), states.get(topic), frozenset(numbers))
-        for topic, numbers in sorted(partitions.items())
-    }
-
-
-def _files(left: Left) -> Iterator[tuple[Topic, int]]:
-    """Partitions that derived files under topics/ are of: also those that hold no record."""
-    for key in left.sizes:
-        place = place_of(key) if key.startswith(layout.TOPICS) else None
-        if place is not None:
-            number = layout.parse_partition_index(place[2])
-            number = layout.parse_group_offsets(place[2]) if number is None else number
-            if number is not None and number < MOST_PARTITIONS:
-                yield (place[0], place[1]), number
-
-
-def _id(left: Left, topic: Topic, state: TopicState | None, newest: Mapping[str, int]) -> str:
-    """Kafka's id, where everything that tells of this incarnation says the same."""
-    said = {state.id} if state is not None else set()
-    said |= {
-        t.id for intent in left.intents.values() for t in intent.topics if (t.name, t.incarnation) == topic
-    }
-    if not said and newest[topic[0]] == topic[1]:
-        said = {t.id for m in left.metadata.values() for t in m.topics if t.name == topic[0]}
-    return said.pop() if len(said) == 1 else ""
-
-
-def layers(chosen: Chosen, known: Iterable[Topic]) -> list[list[Topic]]:
-    """The topics of each restore point that is needed, oldest first: one has no topic in two incarnations. Older ones
-    that a restore point which stays has all of are left to that."""
-    new = {
-        place[:2] for place, some in chosen.segments.items() if any(s.key not in chosen.tabled for s in some)
-    }
-    there = {(t.name, t.incarnation) for m in chosen.kept for t in m.topics} - new
-    incarnations: dict[str, list[int]] = {}
-    for name, incarnation in sorted(known):
-        incarnations.setdefault(name, []).append(incarnation)
-    older = {
-        name: [i for i in numbers[:-1] if (name, i) not in there] for name, numbers in incarnations.items()
-    }
-    depth = max(map(len, older.values()), default=0)
-    found: list[list[Topic]] = []
-    for at in range(depth):
-        found.append([(n, o[at - depth]) for n, o in sorted(older.items()) if len(o) >= depth - at])
-    return [*found, [(name, numbers[-1]) for name, numbers in sorted(incarnations.items())]]
-
-
-def topic_state(
-    seq: int, topic: Topic, known: Known, left: Left, chosen: Chosen, groups: Groups
-) -> TopicState:
-    states = {p.partition: p for p in known.state.partitions} if known.state is not None else {}
-    highest: dict[int, int] = {}
+def topic_states(
+    number: int,
+    partitions: Iterable[IncarnationPartition],
+    segments: Mapping[IncarnationPartition, Sequence[Segment]],
+    ids: Mapping[Incarnation, str],
+    before: Mapping[IncarnationPartition, PartitionState],
+    groups: Groups,
+) -> tuple[TopicState, ...]:
+    """Topics of restore point `number`, with every one of `partitions`. A partition ends behind its last segment, or
+    where it ended `before`; groups that stand further on tell that its log did not."""
+    highest: dict[tuple[str, int], int] = {}
     for group in groups.groups:
         for o in group.offsets:
-            if o.topic == topic[0]:
-                highest[o.partition] = max(o.offset, highest.get(o.partition, 0))
-    partitions = []
-    starts = log_starts(left.points.expired)
-    for number in range(max(known.partitions, default=-1) + 1):
-        segments = chosen.segments.get((*topic, number), [])
-        cut = (*topic, number) in chosen.cut
-        state = _partition(number, segments, states.get(number), cut, highest.get(number, 0))
-        if left.expirations:  # it starts where there is something left
-            state = _after(starts.get((*topic, number)), state, segments)
-        partitions.append(state)
-    said = known.state.state if known.state is not None else "present"
-    return TopicState(
-        name=topic[0],
-        id=known.id,
-        incarnation=topic[1],
-        captured=seq,
-        state="present" if said == "unselected" else said,
-        partitions=tuple(partitions),
+            highest[o.topic, o.partition] = max(o.offset, highest.get((o.topic, o.partition), 0))
+    by_topic: dict[Incarnation, list[int]] = {}
+    for topic, incarnation, partition in sorted(partitions):
+        by_topic.setdefault((topic, incarnation), []).append(partition)
+    return tuple(
+        TopicState(
+            name=topic,
+            id=ids.get((topic, incarnation), ""),
+            incarnation=incarnation,
+            captured=number,
+            state="present",
+            partitions=tuple(
+                _partition(
+                    partition,
+                    segments.get((topic, incarnation, partition), ()),
+                    before.get((topic, incarnation, partition)),
+                    highest.get((topic, partition), 0),
+                )
+                for partition in range(max(numbers) + 1)
+            ),
+        )
+        for (topic, incarnation), numbers in by_topic.items()
     )
 
 
 def _partition(
-    number: int, segments: Sequence[Segment], before: PartitionState | None, cut: bool, group: int
+    number: int, segments: Sequence[Segment], before: PartitionState | None, group: int
 ) -> PartitionState:
-    """`cut`: the last segments are not whole, so that what was archived of it ends earlier than `before` says."""
     first = segments[0].first if segments else 0
     start = before.start if before is not None else first
-    end = segments[-1].last + 1 if segments else start
-    if before is not None and not cut:
-        end = max(end, before.end)
+    end = max(segments[-1].last + 1 if segments else start, before.end if before is not None else 0)
     return PartitionState(
         partition=number,
-        start=min(start, first) if segments else start,
+        start=start,
         end=end,
         log_start=before.log_start if before is not None else start,
         log_end=max(end, before.log_end if before is not None else 0, group),
-        records=sum(s.count for s in segments),
-        bytes=sum(s.bytes for s in segments),
+        records=sum(s.count for s in segments) + (before.records if before is not None else 0),
+        bytes=sum(s.bytes for s in segments) + (before.bytes if before is not None else 0),
     )
 
 
-def _after(
-    went: ExpiredPartition | None, state: PartitionState, segments: Sequence[Segment]
-) -> PartitionState:
-    """`state` where restore points expired, and `went` of its records: it counts those, too."""
-    end = max(state.end, went.start if went is not None else 0)
-    return msgspec.structs.replace(
-        state,
-        start=segments[0].first if segments else end,
-        end=end,
-        log_end=max(end, state.log_end),
-        records=state.records + (went.records if went is not None else 0),
-        bytes=state.bytes + (went.bytes if went is not None else 0),
+def groups_of_files(
+    store: Store, keys: Iterable[str], topics: Iterable[Incarnation], root: str = layout.TOPICS
+) -> Groups:
+    """The group offsets that the group files among `keys` tell of `topics`; damaged files are skipped."""
+    folders = {layout.topic_dir(*topic, root): topic[0] for topic in topics}
+    offsets: dict[str, list[GroupOffset]] = {}
+    for key in sorted(keys):
+        folder, _, name = key.rpartition("/")
+        partition = layout.parse_group_offsets(name)
+        topic = folders.get(f"{folder}/")
+        if partition is None or topic is None:
+            continue
+        with suppress(CorruptError, NotFoundError):
+            for group, offset in decode_group_offsets(store.get(key), key).items():
+                offsets.setdefault(group, []).append(
+                    GroupOffset(topic=topic, partition=partition, offset=offset)
+                )
+    return Groups(
+        captured_at=now(),
+        groups=tuple(
+            Group(group=name, type="", state="", offsets=tuple(o)) for name, o in sorted(offsets.items())
+        ),
     )
 
 
-def losses_of(left: Left, chosen: Chosen) -> tuple[Loss, ...]:
-    """What the restore points that are given up had found lost, and what is lost now."""
-    since = chosen.kept[-1].seq if chosen.kept else 0
-    # what expired has them in its expiration
-    past = {seq: p for seq, p in left.past.items() if gone_with(left.points.gone, seq) is None}
-    told = {seq: point.losses for seq, point in past.items() if seq > since}
-    told |= {m.seq: m.losses for m in left.manifests if m.seq > since}
-    every = (*(loss for _, losses in sorted(told.items()) for loss in losses), *chosen.losses)
-    return tuple(dict.fromkeys(every))  # a repair that was cut off has told them already
+def draft_behind(
+    writing: WritingRun,
+    head: Manifest | None,
+    segments: Sequence[Segment],
+    ids: Mapping[Incarnation, str],
+    keys: Iterable[str],
+    number: int,
+    *,
+    last: bool,
+) -> Draft:
+    """Restore point `number` of `segments` behind `head`: their topics, with configs as far as `head` tells them. The
+    `last` one has the other topics of `head` as well, as they are there."""
+    archive = writing.archive
+    by_place: dict[IncarnationPartition, list[Segment]] = {}
+    for s in segments:
+        by_place.setdefault((s.topic, s.incarnation, s.partition), []).append(s)
+    old = {(t.name, t.incarnation): t for t in (head.topics if head is not None else ())}
+    new = {place[:2] for place in by_place}
+    before = {(*key, p.partition): p for key in new & old.keys() for p in old[key].partitions}
+    groups = groups_of_files(writing.store, keys, new)
+    made = topic_states(number, {*by_place, *before}, by_place, ids, before, groups)
+    names = {topic.name for topic in made}
+    carried = [t for t in old.values() if last and t.name not in names]
+    needed = {t.captured for t in carried}
+    captures = [c for c in (head.captures if head is not None else ()) if c.number in needed]
+    settings = [
+        topic
+        for key in sorted(new & old.keys())
+        for topic in archive.metadata(old[key].captured).topics
+        if topic.name == key[0]
+    ]
+    draft = draft_of(
+        writing, "repair", made, segments, groups, cluster_id=head.cluster_id if head is not None else "",
+        number=number, settings=settings,
+    )  # fmt: skip
+    return replace(
+        draft,
+        topics=sorted([*made, *carried], key=lambda t: t.name),
+        captures=[*captures, *draft.captures],
+        isolation_level=head.isolation_level if head is not None else "read_committed",
+    )
+
+
+def draft_of(
+    writing: WritingRun,
+    origin: str,
+    topics: Sequence[TopicState],
+    segments: Sequence[Segment],
+    groups: Groups,
+    losses: Sequence[Loss] = (),
+    warnings: Sequence[str] = (),
+    cluster_id: str = "",
+    number: int = 0,
+    settings: Sequence[TopicMetadata] = (),
+) -> Draft:
+    """Restore point `number` (default: the next) of `writing`, with documents of its own; `settings` are the configs
+    that are known."""
+    number, at = number or writing.next_point, now()
+    unknown = NotCarried(what="cluster", reason="failed", why="nothing tells of it")
+    metadata = Metadata(
+        captured_at=at, cluster_id=cluster_id, brokers=0, topics=tuple(settings), not_carried=(unknown,)
+    )
+    return Draft(
+        number=number,
+        started_at=at,
+        committed_at=at,
+        origin="folder" if origin == "folder" else "repair",
+        cluster_id=cluster_id,
+        topics=topics,
+        segments=segments,
+        losses=losses,
+        warnings=warnings,
+        not_known=not_known(topics, {t.name for t in settings}),
+        captures=[
+            Capture(
+                number=number,
+                started_at=at,
+                groups=writing.put_document(number, layout.GROUPS, groups),
+                metadata=writing.put_document(number, layout.METADATA, metadata),
+            )
+        ],
+        groups=len(groups.groups),
+        captured_topics=len(topics),
+        captured_partitions=sum(len(t.partitions) for t in topics),
+    )
+
+
+def not_known(topics: Sequence[TopicState], told: Collection[str] = ()) -> list[str]:
+    """What a restore point of files alone can't tell, in words; configs of the topics `told` are known."""
+    if not topics:
+        return []
+    names = [t.name for t in topics if t.name not in told]
+    configs = f"configs and replication factor of {name_some(names)}; " if names else ""
+    found = [
+        f"{configs}group positions are those of the group files",
+        "ACLs, users and settings of the cluster",
+    ]
+    nameless = [t.name for t in topics if not t.id]
+    return [*found, *([f"Kafka's ids of {name_some(nameless)}"] if nameless else [])]
+
+
+def name_some(names: Sequence[str]) -> str:
+    """The first names, and how many more."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.repair.left import MOST_PARTITIONS, Left, place_of
 from kbackup.archive.segment_io import read_whole
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_index
 from kbackup.store.base import Store
+
+MOST_PARTITIONS = 1_000_000
+"""A name with a higher number is not of a partition."""
 
 IndexState = Literal["whole", "missing", "damaged"]
 
@@ -50,18 +53,17 @@ class Damaged:
     why: str
 
 
-def to_scan(left: Left) -> list[ToScan]:
-    """Every records object under topics/."""
+def to_scan(sizes: Mapping[str, int], rows: Mapping[str, Segment], keys: Iterable[str]) -> list[ToScan]:
+    """The records objects among `keys`, with the catalog's `rows` by key."""
     found: list[ToScan] = []
-    for key, size in left.sizes.items():
-        place = place_of(key)
-        name = layout.parse_segment(place[2]) if place is not None else None
+    for key in keys:
+        place = layout.parse_topic_key(key)
+        name = layout.parse_segment(place[1]) if place is not None else None
         if place is None or name is None or name.kind == "index" or name.partition >= MOST_PARTITIONS:
             continue
         # the threshold plays no part in reading
-        target = Target(place[0], place[1], name.partition, 0, layout.compression_of(key))
-        rows = left.rows.get(key) or left.loose.get(key, [])
-        found.append(ToScan(target, key, size, name.start, tuple(rows)))
+        target = Target(*place[0], name.partition, 0, layout.compression_of(key))
+        found.append(ToScan(target, key, sizes[key], name.start, (rows[key],) if key in rows else ()))
     return found
 
 

@@ -1,39 +1,16 @@
-"""Partition indexes and group offset files against what follows from the restore points."""
+"""Partition indexes and group offset files against what follows from the catalog."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
-
 from kbackup.archive import layout
-from kbackup.archive.derived import group_files, partition_indexes
-from kbackup.archive.models import TopicState
-from kbackup.archive.segments import PLACE, Segment, starts_of, to_batch
+from kbackup.archive.catalog.documents import Catalog
+from kbackup.archive.verify.catalog import Sizes, Survey
 from kbackup.archive.verify.findings import REBUILD, Findings
-from kbackup.archive.verify.points import Points, Sizes
 from kbackup.store.base import Store
 
 _THREADS = 16
-
-
-def expected(points: Points) -> dict[str, bytes]:
-    """Key -> bytes of every derived file: those of a topic's incarnation are as of the last restore point that
-    names it, its groups as of the one that captured it then."""
-    last: dict[tuple[str, int], TopicState] = {}
-    for manifest in points.committed:
-        last |= {(t.name, t.incarnation): t for t in manifest.topics}
-    places = {(t.name, t.incarnation, p.partition) for t in last.values() for p in t.partitions}
-    segments: list[Segment] = [
-        s for table in points.added.values() for s in table if (s.topic, s.incarnation, s.partition) in places
-    ]
-    files = partition_indexes(
-        last.values(), starts_of([pa.Table.from_batches([to_batch(segments)]).select(PLACE.names)])
-    )
-    for topic in last.values():
-        if topic.captured in points.groups:
-            files |= group_files([topic], points.groups[topic.captured], points.expired)
-    return files
 
 
 def check_derived(
@@ -52,21 +29,30 @@ def check_derived(
     def compare(key: str) -> None:
         with findings.catching(key):
             if store.get(key) != files[key]:
-                what = "segments" if "/index_" in key else "groups.json"
-                findings.add(key, f"is not what follows from the {what} of its restore point", REBUILD)
+                what = "segments" if "/index_" in key else "groups"
+                findings.add(key, f"is not what follows from the {what} of its topic", REBUILD)
 
     if deep:
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(compare, same))
 
 
-def settled(store: Store, points: Points, sizes: Sizes) -> bool:
-    """Whether the derived files can be judged: those of the newest restore point were all written, and no
-    other run has committed or expired anything since the listing."""
-    if not points.committed or points.committed[-1].seq not in points.refreshed:
+def can_judge(store: Store, found: Survey) -> bool:
+    """Whether the derived files were written for the newest catalog, or for one with the same segments and restore
+    points, and no other catalog was committed since."""
+    if found.archive is None or found.archive.committed.catalog is None:
         return False
-    expired = max((key for key in sizes if key.startswith(layout.EXPIRATIONS)), default="")
-    if not points.expired_settled or next(iter(store.list(layout.EXPIRATIONS, expired)), None) is not None:
+    newest = found.archive.committed.catalog
+    written_for = found.catalogs.get(found.derived_for or 0)
+    if written_for is None or _sources(written_for) != _sources(newest):
         return False
-    known = [key for key in sizes if key.startswith(layout.BACKUPS)]
-    return next(iter(store.list(layout.BACKUPS, max(known))), None) is None
+    later = (
+        layout.parse_catalog_key(entry.key)
+        for entry in store.list(layout.CATALOG, layout.catalog_key(newest.number))
+    )
+    return next((number for number in later if number is not None), None) is None
+
+
+def _sources(catalog: Catalog) -> object:
+    """The tables that the derived files follow from."""
+    return catalog.tables.points, catalog.tables.segments, catalog.tables.log_starts

@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
 from kbackup.archive.segments import Segment
+from kbackup.archive.verify.catalog import Sizes
 from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, ToRead
-from kbackup.archive.verify.points import Sizes
 from kbackup.store.base import Store
 
 _THREADS = 32
-_ROOT = {layout.ARCHIVE, layout.LOCK}
+_ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
 INDEX_HINT = f"it follows from the records file beside it; {ANOTHER_COPY}"
 
 
@@ -63,27 +63,21 @@ def check_kept_checksums(store: Store, items: Iterable[ToRead], findings: Findin
         return sum(not told for told in pool.map(compare, wanted))
 
 
-def note_orphans(sizes: Sizes, promised: Collection[str], whole: bool, findings: Findings) -> None:
-    """Objects that nothing promises. They harm nobody, but take room."""
+def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings: Findings) -> None:
+    """Objects that no catalog refers to. They harm nobody, but take room until a sweep."""
     for key, size in sizes.items():
-        if key.startswith(layout.TOPICS):
-            if key not in promised:
-                why = (
-                    "is in no restore point (it expired, a run was cut off, or another tool wrote it)"
-                    if whole
-                    else "is in no restore point that can be read"
-                )
-                findings.note(key, why, size)
+        if key in referred:
+            continue
+        if key.startswith((layout.TOPICS, layout.POINTS, layout.TABLES)):
+            more = "" if whole else " that can be read"
+            findings.note(key, f"is an orphan: no catalog{more} refers to it", size)
         elif not _is_ours(key):
             findings.note(key, "is no file of an archive", size)
 
 
 def _is_ours(key: str) -> bool:
-    if key.startswith(layout.BACKUPS):
-        return layout.parse_backup_key(key) is not None
-    if key.startswith(layout.CHECKPOINTS):
-        parsed = layout.parse_checkpoint_key(key)
-        return parsed is not None and parsed[1] in (layout.CHECKPOINT, layout.POINTS, layout.SEGMENTS)
-    return key in _ROOT or key.startswith(
-        (layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.EXPIRATIONS, layout.PINS, layout.DAMAGED)
+    return (
+        key in _ROOT
+        or layout.parse_catalog_key(key) is not None
+        or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.KEYS))
     )

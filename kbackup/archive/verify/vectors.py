@@ -1,16 +1,15 @@
-"""The segment tables against the manifests' vectors of offsets. Pure."""
+"""The segments of the catalog against the manifests' vectors of offsets. Pure."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbackup.archive import layout
-from kbackup.archive.expired import Place, log_starts
-from kbackup.archive.models import ExpiredPartition, Manifest, PartitionState
+from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State
+from kbackup.archive.models import Manifest, PartitionState
 from kbackup.archive.segments import Segment, in_order
 from kbackup.archive.verify.findings import CHANGED, Findings
-from kbackup.archive.verify.points import Points
 
 
 @dataclass
@@ -21,40 +20,42 @@ class _Sum:
     key: str = ""
 
 
-def check_vectors(points: Points, findings: Findings) -> None:
-    """Segments lie in order within what their restore point says was read, and add up to its totals.
+def check_vectors(
+    state: State, manifests: Mapping[int, Manifest], segments: Mapping[int, list[Segment]], findings: Findings
+) -> None:
+    """Segments lie in order within what their restore point says was archived, and add up to its totals.
 
-    Ends before the first restore point that is missing: what comes after it can't be added up.
+    `segments` are by the restore point that added them. Restore points that were let go count for later ones.
     """
-    sums: dict[Place, _Sum] = defaultdict(_Sum)
-    before: int | None = None
-    links = {link.last: link.parent for link in points.gone}
-    starts = log_starts(points.expired)
-    for manifest in points.committed:
-        parent = manifest.parent
-        while parent != before and parent in links:  # neighbours that went one after another
-            parent = links[parent]
-        if manifest.seq not in points.added or parent != before:
-            return
-        since, before = before or 0, manifest.seq
+    sums: dict[IncarnationPartition, _Sum] = defaultdict(_Sum)
+    damaged = {
+        (row["topic"], row["incarnation"], row["partition"])
+        for row in state.losses.dicts()
+        if row["kind"] == "damaged"
+    }
+    pending = sorted(segments)
+    since = 0
+    for number, manifest in sorted(manifests.items()):
         states = _captured(manifest, since)
-        for seq in sorted(seq for seq in points.added if since < seq < manifest.seq):
-            for segment in sorted(points.added[seq], key=in_order):
-                _add(segment, sums[segment.topic, segment.incarnation, segment.partition], findings)
-        for segment in sorted(points.added[manifest.seq], key=in_order):
-            place = (segment.topic, segment.incarnation, segment.partition)
-            _check_segment(segment, states.get(place), manifest, findings)
-            _add(segment, sums[place], findings)
-        for place, state in states.items():
-            _check_sum(place, state, manifest, sums[place], starts.get(place), findings)
+        row = state.point(number)
+        manifest_key = row.documents[0] if row is not None else ""
+        while pending and pending[0] <= number:
+            for segment in sorted(segments[pending.pop(0)], key=in_order):
+                place = (segment.topic, segment.incarnation, segment.partition)
+                _check_segment(segment, states.get(place), manifest, findings)
+                _add(segment, sums[place], findings)
+        for place, partition in states.items():
+            if place not in damaged:
+                _check_sum(place, partition, manifest_key, sums[place], state.starts.get(place), findings)
+        since = number
 
 
-def _captured(manifest: Manifest, since: int) -> dict[Place, PartitionState]:
-    """By its own run, or by one that is gone since the restore point before."""
+def _captured(manifest: Manifest, since: int) -> dict[IncarnationPartition, PartitionState]:
+    """The partitions that were captured after restore point `since`."""
     return {
         (t.name, t.incarnation, p.partition): p
         for t in manifest.topics
-        if since < t.captured <= manifest.seq
+        if since < t.captured <= manifest.number
         for p in t.partitions
     }
 
@@ -62,22 +63,13 @@ def _captured(manifest: Manifest, since: int) -> dict[Place, PartitionState]:
 def _check_segment(
     segment: Segment, state: PartitionState | None, manifest: Manifest, findings: Findings
 ) -> None:
-    table = layout.backup_key(manifest.seq, layout.SEGMENTS)
-    folder = layout.topic_dir(segment.topic, segment.incarnation)
-    due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
-    if segment.key != due:
-        findings.add(table, f"names {segment.key} where the segment's own place is {due}", CHANGED)
     if state is None:
-        findings.add(
-            table,
-            f"names {segment.key}, whose partition restore point {manifest.seq} did not capture",
-            CHANGED,
-        )
-    elif segment.first < state.start or segment.last >= state.end:
+        return  # of an incarnation that was over by then
+    if segment.first < state.start or segment.last >= state.end:
         findings.add(
             segment.key,
             f"holds offsets {segment.first} to {segment.last}, outside of {state.start} to {state.end - 1} "
-            f"that restore point {manifest.seq} says were read",
+            f"that restore point {manifest.number} says were archived",
             CHANGED,
         )
 
@@ -93,22 +85,22 @@ def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
 
 
 def _check_sum(
-    place: Place,
+    place: IncarnationPartition,
     state: PartitionState,
-    manifest: Manifest,
+    manifest_key: str,
     total: _Sum,
-    went: ExpiredPartition | None,
+    start: LogStart | None,
     findings: Findings,
 ) -> None:
-    """A manifest counts what `went` as well, all of it or, where it ends before, all that it has."""
+    """A manifest counts what was let go as well: all of it or, where it ends before the log start, all that it has."""
     records, size = total.records, total.bytes
-    if went is not None and state.end >= went.start:
-        records, size = records + went.records, size + went.bytes
-    elif went is not None and not records:
+    if start is not None and state.end >= start.start:
+        records, size = records + start.records, size + start.bytes
+    elif start is not None and not records:
         return
     if (state.records, state.bytes) != (records, size):
         findings.add(
-            layout.backup_key(manifest.seq, layout.MANIFEST),
+            manifest_key,
             f"says that {place[0]}-{place[2]} has {state.records} records in {state.bytes} bytes, "
             f"its segments have {records} in {size}",
             CHANGED,

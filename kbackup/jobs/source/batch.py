@@ -120,7 +120,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
             else []
         )
     manifest = archive.restore_point(request.backup)
-    wanted = chosen(request, [t.name for t in manifest.topics], f"restore point {manifest.seq}")
+    wanted = chosen(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
     return archive.segments(manifest, [t for t in manifest.topics if t.name in wanted])
 
 

@@ -26,7 +26,7 @@ OPTIONS = {
     "archive": "where the archive is: s3://bucket/prefix or a path; also the argument of load()",
     "topics": "topics, with commas between: names or /regex/",
     "topicPattern": "a regular expression that whole names of topics match",
-    "backup": "the restore point: its number, or latest",
+    "backup": "the restore point: its number, its label, or latest",
     "fromTime": "records from this time on, itself included",
     "toTime": "records up to this time, itself included",
     "ranges": "these offsets alone: topic:partition:from-to, with commas between",

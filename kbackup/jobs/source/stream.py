@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kbackup.archive.followed import added_between, check_same_point, given_up_with, manifest_of, missed
+from kbackup.archive.followed import check_same_point, damaged, manifest_of, missed
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
@@ -41,8 +41,7 @@ class StreamReader(DataSourceStreamReader):
             raise UsageError(
                 f"option startingBackup: {starting} can't be used", "give a number, earliest or latest"
             )
-        lost = given_up_with(archive, self._first)
-        return _offset(archive, self._first if lost is None else lost.start - 1)
+        return _offset(archive, self._first)
 
     def _check_names(self, archive: Archive) -> None:
         """`UsageError` for a topic that is asked for by its name and was not archived yet, where anything was."""
@@ -80,13 +79,9 @@ class StreamReader(DataSourceStreamReader):
                 )
         self._give(end)
         after, last = int(start["backup"]), int(end["backup"])
-        if after and self._request.fail_on_data_loss:
-            require_whole(archive, after, self._wants)
-        added = (
-            s
-            for s in added_between(archive, after, last)
-            if self._wants(TopicPartition(s.topic, s.partition))
-        )
+        if self._request.fail_on_data_loss:
+            require_whole(archive, after, last, self._wants)
+        added = (s for s in archive.added(after, last) if self._wants(TopicPartition(s.topic, s.partition)))
         return tasks(added, self._request, [Pushed()])
 
     def _check_same(self, archive: Archive, offset: Offset) -> None:
@@ -97,16 +92,7 @@ class StreamReader(DataSourceStreamReader):
                 f"the checkpoint is of archive {offset['archive']}, {self._store.url} is {archive.info.id}",
                 hint,
             )
-        lost = given_up_with(archive, number)
-        if lost is not None:
-            raise RefusedError(
-                f"restore point {number}, to which the stream came, was lost: restore point {lost.stop}, "
-                "which 'kbackup repair' made, has its records again",
-                hint,
-            )
-        check_same_point(
-            archive, number, offset.get("manifest", ""), "the one to which the stream came", hint
-        )
+        check_same_point(archive, number, offset.get("manifest", ""), "the stream", hint)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read(self._store, partition, self._columns)
@@ -127,18 +113,25 @@ class StreamReader(DataSourceStreamReader):
             ) from None
 
 
-def require_whole(archive: Archive, after: int, wants: Callable[[TopicPartition], bool]) -> None:
-    """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire'."""
-    for tp, start in missed(archive, after, wants):
+def require_whole(archive: Archive, after: int, last: int, wants: Callable[[TopicPartition], bool]) -> None:
+    """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire', or
+    some of those up to `last` were found damaged."""
+    hint = "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation"
+    for tp, start in missed(archive, after, wants) if after else ():
         raise RefusedError(
             f"records of {tp} below offset {start} have expired, "
             f"and the stream may not have had them all: it came to restore point {after}",
-            "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation",
+            hint,
+        )
+    for _, message in damaged(archive, after, last, wants):
+        raise RefusedError(
+            f"the archive is damaged: {message}", "go on with what is left by option failOnDataLoss=false"
         )
 
 
 def _last(archive: Archive) -> int:
-    return archive.restore_points[-1].seq if archive.restore_points else 0
+    """The number of the newest restore point that ever was."""
+    return archive.state.next_point - 1
 
 
 def _offset(archive: Archive, number: int) -> Offset:

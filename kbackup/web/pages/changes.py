@@ -19,7 +19,7 @@ def changes(look: Look, a: str = "", b: str = "") -> HTMLResponse:
     """From `a` to `b`, by default the newest and the one before."""
     if look.at.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "there is nothing to compare")
-    numbers = [point.seq for point in look.held.committed()]
+    numbers = [point.number for point in look.held.points()]
     after = look.held.snapshot(b.strip() or "latest")
     earlier = [number for number in numbers if after.number is not None and number < after.number]
     if not a.strip() and not earlier:
@@ -32,10 +32,10 @@ def changes(look: Look, a: str = "", b: str = "") -> HTMLResponse:
     before = archive.restore_point(a.strip() or str(earlier[-1]))
     found = diff(
         *(
-            point_view(archive, archive.restore_point(seq), Selection(), Selection())
-            for seq in (before.seq, after.number or 0)
+            point_view(archive, archive.restore_point(number), Selection(), Selection())
+            for number in (before.number, after.number or 0)
         )
     )
     return look.page(
-        "diff.html", "diff", diff=found, a=before.seq, b=after.number, numbers=numbers, most=MOST
+        "diff.html", "diff", diff=found, a=before.number, b=after.number, numbers=numbers, most=MOST
     )

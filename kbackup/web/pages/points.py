@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.models import Metadata, Point
+from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.moment import ms_of
+from kbackup.archive.overview import PointOverview, list_points
+from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.web import charts
 from kbackup.web.looking import GET, Look, Looking, Number, part
@@ -25,20 +28,18 @@ MOST = 200
 def home(look: Look, page: Number = 1) -> HTMLResponse:
     if look.held.java:
         return look.page("java.html", "points", snapshot=look.at, most=MOST)
-    committed = look.held.committed()
-    every = list(reversed(look.held.points()))
-    before = {b.seq: a for a, b in pairwise(committed)}
+    points = look.held.points()
+    let_go = look.held.let_go()
     return look.page(
         "points.html",
         "points",
-        committed=committed,
-        part=part(every, page, PAGE),
-        before=before,
-        by_number={p.seq: p for p in committed},
-        timeline=charts.timeline(committed, look.held.expired()) if committed else None,
-        expired=list(reversed(look.held.expired())),
-        age=_age(committed),
-        snapshot=look.at if committed else None,
+        points=points,
+        part=part(points[::-1], page, PAGE),
+        before={later.number: earlier for earlier, later in pairwise(points)},
+        timeline=charts.timeline(points, let_go) if points else None,
+        let_go=len(let_go),
+        age=_age(points),
+        snapshot=look.at if points else None,
         most=5,
     )
 
@@ -49,18 +50,21 @@ def point(look: Look, number: str) -> HTMLResponse:
     snapshot = shown.at
     if snapshot.point is None or snapshot.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "look at its topics")
-    committed = snapshot.archive.restore_points  # what a second look finds may not have this one any more
-    at = [p.seq for p in committed].index(snapshot.point.seq)
+    points = list_points(snapshot.archive)  # what a second look finds may not have this one any more
+    at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
     return shown.page(
         "point.html",
         "points",
         snapshot=snapshot,
         of=snapshot.point,
+        row=points[at],
+        damage=[loss for _, loss in snapshot.losses if loss.kind == "damaged"],
+        documents=_documents(snapshot.archive, snapshot.point),
         metadata=metadata,
         settings=_settings(metadata) if metadata is not None else [],
-        earlier=committed[at - 1] if at else None,
-        later=committed[at + 1] if at + 1 < len(committed) else None,
+        earlier=points[at - 1] if at else None,
+        later=points[at + 1] if at + 1 < len(points) else None,
         deleted=sum(t.state == "deleted" for t in snapshot.point.topics),
         most=MOST,
     )
@@ -68,21 +72,18 @@ def point(look: Look, number: str) -> HTMLResponse:
 
 @router.api_route("/growth", methods=GET)
 def growth(look: Look) -> HTMLResponse:
-    committed = look.held.committed()
+    points = look.held.points()
 
     def grown(name: str, unit: charts.Unit = "count") -> charts.Area | None:
-        samples = (
-            (ms_of(p.committed_at), getattr(p.totals, name)) for p in committed if p.totals is not None
-        )
+        samples = ((ms_of(p.committed_at), getattr(p, name)) for p in points)
         return charts.area(charts.added_up(samples), unit)
 
-    took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in committed]
+    took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in points]
     rows = sorted(look.at.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
     return look.page(
         "growth.html",
         "growth",
-        committed=committed,
-        expired=look.held.expired(),
+        let_go=len(look.held.let_go()),
         stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),
@@ -93,8 +94,15 @@ def growth(look: Look) -> HTMLResponse:
     )
 
 
-def _age(committed: list[Point]) -> int | None:
-    return ms_of(committed[-1].committed_at) if committed else None
+def _age(points: Sequence[PointOverview]) -> int | None:
+    return ms_of(points[-1].committed_at) if points else None
+
+
+def _documents(archive: Archive, manifest: Manifest) -> list[tuple[str, int | None]]:
+    """The documents that a restore point needs: keys and, where its manifest has them, sizes."""
+    sizes = {ref.key: ref.size for c in manifest.captures for ref in (c.groups, c.metadata)}
+    row = archive.find_point(manifest.number)
+    return [(key, sizes.get(key)) for key in row.documents]
 
 
 def _settings(metadata: Metadata) -> list[tuple[str, tuple[str, ...], list[tuple[Any, ...]] | None, str]]:

@@ -62,7 +62,7 @@ def topic(look: Look, name: str, page: Number = 1) -> HTMLResponse:
         part=shown,
         rows=[(p, sums_of([p])) for p in shown.some],
         most=max((p.records for p in found.partitions), default=0),
-        losses=[(seq, loss) for seq, loss in look.at.losses if loss.topic == name],
+        losses=[(point, loss) for point, loss in look.at.losses if loss.topic == name],
         groups=[(group, positions[group], lag[group]) for group in sorted(positions)],
         chart=charts.records_over_time(found.partitions),
     )
@@ -87,7 +87,7 @@ def partition(look: Look, name: str, number: int, page: Number = 1) -> HTMLRespo
         stands=stands,
         strip=charts.strip(held, [(group, stand.offset) for group, stand in stands]),
         losses=[
-            (seq, loss) for seq, loss in look.at.losses if (loss.topic, loss.partition) == (name, number)
+            (point, loss) for point, loss in look.at.losses if (loss.topic, loss.partition) == (name, number)
         ],
         chart=charts.records_over_time([held]),
     )

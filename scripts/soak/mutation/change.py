@@ -11,20 +11,13 @@ from scripts.soak.mutation.sample import Objects, Sample
 _KINDS = {
     "archive": r"archive\.json",
     "lease": r"lock\.json",
-    "intent": r"backups/\d+/intent\.json",
-    "manifest": r"backups/\d+/manifest\.json",
-    "segments": r"backups/\d+/segments\.parquet",
-    "groups": r"backups/\d+/groups\.json",
-    "metadata": r"backups/\d+/metadata\.json",
-    "refreshed": r"backups/\d+/refreshed\.json",
-    "checkpoint": r"checkpoints/\d+/checkpoint\.json",
-    "folded points": r"checkpoints/\d+/points\.json",
-    "folded segments": r"checkpoints/\d+/segments\.parquet",
-    "expiration": r"expirations/0*2/expired\.json",
-    "segments left": r"expirations/0*2/segments-.*\.parquet",
-    "past expiration": r"expirations/0*1/(expired\.json|segments-.*\.parquet)",
-    "expiration step": r"expirations/\d+/(refreshed|swept)\.json",
-    "pin": r"pins/\d+\.json",
+    "latest": r"catalog/latest\.json",
+    "catalog": r"catalog/\d+\.json",
+    "table": r"tables/.*\.parquet",
+    "derived mark": r"derived\.json",
+    "manifest": r"points/[^/]+/manifest\.json",
+    "groups": r"points/[^/]+/groups\.json",
+    "metadata": r"points/[^/]+/metadata\.json",
     "records": r"topics/.*_records",
     "compressed records": r"topics/.*_records\.zst",
     "segment index": r"topics/.*_from_offset_\d+_index",
@@ -35,6 +28,17 @@ _KINDS = {
     "offset map": r"restores/[^/]+/offsets\.parquet",
     "report": r"restores/[^/]+/report\.json",
 }
+_BY_CATALOG = (
+    "catalog",
+    "table",
+    "manifest",
+    "groups",
+    "metadata",
+    "records",
+    "compressed records",
+    "segment index",
+)
+"""The kinds of files that a catalog refers to; those that only an earlier one refers to are kinds of their own."""
 _WAYS = ("flip", "cut", "append", "erase", "swap", "copy", "older", "foreign", "delete")
 
 
@@ -48,15 +52,18 @@ class Change:
     objects: Objects
 
 
-def kind_of(key: str) -> str:
-    return next(kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, key))
+def kind_of(key: str, sample: Sample) -> str:
+    kind = next(kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, key))
+    if kind not in _BY_CATALOG or key in sample.newest:
+        return kind
+    return f"earlier {kind}" if kind in ("catalog", "table") else "dropped"
 
 
 def change(sample: Sample, rng: random.Random) -> Change:
     """Some change of one file, or of two of a kind. Kinds are as likely as each other."""
     by_kind: dict[str, list[str]] = {}
     for key in sorted(sample.objects):
-        by_kind.setdefault(kind_of(key), []).append(key)
+        by_kind.setdefault(kind_of(key, sample), []).append(key)
     while True:
         kind = rng.choice(sorted(by_kind))
         way = rng.choice(_WAYS)

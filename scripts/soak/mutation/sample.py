@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import tempfile
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from kbackup.archive import layout
-from kbackup.archive.commit import read_intent, seal_unfinished
-from kbackup.archive.fold import fold
+from kbackup.archive.catalog.run import begin_writing
+from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.offset_map import PartName, runs_table, write_map, write_part
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.sweep import waste
 from kbackup.archive.writer import Target
 from kbackup.config.models import Restore
 from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.points import keep, label, release
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.jobs.restore_read import read_part
 from kbackup.jobs.restore_report import make_report, planned
 from kbackup.kafka.runs import runs_of
-from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from scripts.soak.frozen_store import FrozenStore
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.memory_store import MemoryStore
 
 RESTORE = "r1"
 Objects = dict[str, bytes]
@@ -43,49 +40,55 @@ Objects = dict[str, bytes]
 @dataclass(frozen=True)
 class Sample:
     """`objects` is the archive; `older` what stood under its keys before, `foreign` what stands there in another
-    archive; `last` names each unit's last part of the offset map."""
+    archive; `last` names each unit's last part of the offset map. `newest` are the keys that the newest catalog refers
+    to, and its own."""
 
     objects: Objects
     older: Objects
     foreign: Objects
     last: tuple[PartName, ...]
+    newest: frozenset[str]
 
 
 def samples() -> list[Sample]:
-    """One with checkpoints, one without, and one that restore points and records were expired of."""
-    with tempfile.TemporaryDirectory(prefix="kbackup-mutation-") as root:
-        foreign = {
-            expires: _made(Path(root) / f"foreign {expires}", checkpoints=True, expires=expires)[0]
-            for expires in (False, True)
-        }
-        return [
-            Sample(whole, older, foreign[expires], last)
-            for name, checkpoints, expires in (
-                ("folded", True, False),
-                ("plain", False, False),
-                ("expired", True, True),
-            )
-            for whole, older, last in [_made(Path(root) / name, checkpoints, expires)]
-        ]
+    """One with its whole history, one that restore points and records were expired of, and one where a sweep deleted
+    them."""
+    graces = (None, timedelta(days=1), timedelta(0))
+    return [_made(grace, _made(grace, {}).objects) for grace in graces]
 
 
-def _made(root: Path, checkpoints: bool, expires: bool) -> tuple[Objects, Objects, tuple[PartName, ...]]:
-    store = open_store(str(root))
-    with HeldLease(store, "kbackup backup", 60):
-        archive = make_archive(store)
-        before = _objects(store)
-        _fold(archive, checkpoints)
-        _add_third(archive)
-        _fold(archive, checkpoints)
-    if expires:
-        _expire(store)
+def _made(grace: timedelta | None, foreign: Objects) -> Sample:
+    store = MemoryStore()
+    archive = make_archive(store)
+    before = _objects(store)
+    _add_third(archive)
+    if grace is not None:
+        _expire(store, grace)
+    _interrupt(store)
     last = tuple(_restore(store))
-    after = _objects(store)
-    return after, {key: data for key, data in before.items() if after.get(key, data) != data}, last
+    objects = _objects(store)
+    committed = open_archive(store).committed
+    return Sample(
+        objects,
+        {key: data for key, data in before.items() if objects.get(key, data) != data},
+        _under_keys_of(objects, foreign),
+        last,
+        frozenset(referred_keys(committed) | {layout.catalog_key(committed.state.number)}),
+    )
+
+
+def _under_keys_of(objects: Objects, foreign: Objects) -> Objects:
+    """The objects of another archive under the keys of this one: the names of runs and attempts differ."""
+    there = {_nameless(key): data for key, data in foreign.items()}
+    return {key: there[_nameless(key)] for key in objects if _nameless(key) in there}
+
+
+def _nameless(key: str) -> str:
+    return re.sub(r"-[0-9a-f]{32}", "", key)
 
 
 def _add_third(archive: Archive) -> None:
-    """Some more records of a topic, compressed from now on; and a number 4 of a run that was cut off and sealed."""
+    """Some more records of a topic, compressed from now on."""
     parent = archive.restore_point(2)
     older = archive.segments(parent)
     more = write(archive.store, Target("orders", 1, 1, 1000, "zstd"), range(12, 30))
@@ -94,36 +97,29 @@ def _add_third(archive: Archive) -> None:
     clicks = next(t for t in parent.topics if t.name == "clicks")
     groups = [group_at("billing", ("orders", 0, 41), ("orders", 1, 20))]
     commit_point(archive, 3, [clicks, topic_state("orders", 3, "present", state)], more, groups)
-    intent = read_intent(archive, 3)
-    cut_off = msgspec.structs.replace(intent, seq=4, parent=3, run_id="run 4")
-    archive.store.put_new(layout.backup_key(4, layout.INTENT), dump(cut_off))
-    archive.forget()
-    seal_unfinished(archive, "run 5")
 
 
-def _expire(store: Store) -> None:
-    """Restore point 2 is gone, and the oldest records; both expirations are there. 3 is pinned."""
-    keep(store, "1", 60, undo=False)
-    expire(store, Expiry(Policy(last=1), grace=timedelta(0)), 60, Silent(), confirm=True)
-    keep(store, "1", 60, undo=True)
+def _interrupt(store: Store) -> None:
+    """A run that was cut off: it is open, and left a segment that no catalog refers to."""
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        begin_writing(store, lease, "backup")
+    write(store, Target("orders", 1, 1, 1000, "zstd"), range(30, 40))
+
+
+def _expire(store: Store, grace: timedelta) -> None:
+    """Restore point 2 goes, and the oldest records. 3 is pinned and has a label."""
+    keep(store, "1")
+    expire(store, Expiry(Policy(last=1), grace=grace), 60, Silent(), confirm=True)
+    release(store, "1")
     newest = datetime.fromisoformat(open_archive(store).restore_points[-1].committed_at)
     older_than = newest - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
-    expire(store, Expiry(Policy(), older_than), 60, Silent(), confirm=True)
-    sizes = {entry.key: entry.size for entry in store.list()}
-    gone = waste(open_archive(store), sizes, timedelta(0)).keys
-    store.delete([key for key in gone if key.startswith(layout.TOPICS)])
-    keep(store, "3", 60, undo=False)
+    expire(store, Expiry(Policy(), older_than, grace), 60, Silent(), confirm=True)
+    keep(store, "3")
+    label(store, "3", "before-migration")
 
 
 def _objects(store: Store) -> Objects:
     return dict(FrozenStore.of(store).objects)
-
-
-def _fold(archive: Archive, wanted: bool) -> None:
-    head = open_archive(archive.store).head
-    if wanted and head is not None:
-        archive.forget()
-        fold(archive, head, lambda: None, every=1)
 
 
 def _restore(store: Store) -> Iterator[PartName]:

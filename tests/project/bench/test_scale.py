@@ -54,7 +54,7 @@ def test_sizes_are_those_of_a_simulation() -> None:
     segments = first.data.segments
     for pattern, measured in {
         r"`manifest.json`, (\d+) bytes a partition": first.sizes["manifest.json"] / 2000,
-        r"`segments.parquet`, (\d+) bytes a segment": first.sizes["segments.parquet"] / segments,
+        r"`tables/`, (\d+) bytes a segment": first.sizes["tables"] / segments,
         r"`groups.json`, (\d+) bytes an offset": first.sizes["groups.json"] / (2 * 2000),
         r"on their way back, (\d+) bytes a segment": first.sizes["a result, pickled"],
         r"that restore, (\d+) bytes a segment": back.sizes["plan.json"] / (segments + 2000),

@@ -14,11 +14,11 @@ from scripts.bench.model import PRICES
 from scripts.bench.requests import STEPS, table
 from scripts.bench.sizing import (
     CASES,
-    FOLDED,
     INDEX,
     MANIFEST,
     OFFSETS,
     OPENING,
+    POINT,
     RUN,
     STORED,
     TABLE,
@@ -42,7 +42,7 @@ def test_the_worked_table_is_the_formulas() -> None:
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
     prices = Prices()
     for said in (
-        f"({MANIFEST} + {OFFSETS} x g) + {STORED * FOLDED:,}) + {TABLE * (1 + STORED)} x segments",
+        f"({MANIFEST} + {OFFSETS} x g) + {STORED * POINT:,}) + {TABLE * STORED} x segments",
         f"/ r x {INDEX}; never",
         f"with new records, {RUN} for the run",
         f"{OPENING['GET']} and {OPENING['LIST']} at most",

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import jsonschema
+import msgspec
+import pyarrow as pa
 import pytest
 
-from kbackup.archive import layout, offset_map, segments
+from kbackup.archive import layout, offset_map
+from kbackup.archive.catalog import tables
+from kbackup.archive.catalog.documents import Catalog, Operation
+from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.content import content_of
-from kbackup.archive.fold import fold
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
     Document,
-    Expired,
-    ExpiredPartition,
-    ExpiredTopic,
     GroupOffset,
     Groups,
+    Loss,
     Manifest,
     PartitionState,
     TopicState,
     dump,
     load,
 )
+from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError
 from kbackup.jobs.delta_import import Import
 from kbackup.jobs.drill_report import store_report
@@ -36,8 +42,8 @@ from kbackup.jobs.expire import Expiry, expire
 from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import Captures, GroupBefore
-from kbackup.jobs.keep import keep
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.points import keep, label
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
@@ -47,7 +53,7 @@ from kbackup.store.crypt.key_files import KEYS, KeyFile
 from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
-from tests.support.archives import T0, make_archive
+from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 NAMES = {
@@ -66,13 +72,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     with HeldLease(made, "kbackup backup", 60):
         pass
     point = archive.restore_point("latest")
-    fold(archive, point, lambda: None, every=1)
     content = content_of(archive, point, point.topics)
     names = {t.name: f"restored.{t.name}" for t in content.topics}
     plan = RestorePlan(
         restore_id="r1",
         archive_id=archive.info.id,
-        restore_point=point.seq,
+        restore_point=point.number,
         target_cluster_id="target",
         created_at="2026-01-03T00:00:00.000Z",
         transactions=True,
@@ -86,7 +91,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         status="restored",
         restore_id="r1",
         archive=made.url,
-        restore_point=point.seq,
+        restore_point=point.number,
         target_cluster_id="target",
         topics=tuple(
             RestoredTopic(source=t.source, target=t.target, partitions=t.partitions, records=t.records)
@@ -107,7 +112,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
     age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
-    keep(made, "latest", 60, undo=False)
+    keep(made, "latest")
+    label(made, "latest", "before-migration")
     return made
 
 
@@ -119,15 +125,17 @@ def schema_of(key: str) -> dict[str, Any]:
     file = key.rpartition("/")[2]
     if key.startswith(layout.DRILLS):
         file = "drill_report.json"
-    if key.startswith(layout.EXPIRATIONS) and file != layout.EXPIRED:
-        file = "expiration_step.json"
-    if key.startswith(layout.PINS):
-        file = "pin.json"
+    if layout.parse_catalog_key(key) is not None:
+        file = "catalog.json"
     name = NAMES.get(file, file.removesuffix(".json"))
     found: dict[str, Any] = json.loads(
         (ROOT / "formats" / "schema" / f"{name}.schema.json").read_text("utf-8")
     )
     return found
+
+
+def manifest_key(store: Store) -> str:
+    return min(entry.key for entry in store.list(layout.POINTS) if entry.key.endswith(layout.MANIFEST))
 
 
 def published_checksum() -> Callable[[bytes], str]:
@@ -180,14 +188,14 @@ def test_files_are_valid(store: Store) -> None:
     "change",
     [
         lambda d: d.pop("checksum"),
-        lambda d: d.update(version=2),
+        lambda d: d.update(version=3),
         lambda d: d.update(format="other"),
         lambda d: d.update(unknown=1),
         lambda d: d["topics"][0].update(state="lost"),
     ],
 )
 def test_schemas_refuse(store: Store, change: Callable[[dict[str, Any]], object]) -> None:
-    key = layout.backup_key(1, layout.MANIFEST)
+    key = manifest_key(store)
     document = json.loads(store.get(key))
     change(document)
     with pytest.raises(jsonschema.ValidationError):
@@ -210,7 +218,7 @@ def written_by_a_stranger(**members: object) -> bytes:
 
 def test_a_strangers_file_is_read() -> None:
     data = written_by_a_stranger(
-        id='a "checksum":"x" ü  \\', version=1, created_at="now", format="kbackup-archive"
+        id='a "checksum":"x" ü  \\', version=2, created_at="now", format="kbackup-archive"
     )
     assert load(ArchiveInfo, data, "archive.json").id == 'a "checksum":"x" ü  \\'
 
@@ -241,21 +249,78 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     patterns = [re.sub(r"<\w+>", "[^/@]+", re.escape(name)).replace("…", ".+") for name in names]
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
-    constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.BACKUPS, layout.RESTORES, layout.SCRATCH}
-    constants |= {layout.CHECKPOINTS, layout.DRILLS, layout.EXPIRATIONS, layout.PINS, layout.DAMAGED, KEYS}
+    constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.CATALOG, layout.TABLES, layout.POINTS}
+    constants |= {layout.DERIVED, layout.RESTORES, layout.DRILLS, layout.SCRATCH, KEYS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 
+def section(heading: str) -> str:
+    return SPECIFICATION.partition(f"\n{heading}\n")[2].partition("\n#")[0]
+
+
+def first_cells(heading: str) -> list[str]:
+    """The names in the first column of the table below a heading, in order."""
+    cells = [line.split("|")[1] for line in section(heading).splitlines() if line.startswith("| `")]
+    return [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+
+
 def columns(heading: str) -> set[str]:
-    """The names in the first column of the table below a heading."""
-    text = SPECIFICATION.partition(f"\n{heading}\n")[2].partition("\n#")[0]
-    cells = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    return set(first_cells(heading))
 
 
-def test_columns_of_segment_tables() -> None:
-    assert columns("### segments.parquet") == set(segments.SCHEMA.names)
-    assert [*segments.SCHEMA.names, "seq"] == segments.FOLDED.names
+def told_columns(start: str) -> list[str]:
+    """The names in code of the sentence that begins with `start`."""
+    text = SPECIFICATION.partition(start)[2]
+    assert text, start
+    return re.findall(r"`(\w+)`", re.split(r"\.\s", text)[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [("points", tables.POINTS), ("incarnations", tables.INCARNATIONS), ("segments", SEGMENTS)],
+)
+def test_columns_of_tables(name: str, schema: pa.Schema) -> None:
+    """In order, each with its type, and with what may be null."""
+    assert first_cells(f"### {name}") == schema.names
+    rows = [line.split("|") for line in section(f"### {name}").splitlines() if line.startswith("| `")]
+    for _, cell, kind, *_ in rows:
+        fields = [schema.field(column) for column in re.findall(r"`([^`]+)`", cell)]
+        texts = [f"{_type(field)}{', may be null' if field.nullable else ''}" for field in fields]
+        types = kind.strip().split(", ") if "may be null" not in kind else [kind.strip()]
+        assert texts == (types if len(types) == len(texts) else types * len(texts))
+
+
+def _type(field: pa.Field[Any]) -> str:
+    return "list of string" if field.name == "documents" else str(field.type)
+
+
+@pytest.mark.parametrize(
+    ("name", "schema"),
+    [
+        ("losses", tables.LOSSES),
+        ("past", tables.PAST),
+        ("log_starts", tables.LOG_STARTS),
+        ("history", tables.HISTORY),
+    ],
+)
+def test_columns_of_small_tables(name: str, schema: pa.Schema) -> None:
+    assert told_columns("A row a loss:" if name == "losses" else f"- `{name}`, a row") == schema.names
+
+
+def test_members_of_catalogs(store: Store) -> None:
+    members = [name for name in Catalog.__struct_fields__ if name not in ("format", "version", "checksum")]
+    assert ["archive_id", *first_cells("## Catalogs")] == members
+    row = next(line for line in section("## Catalogs").splitlines() if line.startswith("| `operation`"))
+    assert {"kind", "token", "run", "by", "at"} <= set(re.findall(r"`(\w+)`", row))
+    assert {*Operation.__struct_fields__} == {"kind", "token", "run", "by", "at", "summary"}
+    newest = load(Catalog, store.get(max(catalogs(store))), "newest")
+    assert newest.pins
+    assert newest.labels
+    assert newest.tables.log_starts
+
+
+def catalogs(store: Store) -> list[str]:
+    return [e.key for e in store.list(layout.CATALOG) if layout.parse_catalog_key(e.key) is not None]
 
 
 def test_members_of_topics() -> None:
@@ -264,15 +329,6 @@ def test_members_of_topics() -> None:
     assert topic == {*TopicState.__struct_fields__} - {"name"}
     of_partitions = {name.removeprefix("partitions[].") for name in told - topic}
     assert of_partitions == {*PartitionState.__struct_fields__} - {"partition"}
-
-
-def test_members_of_expirations() -> None:
-    members = {name for name in Expired.__struct_fields__ if name not in ("format", "version", "checksum")}
-    assert columns("## Expirations") == (members - {"archive_id"}) | {"topics[].partitions"}
-    (row,) = (line for line in SPECIFICATION.splitlines() if line.startswith("| `topics[].partitions` |"))
-    assert {*re.findall(r"`(\w+)`", row)} == {*ExpiredPartition.__struct_fields__}
-    (row,) = (line for line in SPECIFICATION.splitlines() if line.startswith("| `topics` | one entry"))
-    assert {*re.findall(r"`(\w+)`", row)} == {"topics", *ExpiredTopic.__struct_fields__}
 
 
 def test_formats_and_schemas_are_told() -> None:
@@ -293,6 +349,61 @@ def test_names_that_are_told() -> None:
         assert f"`{name}`" in SPECIFICATION
     for name in ("previous", "cut", "key", "sum"):
         assert f"`kbackup.{name}`" in SPECIFICATION
-    for kind in ("retention", "truncated", "recreated", "committed", "abandoned"):
+    for kind in get_args(get_type_hints(Loss)["kind"]):
         assert f"`{kind}`" in SPECIFICATION
     assert f"`{Manifest.__struct_defaults__[0]}`" in SPECIFICATION
+
+
+READER = next(
+    code for code in re.findall(r"```python\n(.*?)```", SPECIFICATION, re.DOTALL) if "def main(" in code
+)
+
+
+def test_the_strangers_reader_is_short() -> None:
+    """And knows nothing of kbackup."""
+    assert len([line for line in READER.splitlines() if line.strip()]) <= 60
+    assert "kbackup" not in READER
+
+
+def test_a_stranger_reads_restore_points_and_records(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    archive = make_archive(open_store(str(folder)))
+    rows = {
+        (partition, offset, f"key {offset % 3}", f"value {offset} of {partition} " * 6)
+        for partition, offsets in ((0, [*range(10), 15, *range(17, 40)]), (1, [*range(12)]))
+        for offset in offsets
+    }
+    points = [(p.number, p.committed_at, p.records) for p in archive.restore_points]
+    assert points == [(1, "2026-01-01T00:00:00.000Z", 42), (2, "2026-01-02T00:00:00.000Z", 24)]
+    assert strangers_view(tmp_path, folder, "orders") == (points, rows)
+
+
+def test_a_stranger_reads_the_newest_incarnation(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    archive = make_archive(open_store(str(folder)))
+    segments = write(archive.store, Target("orders", 2, 0, 1000, "none"), range(3))
+    orders = msgspec.structs.replace(
+        topic_state("orders", 3, "present", [(0, 3, segments)]), id="another", incarnation=2
+    )
+    commit_point(archive, 3, [orders], segments, [group_at("billing", ("orders", 0, 1))])
+    points, rows = strangers_view(tmp_path, folder, "orders")
+    assert [number for number, *_ in points] == [1, 2, 3]
+    assert {(partition, offset) for partition, offset, *_ in rows} == {(0, 0), (0, 1), (0, 2)}
+
+
+def strangers_view(
+    tmp_path: Path, folder: Path, topic: str
+) -> tuple[list[tuple[int, str, int]], set[tuple[int, int, str, str]]]:
+    """The restore points and records that the published reader prints, run as a script of its own."""
+    script = tmp_path / "reader.py"
+    script.write_text(READER, encoding="utf-8")
+    printed = subprocess.run(
+        [sys.executable, "-P", str(script), str(folder), topic], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    points = [line.split() for line in printed if "b'" not in line]
+    found = [re.fullmatch(r"(\d+) (\d+) b'(.*?)' b'(.*)'", line) for line in printed if "b'" in line]
+    assert None not in found
+    records = [(int(m[1]), int(m[2]), m[3], m[4]) for m in found if m is not None]
+    assert records == sorted(records)
+    assert len(set(records)) == len(records)
+    return [(int(number), at, int(count)) for number, at, count in points], set(records)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 import shutil
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.repair import repair
 from kbackup.jobs.verify import verify
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.project.docs.documents import ROOT
 from tests.support.archives import make_archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PAGE = (ROOT / "infra" / "docs" / "what-is-in-the-bucket.md").read_text("utf-8")
 ROWS: dict[str, str] = dict(
@@ -24,18 +32,25 @@ ROWS: dict[str, str] = dict(
 )
 KEYS = [
     "archive.json",
+    "lock.json",
+    "catalog/0000000001.json",
+    "catalog/0000000004.json",
+    "catalog/latest.json",
+    "derived.json",
+    *(f"tables/{number:010d}-<token>-{table}.parquet" for number in (2, 4) for table in range(3)),
+    *(
+        f"points/{number:010d}-<run>/{name}.json"
+        for number in (1, 2)
+        for name in ("groups", "manifest", "metadata")
+    ),
     "topics/orders/segment_partition_000_from_offset_0000000000_records",
     "topics/orders/segment_partition_000_from_offset_0000000000_index",
     "topics/orders/index_partition_000",
     "topics/orders/consumer_offsets_partition_000",
-    "backups/0000000001/manifest.json",
-    "backups/0000000001/segments.parquet",
-    "backups/0000000001/groups.json",
-    "backups/0000000001/metadata.json",
-    "backups/0000000001/intent.json",
-    "backups/0000000002/refreshed.json",
 ]
-"""One of each kind that a backup leaves."""
+"""One of each kind that backups leave; of the catalogs the first and the newest, and every table."""
+NEWEST = ("archive.json", "catalog/0000000004.json", "points/0000000002-<run>/manifest.json")
+"""Without these, nothing opens at the newest restore point."""
 
 
 def row(key: str) -> str:
@@ -50,10 +65,11 @@ def row(key: str) -> str:
 def findings(store: Store) -> list[str]:
     """Hints of what `kbackup verify --quick` finds."""
 
-    def no_session() -> None:
-        raise AssertionError
+    return [found.hint for found in verify(store, "all", True, no_session, Silent()).findings]
 
-    return [found.hint for found in verify(store, "all", True, no_session, Silent()).findings]  # type: ignore[arg-type]
+
+def no_session() -> SparkSession:
+    raise AssertionError
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +80,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_what_happens_when_it_goes(key: str, archive: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", KEYS)
+def test_what_happens_when_it_goes(name: str, archive: Path, tmp_path: Path) -> None:
     store = open_store(str(shutil.copytree(archive, tmp_path / "archive")))
+    key = key_of(store, name)
     assert store.delete([key]) == []
     fate, found = row(key), findings(store)
     if fate.startswith("harmless"):
@@ -78,7 +95,7 @@ def test_what_happens_when_it_goes(key: str, archive: Path, tmp_path: Path) -> N
         assert fate.startswith("lost")
         (hint,) = found
         assert "another copy" in hint
-    opens = not key.endswith(("archive.json", "manifest.json"))
+    opens = name not in NEWEST and not refers_to_points(store, key)
     try:
         open_archive(store).restore_point("latest")
     except (CorruptError, NoArchiveError):
@@ -87,23 +104,57 @@ def test_what_happens_when_it_goes(key: str, archive: Path, tmp_path: Path) -> N
         assert opens
 
 
+@pytest.mark.parametrize("name", [name for name in KEYS if name.startswith("tables/")])
+def test_repair_brings_back_what_a_table_held(name: str, archive: Path, tmp_path: Path) -> None:
+    """Both restore points, with all their records. What only older catalogs refer to is found until they are swept."""
+    store = open_store(str(shutil.copytree(archive, tmp_path / "archive")))
+    before = points_of(store)
+    assert store.delete([key_of(store, name)]) == []
+    repair(store, True, False, 60, no_session, Silent())
+    assert points_of(store) == before
+    expire(store, Expiry(Policy(), None, timedelta(0)), 60, Silent(), confirm=True)
+    assert findings(store) == []
+    assert points_of(store) == before
+
+
+def points_of(store: Store) -> dict[int, set[tuple[str, int, int, int]]]:
+    archive = open_archive(store)
+    return {
+        p.number: {(s.key, s.first, s.last, s.count) for s in archive.segments(archive.manifest(p))}
+        for p in archive.restore_points
+    }
+
+
+def refers_to_points(store: Store, key: str) -> bool:
+    """Whether `key` is a chunk of the newest catalog's table of restore points."""
+    return any(f'"points": [\n   {{\n    "key": "{key}"' in text for text in newest_catalog(store))
+
+
+def newest_catalog(store: Store) -> list[str]:
+    keys = [e.key for e in store.list(layout.CATALOG) if layout.parse_catalog_key(e.key) is not None]
+    return [store.get(max(keys)).decode()]
+
+
+def key_of(store: Store, name: str) -> str:
+    """The key of an object whose token or run stands in angle brackets."""
+    pattern = re.sub(r"<\w+>", "[0-9a-f]+", re.escape(name))
+    (key,) = [entry.key for entry in store.list() if re.fullmatch(pattern, entry.key)]
+    return key
+
+
 def test_every_kind_of_object_is_on_the_page() -> None:
     roots = {
         value
         for name, value in vars(layout).items()
-        if name.isupper() and isinstance(value, str) and (value.endswith("/") or name in ("ARCHIVE", "LOCK"))
+        if name.isupper()
+        and isinstance(value, str)
+        and (value.endswith("/") or name in ("ARCHIVE", "LOCK", "DERIVED"))
     }
     told = {name.partition("/")[0] + ("/" if "/" in name else "") for name in ROWS}
     assert roots <= told
-    for part in (
-        layout.INTENT,
-        layout.MANIFEST,
-        layout.SEGMENTS,
-        layout.GROUPS,
-        layout.METADATA,
-        layout.REFRESHED,
-    ):
-        assert f"backups/<n>/{part}" in ROWS
+    assert {layout.LATEST, "catalog/<n>.json"} <= ROWS.keys()
+    for part in (layout.MANIFEST, layout.GROUPS, layout.METADATA):
+        assert f"points/<n>-<run>/{part}" in ROWS
 
 
 def test_the_listing_is_in_order_and_told_of() -> None:
@@ -111,5 +162,4 @@ def test_the_listing_is_in_order_and_told_of() -> None:
     keys = listing.split()
     assert keys == sorted(keys)
     for key in keys:
-        if not key.startswith("backups/") or not key.endswith("…"):
-            row(key.replace("…", "x"))
+        row(key.replace("…", "x") if key != "catalog/…" else "catalog/0000000003.json")

@@ -89,4 +89,4 @@ def test_every_command_that_opens_an_archive_has_a_role() -> None:
     for name, command in _commands():
         if isinstance(command, click.Group):
             due |= {f"{name} {part}" for part in command.commands}
-    assert told - {"keep --undo", "--state"} == due - {"key generate"}
+    assert told - {"--state"} == due - {"key generate"}

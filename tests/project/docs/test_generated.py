@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.models import Document, Manifest, Point
+from kbackup.archive.models import Document
 from scripts.docs.__main__ import ROOT, generated
 from scripts.docs.schemas import DOCUMENTS
 
@@ -17,8 +17,7 @@ def test_committed_is_generated(path: str) -> None:
 
 
 def test_every_document_has_a_schema() -> None:
-    """A point is a manifest without its topics, and no file."""
-    assert set(DOCUMENTS.values()) == {*Document.__subclasses__(), Manifest} - {Point}
+    assert set(DOCUMENTS.values()) == {*Document.__subclasses__()}
 
 
 def test_no_other_schema() -> None:

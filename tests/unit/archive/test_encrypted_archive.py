@@ -69,8 +69,8 @@ def sealed(inner: MemoryStore) -> list[str]:
 def test_it_reads_as_any_other(store: CryptStore) -> None:
     plain = make_archive(MemoryStore())
     archive = open_archive(store)
-    assert [(p.seq, p.status) for p in archive.restore_points] == [
-        (p.seq, p.status) for p in plain.restore_points
+    assert [(p.number, p.records) for p in archive.restore_points] == [
+        (p.number, p.records) for p in plain.restore_points
     ]
     (one, other) = (a.segments(a.restore_point("latest")) for a in (archive, plain))
     assert one == other  # sizes and checksums are those of the plain bytes
@@ -112,7 +112,7 @@ def test_a_lost_data_key_names_what_it_opened(store: CryptStore, inner: MemorySt
     try:
         fresh = opened(inner, folder)
         found = damaged(fresh)
-        assert {key for key in sealed(inner) if key.startswith(layout.BACKUPS)} & found
+        assert {key for key in sealed(inner) if key.startswith(layout.CATALOG)} & found
     finally:
         for path, data in files.items():
             inner.put(path, data)

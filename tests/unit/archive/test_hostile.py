@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> FileStore:
 
 
 def manifest_of(store: FileStore, name: str) -> bytes:
-    _, manifest = committed(store, 1, None, topics=[state((0, 0, 3), seq=1)])
+    _, manifest = committed(store, 1, None, topics=[state((0, 0, 3), number=1)])
     (topic,) = manifest.topics
     return dump(msgspec.structs.replace(manifest, topics=(msgspec.structs.replace(topic, name=name),)))
 
@@ -55,16 +55,17 @@ def manifest_of(store: FileStore, name: str) -> bytes:
 @pytest.mark.parametrize("name", EVIL)
 def test_a_manifest_that_names_what_is_no_topic_is_refused(name: str, store: FileStore) -> None:
     data = manifest_of(store, name)
-    with pytest.raises(CorruptError, match=r"file backups/1/manifest.json.*topics\[0\].name"):
-        load(Manifest, data, "backups/1/manifest.json")
-    store.put(layout.backup_key(1, layout.MANIFEST), data)
+    with pytest.raises(CorruptError, match=r"file points/1/manifest.json.*topics\[0\].name"):
+        load(Manifest, data, "points/1/manifest.json")
+    archive = open_archive(store)
+    store.put(archive.restore_points[0].documents[0], data)
     with pytest.raises(CorruptError):
-        _ = open_archive(store).restore_points
+        archive.restore_point("latest")
 
 
 @given(st.text(max_size=300) | st.from_regex(LEGAL, fullmatch=True))
 def test_what_is_taken_for_a_topic_is_one_folder_below(name: str) -> None:
-    topic = state((0, 0, 3), seq=1, name=name)
+    topic = state((0, 0, 3), number=1, name=name)
     try:
         taken = msgspec.convert(msgspec.to_builtins(topic), TopicState)
     except msgspec.ValidationError:
@@ -77,7 +78,7 @@ def test_what_is_taken_for_a_topic_is_one_folder_below(name: str) -> None:
 
 @given(st.from_regex(LEGAL, fullmatch=True).filter(lambda name: name not in (".", "..")))
 def test_every_topic_of_kafka_is_taken(name: str) -> None:
-    topic = state((0, 0, 3), seq=1, name=name)
+    topic = state((0, 0, 3), number=1, name=name)
     assert msgspec.convert(msgspec.to_builtins(topic), TopicState) == topic
 
 
@@ -98,9 +99,9 @@ def test_a_segment_that_lies_elsewhere_is_refused(key: str, store: FileStore, tm
     (tmp_path / "outside").write_bytes(b"\1secret")
     segments = write(store, target(threshold=1 << 20), range(3))
     moved = [replace(s, key=key) for s in segments]
-    archive, manifest = committed(store, 1, None, segments=moved, topics=[state((0, 0, 3), seq=1)])
+    archive, manifest = committed(store, 1, None, segments=moved, topics=[state((0, 0, 3), number=1)])
     assert encode_segments(moved)
-    with pytest.raises(CorruptError, match="is named by a restore point where topics/orders/segment"):
+    with pytest.raises(CorruptError, match="is named by the catalog where topics/orders/segment"):
         content_of(archive, manifest, manifest.topics)
 
 
@@ -128,7 +129,11 @@ def test_a_directory_gives_nothing_from_outside(key: str, store: FileStore, tmp_
 def test_names_with_a_line_feed_are_no_names(link: str) -> None:
     assert layout.parse_segment("segment_partition_000_from_offset_0000000000_records\n") is None
     assert layout.parse_partition_index("index_partition_000\n") is None
-    assert layout.parse_backup_key(f"backups/0000000001/{link}\n") != (1, link)
+    assert layout.parse_catalog_key("catalog/0000000001.json\n") is None
+    assert layout.parse_table_key("tables/0000000001-a-0.parquet\n") is None
+    assert layout.parse_topic_key(f"topics/orders\n/{link}") is None
+    assert layout.parse_point_key(f"points/0000000001-a\n/{link}") is None
+    assert layout.parse_point_key(f"points/0000000001-a/{link}\n") != (1, "a", link)
 
 
 @pytest.mark.parametrize(

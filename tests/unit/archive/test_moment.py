@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.content import Content
 from kbackup.archive.models import TopicState
 from kbackup.archive.moment import ms_of, time_text

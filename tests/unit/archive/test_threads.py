@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.archive import layout
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 
@@ -30,8 +29,8 @@ for thread in threads: thread.join()
 @pytest.mark.exhaustive
 def test_first_reads_at_once(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "archive"))
-    make_archive(store)
-    manifest = tmp_path / "archive" / layout.backup_key(2, layout.MANIFEST)
+    archive = make_archive(store)
+    manifest = tmp_path / "archive" / archive.restore_points[-1].documents[0]
     for _ in range(5):
         run = subprocess.run(
             [sys.executable, "-c", _FIRST_READS, str(manifest)], capture_output=True, text=True, check=False

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease import HeldLease, holder, read_lease, stamp
 from kbackup.archive.models import Lease, dump
 from kbackup.archive.unlock import COMMAND, Seen, break_lease, look

@@ -34,10 +34,49 @@ def test_a_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert out.startswith(f"{place}: 2 restore points copied, ")
     assert "the newest restore point is 2; " in out
     assert err == ""
-    assert [p.seq for p in open_archive(open_store(place)).restore_points] == [1, 2]
+    assert [p.number for p in open_archive(open_store(place)).restore_points] == [1, 2]
     assert cli.main(["copy", place, "-a", str(root), "--json"]) == 0
     told: Any = json.loads(capsys.readouterr().out)
     assert (told["restore_points"], told["newest"], told["objects"]) == ([], 2, 0)
+
+
+def numbers(place: str) -> list[int]:
+    return [p.number for p in open_archive(open_store(place)).restore_points]
+
+
+def test_what_the_source_let_go(root: Path, tmp_path: Path, capsys: Said) -> None:
+    follows, keeps, alone = (str(tmp_path / name) for name in ("follows", "keeps", "alone"))
+    source = ["--archive", str(root)]
+    assert cli.main(["label", "1", "first", "--archive", str(root)]) == 0
+    for place in (follows, keeps):
+        assert cli.main(["copy", place, *source]) == 0
+    assert cli.main(["copy", alone, "--backup", "first", *source]) == 0
+    assert numbers(alone) == [1]
+    assert cli.main(["expire", *source, "--keep-last", "1", "--confirm"]) == 0
+    capsys.readouterr()
+    assert cli.main(["copy", keeps, "--keep", *source]) == 0
+    assert "nothing new, 0 objects" in capsys.readouterr().out
+    assert cli.main(["copy", follows, *source]) == 0
+    assert "nothing new, 1 restore point dropped, 0 objects" in capsys.readouterr().out
+    assert (numbers(follows), numbers(keeps)) == ([2], [1, 2])
+    assert open_archive(open_store(keeps)).find_point("first").number == 1
+
+
+def test_a_promoted_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
+    place = str(tmp_path / "copy")
+    assert cli.main(["promote", str(root)]) == 1
+    assert "is not a copy" in capsys.readouterr().err
+    assert cli.main(["copy", place, "-a", str(root)]) == 0
+    (root / "archive.json").rename(tmp_path / "lost")
+    assert cli.main(["promote", place]) == 0
+    assert f"is an archive of its own; it was a copy of {root}" in capsys.readouterr().out
+    (tmp_path / "lost").rename(root / "archive.json")
+    before = {path: path.stat().st_mtime_ns for path in Path(place).rglob("*") if path.is_file()}
+    assert cli.main(["copy", place, "-a", str(root)]) == 1
+    assert "is an archive of its own, not a copy" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in before if p.name != "lock.json"} == {
+        p: at for p, at in before.items() if p.name != "lock.json"
+    }
 
 
 def test_what_is_refused(root: Path, tmp_path: Path, capsys: Said) -> None:

@@ -84,7 +84,7 @@ def test_tables(archive: str, capsys: Said) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("1", "yesterday"), 2, "'yesterday' is nothing that can be compared"),
+        (("1", "yesterday"), 2, "there is no restore point yesterday"),
         (("1", "3"), 2, "there is no restore point 3"),
         (("1", "source"), 2, "no source cluster is named"),
         (("1", "2", "-t", "odrers"), 2, "there is no topic odrers in restore point 1 or restore point 2"),

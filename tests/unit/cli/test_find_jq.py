@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup import cli
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.store import open_store

@@ -8,14 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.commit import seal_unfinished
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.run import begin_writing
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Intent, dump, load
 from kbackup.archive.reader import open_archive
 from kbackup.cli.human import human_time
 from kbackup.store import open_store
@@ -41,34 +42,79 @@ def test_restore_points(root: Path, capsys: Said) -> None:
     assert cli.main(["list", str(root)]) == 0
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
-    assert lines[1][:6] == ["1", "2026-01-01T00:00:00.000Z", "-", "2", "4", "42"]
-    assert lines[2][:6] == ["2", "2026-01-02T00:00:00.000Z", "1", "1", "3", "24"]
+    assert lines[1][:5] == ["1", "2026-01-01T00:00:00.000Z", "2", "4", "42"]
+    assert lines[2][:5] == ["2", "2026-01-02T00:00:00.000Z", "1", "3", "24"]
     assert [line[-3:] for line in lines[1:]] == [["1", "0", "0"], ["2", "1", "0"]]
     assert err == ""
     document = told(capsys, "list", str(root))
     assert [p["number"] for p in document["restore_points"]] == [1, 2]
-    assert document["restore_points"][1]["losses"] == [LOSS]
-    assert document["held_by"] is None
+    assert document["restore_points"][1]["losses"] == 1
+    assert (document["held_by"], document["let_go"]) == (None, 0)
 
 
-def test_runs_that_committed_nothing_and_the_lease(tmp_path: Path, capsys: Said) -> None:
+def test_a_run_that_committed_nothing_and_the_lease(tmp_path: Path, capsys: Said) -> None:
     store = open_store(str(tmp_path / "archive"))
     make_archive(store)
-    key = layout.backup_key(2, layout.INTENT)
-    intent = load(Intent, store.get(key), key)
-    store.put(layout.backup_key(3, layout.INTENT), dump(msgspec.structs.replace(intent, seq=3)))
-    seal_unfinished(open_archive(store), "another")
-    store.put(layout.backup_key(4, layout.INTENT), dump(msgspec.structs.replace(intent, seq=4)))
-    assert [p["number"] for p in told(capsys, "list", store.url)["restore_points"]] == [1, 2]
-    every = told(capsys, "list", store.url, "--all")["restore_points"]
-    assert [p["status"] for p in every] == ["committed", "committed", "abandoned", "unfinished"]
-    with HeldLease(store, "kbackup backup", 60):
-        assert cli.main(["list", store.url, "--all"]) == 0
-        out, err = capsys.readouterr()
-        assert "abandoned" in out
-        assert "locked by kbackup backup on " in err
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        begin_writing(store, lease, "backup")
+        assert cli.main(["list", store.url]) == 0
+        assert "locked by kbackup backup on " in capsys.readouterr().err
         assert told(capsys, "list", store.url)["held_by"]["command"] == "kbackup backup"
-    assert told(capsys, "list", store.url)["held_by"] is None
+    document = told(capsys, "list", store.url)
+    assert document["held_by"] is None
+    assert [p["number"] for p in document["restore_points"]] == [1, 2]
+
+
+def test_restore_points_that_were_let_go(tmp_path: Path, capsys: Said) -> None:
+    store = open_store(str(tmp_path / "archive"))
+    base = make_archive(store).committed
+    commit(store, base, lambda state: expire_points(state, [1]), Author("expire", "", "test"))
+    assert cli.main(["list", store.url]) == 0
+    assert capsys.readouterr().err == "1 restore point expired or lost; see 'kbackup log'\n"
+    document = told(capsys, "list", store.url)
+    assert ([p["number"] for p in document["restore_points"]], document["let_go"]) == ([2], 1)
+    assert cli.main(["info", "-a", store.url]) == 0
+    assert "expired or lost 1 restore point" in " ".join(capsys.readouterr().out.replace(":", "").split())
+    assert cli.main(["info", "-a", store.url, "--backup", "1"]) == 2
+    err = capsys.readouterr().err
+    assert "restore point 1 was let go" in err
+    assert "hint: the nearest is 2" in err
+
+
+def test_pins_labels_and_damage(tmp_path: Path, capsys: Said) -> None:
+    """Columns that are there when something stands in them."""
+    store = open_store(str(tmp_path / "archive"))
+    archive = make_archive(store)
+    assert cli.main(["list", store.url]) == 0
+    assert not {"damaged", "kept", "labels"} & {*capsys.readouterr().out.lower().split()}
+    segment = archive.added(1, 2)[0]
+    lost = {segment.key: "the object is missing"}
+    commit(store, archive.committed, lambda state: lose_segments(state, lost), Author("repair", "", "test"))
+    assert cli.main(["keep", "1", "-a", store.url]) == 0
+    assert cli.main(["label", "2", "before-migration", "-a", store.url]) == 0
+    assert cli.main(["label", "2", "after-audit", "-a", store.url]) == 0
+    capsys.readouterr()
+    assert cli.main(["list", store.url]) == 0
+    head, first, second = (line.split() for line in capsys.readouterr().out.lower().splitlines())
+    assert head[-3:] == ["damaged", "kept", "labels"]
+    assert first[-3:] == ["-", "pinned", "-"]
+    assert second[-4:] == ["1", "-", "after-audit,", "before-migration"]
+    points = told(capsys, "list", store.url)["restore_points"]
+    assert [(p["damaged"], p["pinned"], p["labels"]) for p in points] == [
+        (0, True, []),
+        (1, False, ["after-audit", "before-migration"]),
+    ]
+    assert cli.main(["info", "orders", "-a", store.url]) == 0
+    assert "the object is missing" in capsys.readouterr().err
+    assert told(capsys, "info", "-a", store.url, "--backup", "1")["losses"] == []
+    labelled = told(capsys, "list", store.url, "--label", "after-audit")["restore_points"]
+    assert [p["number"] for p in labelled] == [2]
+
+
+@pytest.mark.parametrize("label", ["before", "2", "latest"])
+def test_a_label_that_nothing_has(root: Path, label: str, capsys: Said) -> None:
+    assert cli.main(["list", str(root), "--label", label]) == 2
+    assert f"no restore point has label '{label}'" in capsys.readouterr().err
 
 
 def test_what_an_archive_holds(root: Path, capsys: Said) -> None:
@@ -129,7 +175,7 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
         (["list", "{nothing}"], 10, "check the address"),
         (["info", "order", "-a", "{root}"], 2, "did you mean orders?"),
         (["info", "xxxxxxxx", "-a", "{root}"], 2, "'kbackup info' lists them"),
-        (["info", "--backup", "7", "-a", "{root}"], 2, "the newest is 2; see 'kbackup list'"),
+        (["info", "--backup", "7", "-a", "{root}"], 2, "the newest is 2; run 'kbackup list'"),
         (["info"], 2, "give --archive"),
     ],
 )
@@ -142,14 +188,25 @@ def test_refusals(root: Path, tmp_path: Path, args: list[str], code: int, hint: 
 def test_damage_is_named(tmp_path: Path, capsys: Said) -> None:
     root = tmp_path / "archive"
     make_archive(open_store(str(root)))
-    (root / "backups" / "0000000001" / "segments.parquet").write_bytes(b"")
+    ref = open_archive(open_store(str(root))).committed.catalog
+    assert ref is not None
+    table = ref.tables.segments[0].key
+    (root / table).write_bytes(b"")
     assert cli.main(["info", "-a", str(root)]) == 13
     err = capsys.readouterr().err
-    assert "backups/0000000001/segments.parquet is not what its manifest says" in err
+    assert f"file {table} is not what its catalog says" in err
     assert "hint: " in err
 
 
-@pytest.mark.parametrize("args", [["list"], ["info", "-a"]])
+def test_a_catalog_that_is_gone_is_named(tmp_path: Path, capsys: Said) -> None:
+    root = tmp_path / "archive"
+    newest = make_archive(open_store(str(root))).state.number
+    (root / layout.catalog_key(newest)).unlink()
+    assert cli.main(["list", str(root)]) == 13
+    assert f"file {layout.catalog_key(newest)} is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("args", [["list"], ["info", "-a"], ["log"]])
 @pytest.mark.exhaustive(keep=1)
 def test_neither_spark_nor_kafka_is_loaded(root: Path, args: list[str]) -> None:
     code = (

@@ -12,7 +12,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease import HeldLease, holder, read_lease, stamp
 from kbackup.archive.models import Lease, dump
 from kbackup.store import open_store

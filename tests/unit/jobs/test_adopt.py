@@ -9,6 +9,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.overview import overview
 from kbackup.archive.reader import open_archive
@@ -26,7 +27,9 @@ from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.support.archives import make_archive
+from tests.support.crash_store import crashed
 from tests.support.java_sink import FLAWS, torn_folder
+from tests.support.memory_store import MemoryStore
 from tests.support.truth import archive_records
 from tests.unit.jobs.test_repair import no_spark
 
@@ -54,7 +57,7 @@ def check_truth(store: Store) -> None:
 def test_every_record_and_group_is_in_the_archive(folder: FileStore) -> None:
     java, before = objects(folder), overview(folder, "latest")
     report = run(folder)
-    assert (report.records, report.losses, report.left_out) == (385, (), ())
+    assert (report.records, report.losses) == (385, ())
     check_truth(folder)
     after = overview(folder, "latest")
     assert after.groups == before.groups
@@ -63,7 +66,9 @@ def test_every_record_and_group_is_in_the_archive(folder: FileStore) -> None:
         assert [(p.partition, p.sums.records) for p in old.partitions] == [
             (p.partition, p.sums.records) for p in new.partitions
         ]
-    assert any("adopted" in line for line in after.repairs)
+    assert any("configs" in line for line in after.not_known)
+    assert after.newest is not None
+    assert after.newest.origin == "folder"
     assert {key: data for key, data in objects(folder).items() if key in java} == java
     assert verify(folder, "all", True, no_spark, Silent()).findings == ()
     with pytest.raises(RefusedError, match="is an archive already"):
@@ -81,7 +86,7 @@ def test_the_topics_folders_are_such_folders_again(folder: FileStore) -> None:
 def test_a_dry_run_writes_nothing(folder: FileStore) -> None:
     before = objects(folder)
     report = run(folder, confirm=False)
-    assert (report.restore_point, report.records) == (1, 385)
+    assert (report.new_point, report.records) == (1, 385)
     assert objects(folder) == before
 
 
@@ -91,7 +96,8 @@ def test_what_is_damaged_is_left_out_and_told(folder: FileStore) -> None:
     folder.put(name.format("66"), data[:-1])
     folder.delete([name.format("00")])
     report = run(folder)
-    assert [out.key for out in report.left_out] == [name.format("00"), name.format("66")]
+    left_out = [line.partition(":")[0] for line in report.warnings if line.endswith("; left out")]
+    assert left_out == [name.format("00"), name.format("66")]
     assert [loss.partition(" of ")[0] for loss in report.losses] == ["offsets 0 to 132", "offsets 66 to 132"]
     assert report.is_loss
     held = archive_records(folder, "payments")[0]
@@ -103,7 +109,7 @@ def test_what_a_killed_sink_left_is_adopted(tmp_path: Path) -> None:
     folder = FileStore(torn_folder(tmp_path / "java"))
     torn = objects(folder)
     report = run(folder)
-    assert (report.records, report.losses, report.left_out, report.is_loss) == (385, (), (), False)
+    assert (report.records, report.losses, report.is_loss) == (385, (), False)
     for file, what in FLAWS.items():
         assert [text for text in report.warnings if text.startswith(f"file {file} {what}")], file
     assert len(report.warnings) == len(FLAWS)
@@ -114,14 +120,18 @@ def test_what_a_killed_sink_left_is_adopted(tmp_path: Path) -> None:
 
 
 def test_an_adoption_that_was_cut_off_is_done_again(folder: FileStore) -> None:
-    run(folder)
-    folder.delete([e.key for e in folder.list(layout.BACKUPS) if not e.key.endswith(layout.INTENT)])
-    copied = sorted(e.key for e in folder.list(layout.TOPICS))
-    derived = [key for key in copied if "/segment_" not in key]  # those come after the restore point
-    folder.delete([*derived, *[key for key in copied if key not in derived][::3]])
-    assert run(folder).restore_point == 2
-    check_truth(folder)
-    assert [p.seq for p in open_archive(folder).restore_points] == [2]
+    """At any write: what it had copied counts, and there is one restore point then."""
+    before = MemoryStore()
+    for entry in folder.list():
+        before.put(entry.key, folder.get(entry.key))
+    for store in crashed(before, run, step=7):
+        if open_or_create(store).restore_points:
+            continue
+        report = run(store)
+        assert report.records == 385
+        check_truth(store)
+        assert [p.number for p in open_archive(store).restore_points] == [report.new_point]
+        assert verify(store, "all", True, no_spark, Silent()).findings == ()
 
 
 def test_what_is_refused(folder: FileStore, tmp_path: Path) -> None:
@@ -156,32 +166,29 @@ def test_commands_say_what_they_did(folder: FileStore, capsys: pytest.CaptureFix
     assert "kbackup adopt" in capsys.readouterr().err
     assert cli.main(["adopt", root]) == 0
     out, err = capsys.readouterr()
-    assert "restore point 1 would be taken of 385 records in 14 whole segments" in out
+    assert "restore point 1 to be made of 385 records in 14 whole segments" in out
     assert "give --confirm" in err
     assert cli.main(["adopt", root, "--confirm"]) == 0
     capsys.readouterr()
-    folder.delete(["backups/0000000001/refreshed.json", "topics/payments/index_partition_000"])
+    folder.delete(["topics/payments/index_partition_000"])
     assert cli.main(["repair", root]) == 0
     out, err = capsys.readouterr()
     assert "topics/payments/index_partition_000: is to be written anew" in out
-    assert "2 files to be made good" in out
+    assert "1 file to be mended" in out
     assert cli.main(["repair", root, "--confirm"]) == 0
     capsys.readouterr()
     assert cli.main(["repair", root]) == 0
     assert "nothing to repair" in capsys.readouterr().out
-    folder.delete(["backups/0000000001/manifest.json", "topics/orders.v1/index_partition_000"])
+    folder.delete([e.key for e in folder.list() if e.key.startswith((layout.CATALOG, layout.POINTS))])
     assert cli.main(["repair", root, "--confirm"]) == 3
-    assert "restore point 2 was taken" in capsys.readouterr().out
+    assert "restore point 1 made of 385 records" in capsys.readouterr().out
 
 
 def test_an_archive_that_lost_its_restore_points_is_no_folder_to_adopt(folder: FileStore) -> None:
     """It was adopted once and went on: taken anew, what came since would not be in it."""
     run(folder)
-    for entry in list(folder.list()):
-        if entry.key.endswith(f"/{layout.MANIFEST}"):
-            folder.delete([entry.key])
-    marks = [e.key for e in folder.list(layout.BACKUPS) if e.key.endswith(layout.REFRESHED)]
-    for gone in ([], marks, [e.key for e in folder.list(layout.CHECKPOINTS)]):
+    folder.delete([e.key for e in folder.list() if e.key.startswith((layout.CATALOG, layout.POINTS))])
+    for gone in ([], [layout.DERIVED], [e.key for e in folder.list(layout.TABLES)], [layout.ARCHIVE]):
         folder.delete(gone)
         for confirm in (False, True):
             with pytest.raises(RefusedError, match="lost its restore points") as raised:

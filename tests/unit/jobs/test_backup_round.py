@@ -21,7 +21,6 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         return []
 
     monkeypatch.setattr(backup_round, "run_tasks", run_tasks)
-    store = SimpleNamespace(stat=lambda key: SimpleNamespace(modified=0.0))
     options = SimpleNamespace(
         isolation_level="read_committed",
         segment_bytes=1,
@@ -31,10 +30,10 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         pack_records=10,
     )
     run: Any = SimpleNamespace(
-        source={}, archive=SimpleNamespace(store=store), options=options, run_id="r", seq=1
+        source={}, options=options, writing=SimpleNamespace(plain=None, run="r", since=lambda: 0.0)
     )
     topics = [LiveTopic(name, name, {0: Live(0, end, end)}) for name, end in (("busy", 50), ("idle", 0))]
-    plan = make_plan(None, topics, ["busy", "idle"])
+    plan = make_plan(None, topics, ["busy", "idle"], lambda name, topic_id: 1)
     spark: Any = object
     listener: Any = None
     backup_round._read(run, plan, [], spark, listener)

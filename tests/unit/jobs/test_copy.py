@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.commit import seal_unfinished
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.operations import keep_points, label_point, may_salvage, release_points
+from kbackup.archive.catalog.recovery import lose_points, lose_segments
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.content import content_of
-from kbackup.archive.expire import prepare, publish, what_stays
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import Intent, Point, dump, load
 from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup
 from kbackup.errors import (
     CorruptError,
     LockedError,
@@ -25,25 +27,28 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
+from kbackup.jobs.backup import begin
 from kbackup.jobs.copy import CopyReport, copy_archive
-from kbackup.jobs.copy_point import copy_point
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.promote import promote
 from kbackup.jobs.verify import verify
 from kbackup.store.base import Store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import Keyring
-from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
-from tests.support.crash_store import Crash, CrashStore
+from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.support.crash_store import Crash, CrashStore, crashed
 from tests.support.exhaustive import sample
 from tests.support.faulty_store import FaultyStore, Operation, lost_answer
+from tests.support.histories import Did, History
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import target as partition_of
 
-OWN = (layout.LOCK, KEYS)
-"""What a copy has of its own: its lease, and the data key of what it derived."""
-
+OWN = (layout.LOCK, layout.DERIVED, layout.CATALOG, layout.TABLES, KEYS)
+"""What a copy has of its own: its lease, its catalogs, and the data keys of what it derived."""
 
 Place = Callable[[str], MemoryStore]
 Open = Callable[[Store], Store]
@@ -62,23 +67,22 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return lambda store: CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
 
 
-def copied(source: Store, target: Store) -> CopyReport:
-    return copy_archive(source, target, 60, Silent())
+def copied(source: Store, target: Store, keep: bool = False) -> CopyReport:
+    return copy_archive(source, target, 60, Silent(), keep=keep)
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    """In the clear; what says when it was written, without that."""
+    """In the clear."""
     keys = [entry.key for entry in store.list() if not entry.key.startswith(OWN)]
-    return {key: store.get(key) for key in keys if not key.endswith("/" + layout.REFRESHED)}
-
-
-def finished(store: Store) -> set[str]:
-    return {entry.key for entry in store.list() if entry.key.endswith("/" + layout.REFRESHED)}
+    return {key: store.get(key) for key in keys}
 
 
 def check_same(source: Store, target: Store) -> None:
     assert contents(target) == contents(source)
-    assert finished(target) == finished(source)
+    assert seen(target) == seen(source)
+    ours, theirs = open_archive(target).state, open_archive(source).state
+    assert (dict(ours.pins), dict(ours.labels)) == (dict(theirs.pins), dict(theirs.labels))
+    assert ours.next_point == theirs.next_point
     check_whole(target)
 
 
@@ -88,18 +92,35 @@ def check_whole(store: Store) -> None:
     assert report.findings == ()
 
 
-def add_point(store: Store, seq: int, first: int) -> None:
-    """Restore point `seq` of a topic 'more': ten records from `first`, all in all from 0."""
+def answers(store: Store, number: int) -> tuple[object, ...]:
+    """What a restore of that restore point would be made of."""
+    archive = open_archive(store)
+    manifest = archive.restore_point(number)
+    content = content_of(archive, manifest, manifest.topics)
+    return (
+        content.topics,
+        content.groups,
+        [store.get(s.key) for s in archive.segments(manifest)],
+        archive.losses(manifest),
+    )
+
+
+def seen(store: Store) -> dict[int, tuple[object, ...]]:
+    return {p.number: answers(store, p.number) for p in open_archive(store).restore_points}
+
+
+def add_point(store: Store, number: int, first: int) -> None:
+    """Restore point `number` of a topic 'more': ten records from `first`, all in all from 0."""
     archive = open_archive(store)
     to = partition_of()._replace(topic="more")
     segments = write(store, to, range(first, first + 10))
     head = archive.head
     assert head is not None
     before = [s for s in archive.segments(head) if s.topic == "more"]
-    state = topic_state("more", seq, "present", [(0, first + 10, [*before, *segments])])
+    state = topic_state("more", number, "present", [(0, first + 10, [*before, *segments])])
     carried = [t for t in head.topics if t.name != "more"]
     topics = sorted([*carried, state], key=lambda t: t.name)
-    commit_point(archive, seq, topics, segments, [group_at("billing", ("more", 0, first))])
+    commit_point(archive, number, topics, segments, [group_at("billing", ("more", 0, first))])
 
 
 def test_a_copy_is_the_same_archive(place: Place, opened: Open) -> None:
@@ -120,9 +141,14 @@ def test_again_it_takes_only_what_is_new(place: Place, opened: Open) -> None:
     source, target = opened(place("a")), opened(place("b"))
     make_archive(source)
     copied(source, target)
-    before = {entry.key: entry.etag for entry in target.list() if entry.key != layout.LOCK}
+
+    def etags() -> dict[str, str]:
+        own = (layout.LOCK, layout.CATALOG, layout.DERIVED)
+        return {entry.key: entry.etag for entry in target.list() if not entry.key.startswith(own)}
+
+    before = etags()
     assert copied(source, target).restore_points == ()
-    assert {entry.key: entry.etag for entry in target.list() if entry.key != layout.LOCK} == before
+    assert etags() == before
     add_point(source, 3, 0)
     report = copied(source, target)
     assert report.restore_points == (3,)
@@ -130,36 +156,12 @@ def test_again_it_takes_only_what_is_new(place: Place, opened: Open) -> None:
     check_same(source, target)
 
 
-def test_topics_that_a_later_point_left_out_get_their_files_too(place: Place, opened: Open) -> None:
+def test_orphans_stay_where_they_are(place: Place, opened: Open) -> None:
     source, target = opened(place("a")), opened(place("b"))
     make_archive(source)
-    for seq in range(3, 19):
-        add_point(source, seq, 10 * (seq - 3))
-    assert copied(source, target).restore_points == tuple(range(1, 19))
-    mine, theirs = contents(target), contents(source)
-    folds = {key for key in mine.keys() | theirs.keys() if key.startswith(layout.CHECKPOINTS)}
-    assert {k: v for k, v in mine.items() if k not in folds} == {
-        k: v for k, v in theirs.items() if k not in folds
-    }
-    assert open_archive(target).covered is not None
-    check_whole(target)
-
-
-def test_runs_that_never_committed(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
-    make_archive(source)
-    key = layout.backup_key(2, layout.INTENT)
-    intent = load(Intent, source.get(key), key)
-    for seq in (3, 4):
-        source.put(layout.backup_key(seq, layout.INTENT), dump(msgspec.structs.replace(intent, seq=seq)))
-        if seq == 3:
-            seal_unfinished(open_archive(source), "another")
-    left = write(source, partition_of()._replace(topic="orders", partition=1), range(100, 110))
+    orphan = write(source, partition_of()._replace(topic="orders", partition=1), range(100, 110))
     assert copied(source, target).restore_points == (1, 2)
-    there = {entry.key for entry in target.list()}
-    assert layout.backup_key(3, layout.MANIFEST) in there
-    assert layout.backup_key(4, layout.INTENT) not in there
-    assert left[0].key not in there
+    assert orphan[0].key not in {entry.key for entry in target.list()}
     check_whole(target)
 
 
@@ -206,7 +208,7 @@ def test_what_is_not_whole_is_sent_again(place: Place, opened: Open) -> None:
     source, target = opened(place("a")), place("b")
     make_archive(source)
     crashing = CrashStore(target)
-    segments = [s for p in open_archive(source).restore_points for s in open_archive(source).added(p)]
+    segments = open_archive(source).added(0, 2)
     crashing.at = 14
     with pytest.raises(Crash):
         copied(source, opened(crashing))
@@ -229,7 +231,7 @@ def test_damage_is_not_copied(place: Place, opened: Open) -> None:
     with pytest.raises(CorruptError, match=key):
         copied(opened(source), opened(target))
     assert key not in {entry.key for entry in target.list()}
-    assert open_archive(opened(target)).restore_points == []
+    assert open_archive(opened(target)).restore_points == ()
     source.put(key, whole)
     copied(opened(source), opened(target))
     check_same(opened(source), opened(target))
@@ -238,11 +240,11 @@ def test_damage_is_not_copied(place: Place, opened: Open) -> None:
 def test_a_damaged_table_is_not_copied(place: Place) -> None:
     source, target = place("a"), place("b")
     make_archive(source)
-    key = layout.backup_key(2, layout.GROUPS)
+    (key,) = (e.key for e in source.list("points/0000000002-") if e.key.endswith("/" + layout.GROUPS))
     source.put(key, source.get(key).replace(b"billing", b"billinh"))
     with pytest.raises(CorruptError, match=f"file {key} is not what its manifest says"):
         copied(source, target)
-    assert open_archive(target).restore_points == []
+    assert open_archive(target).restore_points == ()
 
 
 def test_other_places_are_refused(place: Place, opened: Open) -> None:
@@ -262,36 +264,6 @@ def test_other_places_are_refused(place: Place, opened: Open) -> None:
     with pytest.raises(NoArchiveError):
         copied(opened(place("nothing")), opened(place("b")))
     assert list(place("b").list()) == []
-
-
-def test_a_copy_that_was_backed_up_into_is_refused(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
-    make_archive(source)
-    copied(source, target)
-    add_point(target, 3, 0)
-    with pytest.raises(RefusedError, match=r"no copy of .* any more"):
-        copied(source, target)
-    add_point(source, 3, 5)
-    theirs = contents(target)
-    with pytest.raises(RefusedError, match=r"it has backups/0000000003/manifest\.json of its own"):
-        copied(source, target)
-    assert contents(target) == theirs
-    with pytest.raises(RefusedError, match="any more"):
-        copied(target, source)
-
-
-def test_an_intent_of_its_own_is_refused(place: Place) -> None:
-    source, target = place("a"), place("b")
-    make_archive(source)
-    copied(source, target)
-    key = layout.backup_key(2, layout.INTENT)
-    intent = msgspec.structs.replace(load(Intent, source.get(key), key), seq=3, run_id="theirs")
-    target.put(layout.backup_key(3, layout.INTENT), dump(intent))
-    for _ in range(2):
-        with pytest.raises(RefusedError, match=r"0000000003/intent\.json of its own"):
-            copied(source, target)
-        if not any(run.seq == 3 for run in open_archive(source).runs):
-            add_point(source, 3, 0)
 
 
 class Meanwhile(FaultyStore):
@@ -334,8 +306,9 @@ def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
 def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, operation: Operation) -> None:
     source, target = opened(place("a")), place("b")
     make_archive(source)
+    pattern = "topics/*" if operation == "put" else "[!l]*/*"
     with pytest.raises(OutcomeUnknownError):
-        copied(source, opened(FaultyStore(target, lost_answer(operation, "[!l]*/*"))))
+        copied(source, opened(FaultyStore(target, lost_answer(operation, pattern))))
     copied(source, opened(target))
     target.delete([e.key for e in target.list(layout.SCRATCH)])
     check_same(source, opened(target))
@@ -363,60 +336,377 @@ def test_the_key_must_fit_both(place: Place, tmp_path: Path) -> None:
     assert list(place("b").list()) == []
 
 
+def build(store: Store, made: Callable[[int], object] = lambda number: None) -> None:
+    """Six restore points of two topics, one of them deleted and created again; `made` is called after each."""
+    history = History(store)
+    runs: list[dict[str, Did]] = [
+        {"a": 3, "b": 2}, {"a": 2, "b": 1}, {"a": "anew"}, {"a": 3, "b": 0}, {"a": 1, "b": 2}, {"a": 2, "b": "out"}
+    ]  # fmt: skip
+    for number, run in enumerate(runs, 1):
+        history.run(number, run)
+        made(number)
+
+
+def expired(store: Store, last: int = 0, days: int | None = None) -> None:
+    age = timedelta(days=days) if days is not None else None
+    report = expire(store, Expiry(Policy(last=last), age, timedelta(0)), 60, Silent(), confirm=True)
+    assert report.expiration is not None
+
+
+def swept(store: Store) -> None:
+    expire(store, Expiry(Policy(), None, timedelta(0)), 60, Silent(), confirm=True)
+
+
+def copied_at(reached: int) -> tuple[MemoryStore, MemoryStore]:
+    """An archive, and a copy of it as of restore point `reached`."""
+    source, target = MemoryStore(), MemoryStore()
+    build(source, lambda number: number == reached and copied(source, target))
+    return source, target
+
+
+@pytest.mark.parametrize("reached", [0, 1, 3, 5, 6])
+@pytest.mark.exhaustive(keep=2)
+def test_a_copy_follows_what_expired(reached: int) -> None:
+    """However far behind it is, whatever is swept at the source; a reader of the copy reads on."""
+    source, target = copied_at(reached)
+    expired(source, last=2, days=3)
+    reader = open_archive(target) if reached else None
+    report = copied(source, target)
+    assert (report.dropped, report.newest) == (tuple(n for n in range(1, 5) if n <= reached), 6)
+    assert seen(target) == seen(source)
+    check_whole(target)
+    if reader is not None:
+        keys = [s.key for p in reader.restore_points for s in reader.segments(reader.manifest(p))]
+        assert all(map(target.get, keys))
+    swept(target)
+    assert seen(target) == seen(source)
+    check_whole(target)
+    again = copied(source, target)
+    assert (again.restore_points, again.dropped, again.objects) == ((), (), 0)
+
+
+@pytest.mark.exhaustive(keep=1)
+def test_a_crash_at_every_write_while_it_follows() -> None:
+    """The copy is as it was, or as its source."""
+    source, partly = copied_at(4)
+    expired(source, last=2, days=3)
+    was, due = seen(partly), seen(source)
+    for inner in crashed(partly, lambda store: copied(source, store)):
+        check_whole(inner)
+        assert seen(inner) in (was, due)
+        copied(source, inner)
+        assert seen(inner) == due
+        check_whole(inner)
+
+
+def unchanged(store: Store) -> dict[str, bytes]:
+    return {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
+
+
+def forked() -> tuple[History, History]:
+    """Two archives with one history up to restore point 2, and none of the same after it."""
+    one = History(MemoryStore())
+    one.run(1, {"a": 3, "b": 2})
+    one.run(2, {"a": 2})
+    return one, History(inner_copy(one.store), topics={**one.topics})
+
+
+def inner_copy(store: Store) -> MemoryStore:
+    assert isinstance(store, MemoryStore)
+    return store.copy()
+
+
+@pytest.mark.parametrize("last", [0, 2, 1])
+def test_a_source_that_went_another_way_is_refused(last: int) -> None:
+    """Before anything is written, whatever expired there since."""
+    source, other = forked()
+    target = MemoryStore()
+    source.run(3, {"a": 4})
+    copied(source.store, target)
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match="has restore point 3, the source ends at 2") as rolled_back:
+        copied(other.store, target)
+    assert "promote the copy" in rolled_back.value.hint
+    for number in (3, 4, 5):
+        other.run(number, {"a": number})
+    if last:
+        expired(other.store, last=last)
+    with pytest.raises(
+        RefusedError, match="has diverged: its restore point 3 is not of the source's history"
+    ):
+        copied(other.store, target)
+    with pytest.raises(RefusedError, match="has diverged"):
+        point_copied(other.store, target, "5")
+    assert unchanged(target) == before
+    assert copied(source.store, target).newest == 3
+
+
+def test_a_segment_that_another_one_replaced_is_refused() -> None:
+    """The source lost its newest restore point, and its next backup wrote the same offsets anew."""
+    source, target = MemoryStore(), MemoryStore()
+    history = History(source)
+    history.run(1, {"a": 3})
+    topics = {**history.topics}
+    history.run(2, {"a": 2})
+    copied(source, target)
+    state = open_archive(source)
+    commit(source, state.committed, lambda s: lose_points(s, [2]), Author("repair", "", "test"))
+    keys = {s.key for s in state.added(1, 2)}
+    source.delete([*keys, *map(layout.index_key_of, keys)])
+    History(source, topics=topics).run(3, {"a": 3})
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match="has diverged: the source has another segment topics/a/"):
+        copied(source, target)
+    assert unchanged(target) == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_user_chooses_what_a_copy_keeps(keep: bool) -> None:
+    source, target = copied_at(5)
+    change(target, lambda state: label_point(keep_points(state, [1], "2026-01-01T00:00:00Z"), "first", 1))
+    old = seen(target)
+    expired(source, last=1, days=1)
+    due = seen(source)
+    for _ in range(2):
+        copied(source, target, keep)
+        swept(target)
+        check_whole(target)
+        now = seen(target)
+        if not keep:
+            assert now == due
+            continue
+        assert {n: each for n, each in now.items() if n <= 5} == old
+        assert set(now) == {1, 2, 3, 4, 5, 6}
+        state = open_archive(target).state
+        assert (dict(state.pins), dict(state.labels)) == ({1: "2026-01-01T00:00:00Z"}, {"first": 1})
+    copied(source, target)
+    assert set(seen(target)) == {6}
+    swept(target)
+    check_whole(target)
+
+
+def test_a_copy_that_keeps_says_which_records_it_never_got() -> None:
+    """They expired at the source before they were copied."""
+    source, target = copied_at(1)
+    old = seen(target)
+    expired(source, last=1, days=1)
+    lag = open_archive(source).state.starts
+    copied(source, target, keep=True)
+    assert seen(target)[1] == old[1]
+    check_whole(target)
+    losses = open_archive(target).losses(open_archive(target).restore_point(6))
+    places = {(loss.partition, loss.end) for loss in losses if loss.topic == "b"}
+    assert len(places) == 2
+    assert places == {(n, start.start) for (topic, _, n), start in lag.items() if topic == "b"}
+    for _ in range(2):
+        copied(source, target, keep=True)
+        assert len(open_archive(target).losses(open_archive(target).restore_point(6))) == len(losses)
+    swept(target)
+    check_whole(target)
+    copied(source, target)
+    assert seen(target) == seen(source)
+
+
+@pytest.mark.parametrize("reached", [2, 5])
+def test_a_copy_that_keeps_can_expire_by_itself(reached: int) -> None:
+    """Also what lived when it was copied, and was over when the source let it go."""
+    source, target = copied_at(reached)
+    expired(source, last=1)
+    copied(source, target, keep=True)
+    expired(target, last=1)
+    swept(target)
+    assert seen(target) == seen(source)
+    assert keys_of(target) == keys_of(source)
+    check_whole(target)
+    copied(source, target, keep=True)
+    assert set(seen(target)) == {6}
+
+
+def test_what_a_copy_let_go_stays_away() -> None:
+    """Also where the source has it still, or took it back."""
+    source, target = copied_at(6)
+    expired(target, last=2, days=2)
+    due = seen(target)
+    assert set(due) == {5, 6}
+    report = copied(source, target)
+    assert (report.restore_points, report.dropped, report.objects) == ((), (), 0)
+    assert seen(target) == due
+    check_whole(target)
+    swept(target)
+    check_whole(target)
+
+
+def keys_of(store: Store) -> set[str]:
+    return open_archive(store).keys()
+
+
+def test_a_damaged_source_takes_no_segment_from_its_copy() -> None:
+    source, target = copied_at(5)
+    due = seen(target)
+    (damaged, *_) = sorted(open_archive(source).keys())
+    change(source, lambda state: lose_segments(state, {damaged: "is missing"}))
+    copied(source, target)
+    assert {n: each for n, each in seen(target).items() if n <= 5} == due
+    assert damaged in keys_of(target)
+    assert damaged not in keys_of(source)
+    check_whole(target)
+    fresh = MemoryStore()
+    copied(source, fresh)
+    assert seen(fresh) == seen(source)
+    check_whole(fresh)
+
+
+def test_a_damaged_copy_says_what_it_lacks() -> None:
+    source, target = copied_at(5)
+    (damaged, *_) = sorted(open_archive(target).keys())
+    target.delete([damaged])
+    change(target, lambda state: lose_segments(state, {damaged: "is missing"}))
+    before = open_archive(target)
+    for _ in range(2):
+        copied(source, target)
+        after = open_archive(target)
+        assert damaged not in keys_of(target)
+        manifest = after.restore_point(1)
+        assert after.losses(manifest) == before.losses(before.restore_point(1))
+        check_whole(target)
+
+
+def change(store: Store, operation: Callable[[State], State]) -> None:
+    commit(store, open_archive(store).committed, operation, Author("keep", "", "test"))
+
+
+def test_pins_and_labels_come_along() -> None:
+    source, target = copied_at(2)
+    change(source, lambda state: keep_points(state, [1, 3], "2026-01-01T00:00:00Z"))
+    change(source, lambda state: label_point(label_point(state, "before", 2), "after", 4))
+    copied(source, target)
+    check_same(source, target)
+    assert open_archive(target).find_point("after").number == 4
+    change(source, lambda state: label_point(release_points(state, [3]), "after", 5))
+    assert copied(source, target).restore_points == ()
+    check_same(source, target)
+    one = MemoryStore()
+    point_copied(source, one, "before")
+    assert dict(open_archive(one).state.labels) == {"before": 2}
+    assert dict(open_archive(one).state.pins) == {}
+
+
+def begun(store: Store) -> int:
+    """A backup begins: the number of its restore point."""
+    store.delete([layout.LOCK])
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        run = begin(Backup(), {}, store, None, "c", 0, lease)  # type: ignore[arg-type]
+        assert run.writing.interrupted == (run.archive.state.isolation_levels > {"read_committed"})
+        return run.writing.next_point
+
+
+def test_backups_go_on_in_a_promoted_copy() -> None:
+    """Whose source may be lost; nothing is copied to it any more."""
+    source, target = copied_at(5)
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match=f"is a copy of {source.url}") as refused:
+        begun(target)
+    assert "run 'kbackup promote'" in refused.value.hint
+    assert unchanged(target) == before
+    due = seen(target)
+    report = promote(target)
+    assert (report.archive_id, report.origin) == (open_archive(source).info.id, source.url)
+    with pytest.raises(RefusedError, match="is not a copy"):
+        promote(target)
+    assert begun(target) == 6
+    for again in (copied, point_copied):
+        with pytest.raises(RefusedError, match="is an archive of its own, not a copy"):
+            again(source, target)
+    head = open_archive(target).head
+    assert head is not None
+    History(target, topics={t.name: t for t in head.topics}).run(6, {"a": 7, "b": "anew"})
+    assert {n: each for n, each in seen(target).items() if n < 6} == due
+    check_whole(target)
+    with pytest.raises(RefusedError, match="is an archive of its own"):
+        copied(source, target)
+    other = MemoryStore()
+    copied(target, other)
+    assert seen(other) == seen(target)
+    with pytest.raises(RefusedError, match="has diverged: its restore point 6"):
+        copied(source, other)
+
+
+@pytest.mark.parametrize("reached", [0, 2])
+@pytest.mark.exhaustive(keep=1)
+def test_an_interrupted_copy_is_a_copy(reached: int) -> None:
+    """No backup goes into it; a promoted one has what had come, and no backup takes over what had not."""
+    source, partly = copied_at(reached)
+    was = seen(partly) if reached else {}
+    for inner in crashed(partly, lambda store: copied(source, store)):
+        try:
+            archive = open_archive(inner)
+        except NoArchiveError:
+            continue
+        if not any(e.key.startswith(layout.TOPICS) for e in inner.list()):
+            continue  # nothing was sent yet: an empty archive at most
+        with pytest.raises(RefusedError, match="is a copy of"):
+            begun(inner)
+        points = seen(inner)
+        assert points in (was, seen(source))
+        interrupted = archive.state.open_run is not None
+        promote(inner)
+        assert begun(inner) == open_archive(inner).state.next_point
+        assert may_salvage(open_archive(inner).state) is not interrupted
+        assert seen(inner) == points
+        check_whole(inner)
+
+
 def point_copied(source: Store, target: Store, wanted: str = "latest") -> CopyReport:
-    return copy_point(source, target, wanted, 60, Silent())
+    return copy_archive(source, target, 60, Silent(), point=wanted)
 
 
-def answers(store: Store, seq: int) -> tuple[object, ...]:
-    """What a restore of that restore point would be made of."""
-    archive = open_archive(store)
-    manifest = archive.restore_point(seq)
-    content = content_of(archive, manifest, manifest.topics)
-    return (
-        content.topics,
-        content.groups,
-        [store.get(s.key) for s in archive.segments(manifest)],
-        archive.losses(seq),
-    )
-
-
-@pytest.mark.parametrize("seq", [1, 2, 3, 4])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.exhaustive(keep=3)
-def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, seq: int) -> None:
+def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, number: int) -> None:
     source, target = opened(place("a")), opened(place("b"))
     make_archive(source)
     add_point(source, 3, 0)
     add_point(source, 4, 10)
-    report = point_copied(source, target, str(seq))
-    assert (report.restore_points, report.newest) == ((seq,), seq)
-    assert [p.seq for p in open_archive(target).restore_points] == [seq]
-    assert answers(target, seq) == answers(source, seq)
+    report = point_copied(source, target, str(number))
+    assert (report.restore_points, report.newest) == ((number,), number)
+    assert [p.number for p in open_archive(target).restore_points] == [number]
+    assert answers(target, number) == answers(source, number)
     check_whole(target)
-    again = point_copied(source, target, str(seq))
+    again = point_copied(source, target, str(number))
     assert (again.restore_points, again.objects) == ((), 0)
-    for other in {1, 2, 3, 4} - {seq}:
-        with pytest.raises(RefusedError, match="is no copy of restore point"):
+    for other in {1, 2, 3, 4} - {number}:
+        with pytest.raises(RefusedError, match="has other restore points already"):
             point_copied(source, target, str(other))
-    if seq > 1:
-        with pytest.raises(RefusedError, match="is no copy of"):
-            copied(source, target)
-    add_point(target, seq + 1, 30)
-    assert [p.seq for p in open_archive(target).restore_points] == [seq, seq + 1]
+    promoted = inner_copy(place("b"))
+    promote(opened(promoted))
+    add_point(opened(promoted), number + 1, 30)
+    assert [p.number for p in open_archive(opened(promoted)).restore_points] == [number, number + 1]
+    check_whole(opened(promoted))
+    assert copied(source, target).restore_points == tuple(range(number + 1, 5))
+    assert seen(target) == {n: answers(source, n) for n in range(number, 5)}
     check_whole(target)
 
 
-def test_a_restore_point_of_an_archive_that_was_expired(place: Place) -> None:
-    source, target = place("a"), place("b")
-    make_archive(source)
-    for seq in (3, 4, 5):
-        add_point(source, seq, seq * 10)
-    archive = open_archive(source)
-    publish(archive, prepare(archive, {1, 3, 4}, what_stays(archive, {1, 3, 4}), T0 + 8000, ()), lambda: None)
-    for seq in (2, 5):
-        target = place(f"of {seq}")
-        point_copied(source, target, str(seq))
-        assert answers(target, seq) == answers(source, seq)
-        check_whole(target)
+@pytest.mark.parametrize("number", [3, 5, 6])
+def test_a_restore_point_of_an_archive_that_was_expired(number: int) -> None:
+    """Records that expired by then may be younger than what it had: backups go on where it ends."""
+    source, target = copied_at(0)
+    change(source, lambda state: keep_points(state, [5], "2026-01-01T00:00:00Z") if number == 5 else state)
+    expired(source, last=4, days=1)
+    point_copied(source, target, str(number))
+    assert answers(target, number) == answers(source, number)
+    check_whole(target)
+    promote(target)
+    head = open_archive(target).head
+    assert head is not None
+    History(target, topics={t.name: t for t in head.topics}).run(number + 1, {"a": 3, "b": 3})
+    manifest = open_archive(target).restore_point("latest")
+    found = content_of(open_archive(target), manifest, manifest.topics)
+    for topic in found.topics:
+        for part in topic.partitions:
+            assert part.segments[-1].count > 0
+            assert part.start <= part.segments[0].first
+    check_whole(target)
 
 
 @pytest.mark.exhaustive(keep=1)
@@ -424,31 +714,25 @@ def test_a_restore_point_is_copied_whatever_cuts_it_off(place: Place) -> None:
     source = place("a")
     make_archive(source)
     add_point(source, 3, 0)
-    counting = CrashStore(place("counted"))
-    point_copied(source, counting, "2")
-    for at in sample(range(1, counting.writes + 1, 2)):
-        left = place(f"copy {at}")
-        with pytest.raises(Crash):
-            point_copied(source, CrashStore(left, at, after=at % 4 == 1), "2")
-        assert [p.seq for p in reached(left)] in ([], [2])
-        left.delete([layout.LOCK])
-        point_copied(source, left, "2")
-        assert answers(left, 2) == answers(source, 2)
-        check_whole(left)
+    for inner in crashed(MemoryStore(), lambda store: point_copied(source, store, "2"), step=2):
+        assert [p.number for p in reached(inner)] in ([], [2])
+        point_copied(source, inner, "2")
+        assert answers(inner, 2) == answers(source, 2)
+        check_whole(inner)
 
 
-def reached(store: Store) -> list[Point]:
+def reached(store: Store) -> tuple[Point, ...]:
     try:
         return open_archive(store).restore_points
     except NoArchiveError:
-        return []
+        return ()
 
 
 def test_only_an_empty_place_takes_a_restore_point(place: Place) -> None:
     source, target = place("a"), place("b")
     make_archive(source)
     copied(source, target)
-    with pytest.raises(RefusedError, match="is no copy of restore point 2"):
+    with pytest.raises(RefusedError, match="has other restore points already"):
         point_copied(source, target)
     with pytest.raises(UsageError, match="there is no restore point 9"):
         point_copied(source, place("c"), "9")

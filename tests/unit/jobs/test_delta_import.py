@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.reader import Archive
+from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.writer import Target
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import UsageError
 from kbackup.jobs import delta_import
 from kbackup.jobs.delta_import import DeltaImport, check_reached
+from kbackup.jobs.delta_rows import Held
 from kbackup.jobs.export_place import Place, Reached
 from kbackup.jobs.listen import Silent
 from kbackup.store import S3Options
-from tests.support.archives import make_archive
+from tests.support.archives import write
 
 
 @pytest.fixture
@@ -68,9 +70,10 @@ def read(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
     """The options of imports that read tables; each makes an archive."""
     found: list[Restore] = []
 
-    def fill(self: DeltaImport, archive: Archive, session: object, lease: object) -> None:
+    def fill(self: DeltaImport, writing: WritingRun, session: object) -> None:
         found.append(self.options)
-        make_archive(archive.store)
+        segments = write(writing.plain, Target("a", 1, 0, 1000, "none"), range(5))
+        delta_import._commit(writing, [Held("a", 1, 0, 5, 0, 4, 1, 3)], segments)
 
     def nothing(*_: object) -> Any:
         return type("Nothing", (), {"connect": lambda self: None})()

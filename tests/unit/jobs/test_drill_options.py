@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.writer import Target
 from kbackup.config.models import Restore
 from kbackup.jobs.drill_options import pinned, scratch_options

@@ -13,7 +13,7 @@ from kbackup.jobs.expire_policy import Moment, Policy, moment, reasons
 EPOCH = datetime(2025, 11, 20, tzinfo=UTC)
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 LABELS: dict[str, Callable[[Moment], str]] = {
-    "last": lambda m: str(m.seq),
+    "last": lambda m: str(m.number),
     "daily": lambda m: m.at.strftime("%Y-%m-%d"),
     "weekly": lambda m: m.at.strftime("%G-%V"),
     "monthly": lambda m: m.at.strftime("%Y-%m"),
@@ -23,18 +23,18 @@ LABELS: dict[str, Callable[[Moment], str]] = {
 
 def brute(policy: Policy, moments: list[Moment], now: datetime) -> set[int]:
     """Of the last n periods that have any, the newest; the oldest of all where fewer than n were found."""
-    kept = {moments[-1].seq}
+    kept = {moments[-1].number}
     for name, label in LABELS.items():
         newest: dict[str, int] = {}
         for m in moments:
-            newest[label(m)] = m.seq
+            newest[label(m)] = m.number
         some = sorted(newest.values(), reverse=True)
         count = getattr(policy, name)
         kept |= set(some[:count])
         if count > len(some):
-            kept.add(moments[0].seq)
+            kept.add(moments[0].number)
     if policy.within is not None:
-        kept |= {m.seq for m in moments if min(moments[-1].at, now) - m.at <= policy.within}
+        kept |= {m.number for m in moments if min(moments[-1].at, now) - m.at <= policy.within}
     return kept
 
 
@@ -58,10 +58,10 @@ def test_as_by_brute_force(hours: list[int], policy: Policy, today: int) -> None
     now = EPOCH + timedelta(days=today)
     moments = [Moment(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
     kept = reasons(policy, moments, now)
-    expected = {m.seq for m in moments} if policy.keeps_all else brute(policy, moments, now)
+    expected = {m.number for m in moments} if policy.keeps_all else brute(policy, moments, now)
     assert set(kept) == expected
     assert all(kept.values())
-    assert moments[-1].seq in kept, "the newest stays in any case"
+    assert moments[-1].number in kept, "the newest stays in any case"
 
 
 def test_each_says_why() -> None:

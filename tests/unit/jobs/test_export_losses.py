@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.cli import main
 from kbackup.jobs import parquet_export
 from tests.support.archives import make_archive
@@ -44,4 +46,21 @@ def test_all_that_was_new_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     grow(store, 3, 12, 15)
     expired(store, before=16)
     assert main(command) == 3
+    assert main(command) == 0, "told once"
+
+
+def test_damaged_records_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, by the export that they would have come with."""
+    monkeypatch.setattr(parquet_export, "_write", lambda *_: [])
+    store = MemoryStore()
+    archive = make_archive(store)
+    lost = {s.key: "its object is missing" for s in archive.added(1, 2)[:1]}
+    commit(store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
+    command = ["export", "--archive", store.url, "--parquet", f"{tmp_path}/lake"]
+    assert main([*command[:-1], f"{tmp_path}/clicks", "--topic", "clicks"]) == 0
+    capsys.readouterr()
+    assert main(command) == 3
+    assert "warning: loss: offsets 15 to 23 of orders-0: its object is missing" in capsys.readouterr().err
     assert main(command) == 0, "told once"

@@ -19,9 +19,9 @@ from kbackup.jobs.hold_back import (
     new_bytes,
     waiting,
 )
-from kbackup.jobs.plan import Live, LiveTopic, Plan, make_plan
+from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.state import next_states, says_more
-from tests.unit.jobs.test_plan import archived, live, topic
+from tests.unit.jobs.test_plan import archived, live, make_plan, topic
 
 NOW = 10_000.0
 

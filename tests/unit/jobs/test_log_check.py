@@ -158,7 +158,7 @@ def test_logs_without_the_last_archived_record_are_asked_for_their_epochs(
         archive=None,
         head=head(*[last] * 4),
         options=Backup(poll_timeout_seconds=7),
-        run_id="r",
+        writing=SimpleNamespace(run="r"),
     )
     asked: list[Any] = []
 
@@ -221,6 +221,11 @@ def test_segments_of_an_unfinished_run_are_held_against_the_log(monkeypatch: pyt
     tps = [TopicPartition(TOPIC, p) for p in range(2)]
     reader = Reader({tps[0]: [range(29, 30)], tps[1]: [range(30, 31)]})
     monkeypatch.setattr(log_check, "RangeReader", lambda *_, **__: reader)
-    run: Any = SimpleNamespace(source={}, archive=SimpleNamespace(store=store), options=Backup(), run_id="r")
+    run: Any = SimpleNamespace(
+        source={},
+        archive=SimpleNamespace(store=store),
+        options=Backup(),
+        writing=SimpleNamespace(run="r"),
+    )
     assert log_check.of_another_history(run, segments) == {tps[1], TopicPartition(TOPIC, 2)}
     assert reader.asked == [2]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.models import Manifest, PartitionState, TopicState
-from kbackup.jobs.plan import Live, LiveTopic, make_plan, make_tasks, without
+from kbackup.archive.models import Manifest, PartitionState, TopicState, Totals
+from kbackup.jobs.plan import Live, LiveTopic, Plan, make_tasks, without
+from kbackup.jobs.plan import make_plan as plan_of
 from kbackup.types import OffsetRange, TopicPartition
 
 
@@ -41,17 +43,33 @@ def archived(
         state=state,  # type: ignore[arg-type]
         partitions=partitions,
     )
+    return manifest_of(known)
+
+
+def manifest_of(*topics: TopicState) -> Manifest:
     return Manifest(
-        status="committed",
         archive_id="x",
-        seq=1,
-        parent=None,
-        run_id="r",
+        number=1,
+        run="r",
+        previous=None,
         tool="t",
         started_at="",
         committed_at="",
-        topics=(known,),
+        totals=Totals(topics=0, partitions=0, segments=0, records=0, bytes=0, stored_bytes=0, groups=0),
+        captures=(),
+        topics=topics,
     )
+
+
+def make_plan(
+    head: Manifest | None,
+    selected: Sequence[LiveTopic],
+    existing: Iterable[str],
+    diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> Plan:
+    """A plan where each new incarnation gets the next number of its topic."""
+    known = {t.name: t.incarnation for t in head.topics} if head is not None else {}
+    return plan_of(head, selected, existing, lambda name, _: known.get(name, 0) + 1, diverged)
 
 
 def test_a_first_run_takes_all_there_is_and_calls_nothing_a_loss() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.reader import open_archive
 from kbackup.archive.writer import Target
 from kbackup.config.models import Restore
-from kbackup.errors import UsageError
+from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import make_report, planned
 from kbackup.store.base import Store
-from tests.support.archives import commit_point, group_at, topic_state, write
+from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
 from tests.support.memory_store import MemoryStore
 
 WHY = "restore point 1 does not carry it: its coordinator did not answer"
@@ -133,3 +137,26 @@ def test_groups_that_could_not_be_captured_are_warned_of_where_they_are_selected
     report = make_report(plan, "", planned(plan), (), ["and more"], {}, "planned")
     assert report.warnings == (f"group returns: {WHY}", "and more")
     assert plan_of(store, Restore(groups=("/ship.*/",))).group_warnings == []
+
+
+def test_what_the_archive_has_lost_is_missing_and_refused_when_strict() -> None:
+    """A restore that does not ask for the lost offsets lacks nothing."""
+    store = MemoryStore()
+    make_archive(store)
+    archive = open_archive(store)
+    lost = f"{layout.topic_dir('orders')}{layout.segment_stem(0, 15)}_records"
+    author = Author("repair", "", "test")
+    commit(store, archive.committed, lambda state: lose_segments(state, {lost: "is missing"}), author)
+    plan = plan_of(store, Restore())
+    (said,) = plan.damaged
+    assert "offsets 15 to" in said
+    report = make_report(plan, "", planned(plan), (), [], {}, "restored")
+    assert said in report.missing
+    with pytest.raises(RefusedError, match=r"offsets 15 to .* of orders-0: is missing"):
+        plan_of(store, Restore(strict=True))
+    for options in (
+        Restore(strict=True, topics=("clicks",)),
+        Restore(strict=True, range=("orders:0:0-9",)),
+        Restore(strict=True, backup=1),
+    ):
+        assert plan_of(store, options).damaged == ()

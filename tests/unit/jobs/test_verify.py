@@ -9,14 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
+import pyarrow as pa
 import pytest
 
 import kbackup.jobs.verify as verify_job
 from kbackup import cli
-from kbackup.archive import layout
-from kbackup.archive.models import Intent, Manifest, dump, file_sum, load
-from kbackup.archive.segments import decode_segments, encode_segments
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.documents import Catalog, Derived, Latest
+from kbackup.archive.catalog.run import begin_writing
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import dump, load
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments import Segment, to_batch
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.progress import ProgressSender
@@ -32,7 +36,6 @@ SEGMENT = f"{ORDERS}segment_partition_000_from_offset_0000000000_records"
 INDEX = f"{ORDERS}segment_partition_000_from_offset_0000000000_index"
 OTHER = f"{ORDERS}segment_partition_001_from_offset_0000000000_records"
 PACKED = "topics/clicks/segment_partition_000_from_offset_0000000000_records.zst"
-ONE, TWO = "backups/0000000001/", "backups/0000000002/"
 
 
 def no_spark() -> NoReturn:
@@ -83,6 +86,17 @@ def flip(path: Path, at: int = -20) -> None:
     path.write_bytes(data)
 
 
+def beside(root: Path, number: int) -> str:
+    """The folder of a restore point's documents, as a prefix of keys."""
+    (found,) = (root / "points").glob(f"{number:010d}-*")
+    return f"points/{found.name}/"
+
+
+def catalogs(root: Path) -> list[str]:
+    """The keys of all catalogs, the newest last."""
+    return sorted(f"catalog/{path.name}" for path in (root / "catalog").glob("0*.json"))
+
+
 def swap(a: Path, b: Path) -> None:
     first, second = a.read_bytes(), b.read_bytes()
     a.write_bytes(second)
@@ -99,7 +113,7 @@ def test_a_whole_archive(root: Path) -> None:
 
 
 def files_of(root: Path) -> list[str]:
-    names = {"archive.json", "lock.json", "refreshed.json", "intent.json"}
+    names = {"archive.json", "lock.json", "derived.json", "latest.json"}
     return sorted(
         str(path.relative_to(root))
         for path in root.rglob("*")
@@ -109,7 +123,7 @@ def files_of(root: Path) -> list[str]:
 
 @pytest.mark.exhaustive(keep=1)
 def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) -> None:
-    """All files that a restore point stands on, one after the other."""
+    """All files that the catalogs of the history and their restore points stand on, one after the other."""
     every = files_of(root)
     assert len(every) > 25
     for name in sample(every):
@@ -122,7 +136,7 @@ def test_every_file_when_it_is_missing_cut_or_flipped(root: Path, made: Path) ->
     assert run(root).findings == ()
 
 
-@pytest.mark.parametrize("name", ["archive.json", f"{ONE}intent.json", f"{TWO}refreshed.json"])
+@pytest.mark.parametrize("name", ["archive.json", "catalog/latest.json", "derived.json"])
 @pytest.mark.parametrize("damage", [cut, flip])
 def test_files_that_are_checked_by_their_own_sum(
     root: Path, name: str, damage: Callable[[Path], None]
@@ -135,10 +149,11 @@ def test_all_findings_are_listed(root: Path) -> None:
     flip(root / SEGMENT)
     cut(root / INDEX)
     (root / PACKED).unlink()
-    flip(root / ONE / "groups.json")
+    groups = f"{beside(root, 1)}groups.json"
+    flip(root / groups)
     (root / ORDERS / "index_partition_001").unlink()
     said = found(run(root))
-    assert set(said) == {SEGMENT, INDEX, PACKED, f"{ONE}groups.json"}, "derived files need groups.json"
+    assert set(said) == {SEGMENT, INDEX, PACKED, groups}, "derived files need groups.json"
     assert said[PACKED] == ["is missing"]
     assert said[SEGMENT] == ["is not what its manifest says (checksum)"]
     assert "bytes, not" in said[INDEX][0]
@@ -158,69 +173,158 @@ def test_segments_swapped_between_partitions(root: Path) -> None:
 
 
 def test_a_replayed_manifest(root: Path) -> None:
-    shutil.copy(root / ONE / "manifest.json", root / TWO / "manifest.json")
-    said = found(run(root, quick=True))
-    assert said == {f"{TWO}manifest.json": ["is the manifest of restore point 1, not of the folder it is in"]}
+    one, two = (f"{beside(root, number)}manifest.json" for number in (1, 2))
+    shutil.copy(root / one, root / two)
+    assert found(run(root, quick=True)) == {two: ["is not the manifest that the catalog names"]}
 
 
 def test_a_manifest_of_another_archive(root: Path, tmp_path: Path) -> None:
-    make_archive(open_store(str(tmp_path / "other")))
-    shutil.copy(tmp_path / "other" / TWO / "manifest.json", root / TWO / "manifest.json")
-    (text,) = found(run(root, quick=True))[f"{TWO}manifest.json"]
+    other = tmp_path / "other"
+    make_archive(open_store(str(other)))
+    key = f"{beside(root, 2)}manifest.json"
+    shutil.copy(other / beside(other, 2) / "manifest.json", root / key)
+    (text,) = found(run(root, quick=True))[key]
     assert text.startswith("belongs to archive ")
 
 
-def test_a_missing_manifest_in_the_chain_and_at_its_end(root: Path, made: Path) -> None:
-    (root / ONE / "manifest.json").unlink()
-    assert found(run(root, quick=True)) == {f"{ONE}manifest.json": ["is missing"]}
-    shutil.copy(made / ONE / "manifest.json", root / ONE / "manifest.json")
-    (root / TWO / "manifest.json").unlink()
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_missing_manifest(root: Path, number: int) -> None:
+    key = f"{beside(root, number)}manifest.json"
+    (root / key).unlink()
+    assert found(run(root, quick=True)) == {key: ["is missing"]}
+
+
+def test_a_missing_catalog_in_the_history_and_at_its_end(root: Path, made: Path) -> None:
+    for key in catalogs(root):
+        (root / key).unlink()
+        report = run(root, quick=True)
+        assert found(report) == {key: ["is missing"]}
+        shutil.copy(made / key, root / key)
+    (root / catalogs(root)[-1]).unlink()
+    (root / "catalog" / "latest.json").unlink()
+    assert list(found(run(root, quick=True))) == catalogs(made)[-1:], "derived.json names it as well"
+
+
+def test_what_a_lost_catalog_refers_to(root: Path) -> None:
+    (root / catalogs(root)[-1]).unlink()
     report = run(root, quick=True)
-    assert found(report) == {f"{TWO}manifest.json": ["is missing"]}
-    assert {n.what for n in report.notes if n.bytes} == {"is in no restore point that can be read"}
+    assert report.restore_points == (1,)
+    assert {n.what for n in report.notes if n.bytes} == {
+        "is an orphan: no catalog that can be read refers to it"
+    }
 
 
-def rewrite(root: Path, seq: int, **changed: Any) -> None:
-    """A manifest with other values and a sum of its own that is right."""
-    path = root / layout.backup_key(seq, layout.MANIFEST)
-    manifest = load(Manifest, path.read_bytes(), path.name)
-    fields = {name: getattr(manifest, name) for name in manifest.__struct_fields__}
-    path.write_bytes(dump(Manifest(**fields | changed)))
+def test_a_replayed_catalog(root: Path) -> None:
+    """Each says its own number, and the checksum of the one before it."""
+    *_, before, newest = catalogs(root)
+    shutil.copy(root / before, root / newest)
+    (text,) = found(run(root, quick=True))[newest]
+    assert text.startswith("is of catalog ")
 
 
-def test_a_chain_that_skips_a_restore_point(root: Path) -> None:
-    rewrite(root, 2, parent=None)
-    (text,) = found(run(root, quick=True))[f"{TWO}manifest.json"]
-    assert text == "names restore point None as its predecessor, but that is 1"
+def test_a_catalog_of_another_archive(root: Path, tmp_path: Path) -> None:
+    make_archive(open_store(str(tmp_path / "other")))
+    for key in catalogs(root)[1:3]:
+        shutil.copy(tmp_path / "other" / key, root / key)
+    said = found(run(root, quick=True))
+    assert list(said) == catalogs(root)[1:3]
+    assert all(text.startswith("belongs to archive ") for (text,) in said.values())
 
 
-def test_a_committed_run_that_is_called_abandoned(root: Path) -> None:
-    rewrite(root, 2, status="abandoned")
-    (text,) = found(run(root, quick=True))[f"{TWO}manifest.json"]
-    assert text.startswith("says that the run was abandoned")
+def rewrite(root: Path, key: str, **changed: Any) -> None:
+    """A catalog with other values and a checksum of its own that is right."""
+    catalog = load(Catalog, (root / key).read_bytes(), key)
+    fields = {name: getattr(catalog, name) for name in catalog.__struct_fields__}
+    (root / key).write_bytes(dump(Catalog(**fields | {"checksum": ""} | changed)))
 
 
-def table_with(root: Path, change: Callable[[list[Any]], list[Any]]) -> None:
-    """Restore point 2 with another segment table, its sum right in the manifest."""
-    path = root / TWO / "segments.parquet"
-    path.write_bytes(encode_segments(change(decode_segments(path.read_bytes(), "it"))))
-    manifest = load(Manifest, (root / TWO / "manifest.json").read_bytes(), "it")
-    rewrite(root, 2, files=manifest.files | {"segments.parquet": file_sum(path.read_bytes())})
+def test_a_catalog_that_the_next_one_does_not_follow(root: Path) -> None:
+    key = catalogs(root)[1]
+    rewrite(root, key, next_point=77)
+    assert found(run(root, quick=True)) == {key: ["is not the catalog that the next one follows"]}
+
+
+def test_a_table_of_an_earlier_catalog(root: Path) -> None:
+    """An undo needs it."""
+    store = open_store(str(root))
+    newest = open_archive(store).committed.catalog
+    assert newest is not None
+    now = {ref.key for name in newest.tables.__struct_fields__ for ref in getattr(newest.tables, name)}
+    key = min(f"tables/{path.name}" for path in (root / "tables").iterdir())
+    assert key not in now
+    flip(root / key)
+    assert found(run(root, quick=True)) == {key: ["is not what its catalog says"]}
+    (root / key).unlink()
+    assert found(run(root, quick=True)) == {key: ["is missing, a catalog refers to it"]}
+
+
+def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
+    """What it passed over is no damage any more."""
+    key = catalogs(root)[-1]
+    flip(root / key)
+    assert key in found(run(root, quick=True))
+    assert cli.main(["repair", "--confirm", str(root)]) in (0, 13)
+    assert run(root).findings == ()
+    assert (root / key).exists()
+
+
+def test_archive_json_of_another_archive(root: Path, made: Path, tmp_path: Path) -> None:
+    other = make_archive(open_store(str(tmp_path / "other"))).info.id
+    here = open_archive(open_store(str(root))).info.id
+    shutil.copy(tmp_path / "other" / "archive.json", root / "archive.json")
+    assert found(run(root)) == {"archive.json": [f"is of archive {other}, every catalog of {here}"]}
+    assert cli.main(["repair", "--confirm", str(root)]) == 0
+    assert run(root).findings == ()
+    assert open_archive(open_store(str(root))).info.id == here
+
+
+def test_marks_of_another_archive(root: Path) -> None:
+    (root / "catalog" / "latest.json").write_bytes(dump(Latest(archive_id="another", number=1)))
+    (root / "derived.json").write_bytes(dump(Derived(archive_id="another", catalog=1)))
+    said = found(run(root, quick=True))
+    assert list(said) == ["catalog/latest.json", "derived.json"]
+    assert all(text.startswith("belongs to archive another") for (text,) in said.values())
+
+
+def table_with(root: Path, change: Callable[[list[Segment]], list[Segment]], point: int = 2) -> None:
+    """A catalog with other segments of restore point 2, or of another; all checksums are right."""
+    store = open_store(str(root))
+    archive = open_archive(store)
+    here = [s for number, s in archive.added_by(0, 2) if number == point]
+    rows = [(number, s) for number, s in archive.added_by(0, 2) if number != point]
+    rows += [(point, s) for s in change(here)]
+    table = pa.Table.from_batches([to_batch([s for _, s in rows])])
+    column = pa.array([number for number, _ in rows], pa.int64())
+    segments = archive.state.segments
+    table = table.append_column(segments.schema.field("point"), column)
+    commit(
+        store,
+        archive.committed,
+        lambda state: replace(state, segments=segments.replace(table)),
+        Author("repair", "another", "other segments"),
+    )
 
 
 def test_segments_that_overlap_lie_outside_or_do_not_add_up(root: Path, made: Path) -> None:
-    first = decode_segments((root / ONE / "segments.parquet").read_bytes(), "it")
-    again = next(s for s in first if s.topic == "orders" and s.partition == 0)
+    archive = open_archive(open_store(str(root)))
+    again = next(s for s in archive.added(0, 1) if s.topic == "orders" and s.partition == 0)
     table_with(root, lambda table: [*table, again])
     said = found(run(root, quick=True))
     assert any("begins at offset" in text for text in said[SEGMENT])
-    assert any("its segments have" in text for text in said[f"{TWO}manifest.json"])
-    shutil.copytree(made, root, dirs_exist_ok=True)
+    assert any("its segments have" in text for text in said[f"{beside(root, 2)}manifest.json"])
+    shutil.rmtree(root)
+    shutil.copytree(made, root)
     table_with(root, lambda table: [*table[:-1], replace(table[-1], last=99)])
     said = found(run(root))
     (key,) = [name for name in said if name.endswith("_records")]
     assert any("outside of 0 to 40" in text for text in said[key])
     assert any("has last 39, its restore point says 99" in text for text in said[key])
+
+
+def test_a_segment_that_is_named_elsewhere(root: Path) -> None:
+    table_with(root, lambda table: [*table[:-1], replace(table[-1], key=OTHER)])
+    said = found(run(root, quick=True))
+    assert any("is named by the catalog where" in text for text in said[OTHER])
 
 
 def test_timestamps_and_the_largest_record(root: Path) -> None:
@@ -233,7 +337,7 @@ def test_timestamps_and_the_largest_record(root: Path) -> None:
 def test_what_nothing_promises_is_noted(root: Path) -> None:
     (root / ORDERS / "segment_partition_000_from_offset_0000000099_records").write_bytes(b"12345")
     (root / "notes.txt").write_bytes(b"123")
-    (root / TWO / "copy of manifest.json").write_bytes(b"")
+    (root / f"{beside(root, 2)}copy of manifest.json").write_bytes(b"")
     report = run(root, quick=True)
     assert report.findings == ()
     assert report.orphan_bytes == 8
@@ -241,25 +345,35 @@ def test_what_nothing_promises_is_noted(root: Path) -> None:
         f"{ORDERS}segment_partition_000_from_offset_0000000099_records",
         "notes.txt",
     }
-    assert f"{TWO}copy of manifest.json" in {n.file for n in report.notes}
+    assert f"{beside(root, 2)}copy of manifest.json" in {n.file for n in report.notes}
 
 
 def test_a_run_under_way_is_no_damage(root: Path) -> None:
-    (root / "backups" / "0000000003").mkdir()
-    intent = load(Intent, (root / TWO / "intent.json").read_bytes(), "it")
-    begun = dump(msgspec.structs.replace(intent, seq=3, parent=2))
-    (root / "backups" / "0000000003" / "intent.json").write_bytes(begun)
-    report = run(root)
-    assert report.findings == ()
-    assert "backups/0000000003/intent.json" in {n.file for n in report.notes}
+    store = open_store(str(root))
+    with HeldLease(store, "kbackup test", 60) as lease:
+        begin_writing(store, lease, "backup")
+        report = run(root)
+    assert (report.findings, report.notes) == ((), ())
 
 
-def test_derived_files_that_a_crash_left_behind_are_not_judged(root: Path) -> None:
-    (root / TWO / "refreshed.json").unlink()
+@pytest.mark.parametrize("kept", [False, True])
+def test_derived_files_that_a_crash_left_behind_are_not_judged(root: Path, kept: bool) -> None:
+    """Where no derived.json says what they were written for, or where it names a catalog with other segments."""
+    if kept:
+        table_with(root, lambda table: table)
+    else:
+        (root / "derived.json").unlink()
     (root / ORDERS / "index_partition_000").unlink()
     report = run(root)
     assert report.findings == ()
     assert [n.what for n in report.notes] == ["has derived files that could not be judged now"]
+
+
+def test_derived_files_are_judged_after_a_commit_that_does_not_touch_them(root: Path) -> None:
+    assert cli.main(["keep", "1", "--archive", str(root)]) == 0
+    key = f"{ORDERS}index_partition_000"
+    (root / key).unlink()
+    assert found(run(root)) == {key: ["is missing"]}
 
 
 def test_one_restore_point_stands_on_those_before_it(root: Path) -> None:
@@ -350,11 +464,11 @@ def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_the_commands_refusals(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_refusals(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(tmp_path / "nothing"), "--quick"]) == 10
     assert "hint: check the address" in capsys.readouterr().err
-    assert cli.main(["verify", str(tmp_path), "--backup", "first"]) == 2
-    assert "number of a restore point" in capsys.readouterr().err
+    assert cli.main(["verify", str(root), "--quick", "--backup", "first"]) == 2
+    assert "there is no restore point first" in capsys.readouterr().err
     closed = ["--s3-endpoint-url", "http://127.0.0.1:9", "--set", "s3.max_attempts=1", "--s3-region", "x"]
     keys = ["--set", "s3.access_key_id=a", "--set", "s3.secret_access_key=b"]
     assert cli.main(["verify", "s3://bucket/x", "--quick", *closed, *keys]) == 14

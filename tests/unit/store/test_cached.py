@@ -60,6 +60,23 @@ def test_what_was_not_listed_is_asked_for(place: Place) -> None:
         assert place.below.calls == [("get", "a/b")]
 
 
+def test_a_large_object_that_was_not_listed_is_read_once(place: Place) -> None:
+    """The next commands ask for its version alone."""
+    large = os.urandom(cached.ASK_BYTES)
+    place.plain.put("a/b", large)
+    assert place.open().get("a/b") == large
+    for _ in range(2):
+        assert place.open().get("a/b") == large
+        assert ("get", "a/b") not in place.below.calls
+    newer = os.urandom(cached.ASK_BYTES)
+    place.plain.put("a/b", newer)
+    assert [place.open().get("a/b") for _ in range(2)] == [newer, newer]
+    assert ("get", "a/b") not in place.below.calls
+    place.plain.delete(["a/b"])
+    with pytest.raises(NotFoundError):
+        place.open().get("a/b")
+
+
 def test_what_was_deleted_stays_deleted(place: Place) -> None:
     place.read()
     place.plain.delete(["a/b"])

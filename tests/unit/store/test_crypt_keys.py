@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.encryption import KNOWN
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
@@ -276,7 +276,7 @@ def test_commands_end_with_12(command: str, tmp_path: Path, capsys: pytest.Captu
     archive = tmp_path / "archive"
     store = opened(FileStore(archive), source)
     open_or_create(store)
-    store.put("backups/0000000001/manifest.json", b"{}")
+    store.put("catalog/0000000001.json", b"{}")
     asked = [command, "--archive", str(archive)]
     assert main(asked) == 12
     assert main([*asked, "--encryption-key", wrong]) == 12

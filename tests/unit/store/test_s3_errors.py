@@ -172,7 +172,7 @@ def test_retention() -> None:
             <= found["ObjectLockRetainUntilDate"] - before - timedelta(days=3)
             < timedelta(hours=1)
         )
-    assert NOT_LOCKED == (layout.LOCK, layout.SCRATCH)
+    assert NOT_LOCKED == (layout.LOCK, layout.LATEST, layout.DERIVED, layout.SCRATCH)
     assert [bucket.retention(key) for key in ("lock.json", "check/some/probe")] == [{}, {}]
     assert Bucket("b", "p", S3Options()).retention("archive.json") == {}
 

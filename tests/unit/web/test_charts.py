@@ -6,14 +6,13 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.browse import catalogue
 from kbackup.archive.content import ArchivedPartition
-from kbackup.archive.overview import ExpiredPoints
+from kbackup.archive.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
 from kbackup.web import charts
@@ -22,24 +21,24 @@ from kbackup.web.numbers import short
 
 
 def test_a_timeline(rich: Store) -> None:
-    points = open_archive(rich).restore_points
+    points = list_points(open_archive(rich))
     drawn = charts.timeline(points)
-    assert [p.seq for c in drawn.columns for p in c.points] == [p.seq for p in points]
+    assert [p.number for c in drawn.columns for p in c.points] == [p.number for p in points]
     assert [c.x for c in drawn.columns] == sorted(c.x for c in drawn.columns)
     assert all(c.x >= 0 and c.x + c.width <= WIDTH and 0 < c.height <= HEIGHT for c in drawn.columns)
     (gap,) = drawn.gaps
-    assert (gap.after.seq, gap.before.seq) == (6, 7)
+    assert (gap.after.number, gap.before.number) == (6, 7)
     assert drawn.usual == 86_400
     assert (drawn.ticks[0].text, drawn.ticks[-1].text) == ("2026-10-01", "2026-10-09")
 
 
 def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
-    points = open_archive(rich).restore_points
+    points = list_points(open_archive(rich))
     one = charts.timeline(points[:1])
     assert (len(one.columns), one.gaps, one.usual) == (1, (), None)
     start = datetime(2020, 1, 1, tzinfo=UTC)
     many = [
-        msgspec.structs.replace(points[0], seq=n, committed_at=(start + timedelta(minutes=n)).isoformat())
+        replace(points[0], number=n, committed_at=(start + timedelta(minutes=n)).isoformat())
         for n in range(1, 10_001)
     ]
     drawn = charts.timeline(many)
@@ -49,11 +48,10 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
 
 
 def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
-    points = open_archive(rich).restore_points
+    points = list_points(open_archive(rich))
     assert len(charts.timeline(points).gaps) == 1
-    gone = [ExpiredPoints(1, 3, 2, "2026-10-20T00:00:00.000Z")]
-    left = charts.timeline([points[0], *points[3:]], gone)
-    assert [(gap.after.seq, gap.before.seq) for gap in left.gaps] == [(6, 7)]
+    left = charts.timeline([points[0], *points[3:]], [2, 3])
+    assert [(gap.after.number, gap.before.number) for gap in left.gaps] == [(6, 7)]
     assert left.usual == 86_400
 
 

@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.reader import open_archive
+from kbackup.errors import CorruptError
+from kbackup.jobs.points import keep, label
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.web.held import FRESH, Held, Snapshot
 from tests.support.archives import commit_point, group_at, topic_state
@@ -37,13 +41,13 @@ class Slow(FaultyStore):
 
 
 class Meanwhile(FaultyStore):
-    """`happens` once, as soon as the restore points were listed."""
+    """`happens` once, as soon as the catalogs were listed."""
 
     happens: Callable[[], object] | None = None
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         found = [*super().list(prefix, start_after)]
-        if prefix == layout.BACKUPS and self.happens is not None:
+        if prefix == layout.CATALOG and self.happens is not None:
             happens, self.happens = self.happens, None
             happens()
         return iter(found)
@@ -86,14 +90,13 @@ def _third(store: Store) -> None:
 
 
 def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store) -> None:
-    """The archive was listed before, what is compared later on was listed after it."""
     now = [0.0]
     meanwhile = Meanwhile(store)
     meanwhile.happens = lambda: _third(store)
     held = Held(meanwhile, lambda: now[0])
-    assert [point.seq for point in held.committed()] == [1, 2]
+    assert [point.number for point in held.points()] == [1, 2]
     now[0] += FRESH + 1
-    assert [point.seq for point in held.committed()] == [1, 2, 3]
+    assert [point.number for point in held.points()] == [1, 2, 3]
     now[0] += FRESH + 1
     archive = held.snapshot().archive
     now[0] += FRESH + 1
@@ -103,12 +106,19 @@ def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store
 def test_an_expiration_while_the_archive_opens_is_noticed(store: Store) -> None:
     now = [0.0]
     meanwhile = Meanwhile(store)
-    meanwhile.happens = lambda: store.put(layout.EXPIRATIONS + "begun", b"")
+    meanwhile.happens = lambda: _expire(store, 1)
     held = Held(meanwhile, lambda: now[0])
     archive = held.snapshot().archive
     assert held.snapshot().archive is archive
     now[0] += FRESH + 1
     assert held.snapshot().archive is not archive
+    assert [point.number for point in held.points()] == [2]
+    assert held.let_go() == [1]
+
+
+def _expire(store: Store, *numbers: int) -> None:
+    base = open_archive(store).committed
+    commit(store, base, lambda state: expire_points(state, numbers), Author("expire", "", "test"))
 
 
 def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
@@ -120,12 +130,39 @@ def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
 
     def then_it_goes(wanted: str = "latest") -> Snapshot:
         found = snapshot(wanted)
-        store.delete([layout.backup_key(2, name) for name in (layout.MANIFEST, layout.REFRESHED)])
+        _expire(store, *({1} & {point.number for point in held.points()}))
         now[0] += FRESH + 1
         return found
 
     held.snapshot = then_it_goes  # type: ignore[method-assign]
-    assert client.get("/points/2").status_code == 200
-    answer = client.get("/points/2")
+    assert client.get("/points/1").status_code == 200
+    answer = client.get("/points/1")
     assert answer.status_code == 404
-    assert "there is no restore point 2" in text(answer.text)
+    assert "restore point 1 was let go" in text(answer.text)
+
+
+def test_pins_and_labels_show_up(store: Store) -> None:
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    keep(store, "1")
+    label(store, "1", "before-migration")
+    assert not held.has_point("before-migration"), "nobody looked yet"
+    now[0] += FRESH + 1
+    first, second = held.points()
+    assert (first.pinned, first.labels) == (True, ("before-migration",))
+    assert (second.pinned, second.labels) == (False, ())
+    assert held.has_point("before-migration")
+    assert held.snapshot("before-migration").number == 1
+
+
+def test_a_newest_catalog_that_is_gone_is_told(store: Store) -> None:
+    """Who may write to the bucket can't take a restore point away unseen."""
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    archive = held.snapshot().archive
+    assert archive is not None
+    key = layout.catalog_key(archive.state.number)
+    store.delete([key])
+    now[0] += FRESH + 1
+    with pytest.raises(CorruptError, match=key):
+        held.points()

@@ -7,28 +7,27 @@ from unittest import mock
 
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.run import WritingRun, open_or_create
 from kbackup.store.base import Store
-from kbackup.store.file import FileStore
 from tests.support.archives import commit_point, group_at, topic_state
+from tests.support.memory_store import MemoryStore
 from tests.unit.web.visits import text, visit
 
 COUNT = 10_000
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    made = FileStore(tmp_path_factory.mktemp("many") / "archive")
+def store() -> Store:
+    made = MemoryStore()
     states = [
         topic_state(f"team-{n % 40:02}.topic-{n:05}", 1, "present", [(0, n, [])] * 3) for n in range(COUNT)
     ]
     groups = [group_at(f"group-{n:05}", (states[n].name, 0, 0)) for n in range(COUNT)]
-    with mock.patch("tests.support.archives.refresh_derived"):  # thousands of files that nobody looks at here
+    with mock.patch.object(WritingRun, "refresh_derived"):  # thousands of files that nobody looks at here
         commit_point(open_or_create(made), 1, states, [], groups)
     return made
 
 
-@pytest.mark.exhaustive
 def test_pages_of_ten_thousand_topics_are_small_and_quick(store: Store) -> None:
     """Read once; then a page is a matter of what stands on it."""
     client = visit(store)

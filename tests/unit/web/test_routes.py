@@ -13,9 +13,14 @@ import pytest
 from fastapi.routing import APIRoute
 
 from kbackup.archive import layout
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.reader import open_archive
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
+from kbackup.jobs.points import keep, label
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
@@ -311,9 +316,9 @@ def test_damage_is_named_on_its_page(store: Store) -> None:
         assert key.rpartition("/")[2] in text(answer.text)
         assert "Traceback" not in answer.text
     assert client.get("/topics/orders/1/records").status_code == 200
-    manifest = layout.backup_key(1, layout.GROUPS)
-    store.put(manifest, b"{}")
-    assert manifest in text(client.get("/groups?point=1").text)
+    groups = open_archive(store).capture(1).groups.key
+    store.put(groups, b"{}")
+    assert groups in text(client.get("/groups?point=1").text)
 
 
 def test_a_store_that_does_not_answer(store: Store) -> None:
@@ -358,12 +363,46 @@ def test_new_restore_points_show_up(store: Store) -> None:
     now[0] += FRESH + 1
     assert "/points/3" in client.get("/").text
     assert "later" in text(client.get("/topics").text)
-    store.delete([layout.backup_key(3, name) for name in (layout.MANIFEST, layout.REFRESHED)])
+    base = open_archive(store).committed
+    commit(store, base, lambda state: expire_points(state, [1, 2]), Author("expire", "", "test"))
     now[0] += FRESH + 1
-    assert "/points/3" not in client.get("/").text, "what goes is noticed as well"
+    page = client.get("/").text
+    assert "/points/2" not in page, "what goes is noticed as well"
+    assert "/points/3" in page
+    assert "2 restore points expired or lost" in text(page)
+    assert "restore point 2, expired or lost" in text(client.get("/points/3").text)
 
 
-def test_looking_again_costs_a_few_listings(store: Store) -> None:
+def test_pins_labels_and_damage_are_shown(store: Store) -> None:
+    """Damage that a repair found counts for every restore point that has the segment."""
+    keep(store, "1")
+    label(store, "2", "before-migration")
+    archive = open_archive(store)
+    segment = archive.added(0, 1)[0]
+    damaged = {segment.key: "the object is missing"}
+    commit(
+        store, archive.committed, lambda state: lose_segments(state, damaged), Author("repair", "", "test")
+    )
+    client = visit(store)
+    rows = re.findall(r"<tr>\s*<th><a.*?</tr>", client.get("/").text, re.DOTALL)
+    newest, oldest = map(text, rows)
+    assert "1 damaged segment" in newest
+    assert "before-migration" in newest
+    assert "pinned" not in newest
+    assert "pinned" in oldest
+    point = text(client.get("/points/before-migration").text)
+    assert "Restore point 2 before-migration" in point
+    assert "the object is missing" in point
+    for document in archive.find_point(2).documents:
+        assert document in point
+    assert "Restore point 1 pinned" in text(client.get("/points/1").text)
+    topics = client.get("/topics?point=before-migration")
+    assert topics.status_code == 200
+    assert "as of restore point before-migration" in text(topics.text)
+    assert "the object is missing" in text(client.get(f"/topics/{segment.topic}").text)
+
+
+def test_looking_again_costs_one_listing(store: Store) -> None:
     class Listing(FaultyStore):
         def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
             self.calls.append(("list", prefix))
@@ -378,9 +417,7 @@ def test_looking_again_costs_a_few_listings(store: Store) -> None:
     assert counted.calls == []
     now[0] += FRESH + 1
     client.get("/topics")
-    assert counted.calls == [
-        ("list", f"{folder}/") for folder in ("backups", "checkpoints", "expirations", "pins")
-    ]
+    assert counted.calls == [("list", layout.CATALOG)]
 
 
 def test_encrypted_archives(tmp_path: Path) -> None:

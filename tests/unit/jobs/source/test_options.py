@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kbackup.archive import layout
 from kbackup.archive.window import Window
 from kbackup.config import load
 from kbackup.errors import KbackupError, UsageError
@@ -106,13 +107,13 @@ def test_the_configuration_that_reaches_the_archive(tmp_path: Path, monkeypatch:
     key.write_text(generate_key())
     make_archive(encrypting(FileStore(archive), tmp_path))
     store = request_of({"archive": str(archive), "encryption.key": f"file:{key}"}).store()
-    assert b"kbackup" in store.get("backups/0000000001/manifest.json")
+    assert b"kbackup" in store.get(layout.LATEST)
     file = tmp_path / "kbackup.toml"
     file.write_text(f'archive = "{archive}"\n[encryption]\nkey = "file:/nowhere"\n')
     monkeypatch.setenv("KBACKUP_ENCRYPTION_KEY", f"file:{key}")
     monkeypatch.setenv("KBACKUP_TRUST_OPTIONS", "1")
     store = request_of({"config": str(file)}).store()
-    assert b"kbackup" in store.get("backups/0000000001/manifest.json")
+    assert b"kbackup" in store.get(layout.LATEST)
 
 
 def test_options_run_no_command_and_read_no_file_of_the_driver(
@@ -128,7 +129,7 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(
 
     def outcome(options: dict[str, str]) -> str:
         try:
-            request_of(options).store().get("backups/0000000001/manifest.json")
+            request_of(options).store().get(layout.LATEST)
         except KbackupError as error:
             return error.message
         return "was read"

@@ -9,7 +9,9 @@ from shutil import copytree
 
 import pytest
 
-from kbackup.archive.commit import open_or_create
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
@@ -118,31 +120,22 @@ def test_a_folder_of_the_java_tool() -> None:
         reader(FileStore(JAVA / "archive")).latestOffset()
 
 
-def lose(store: FileStore, seq: int) -> None:
-    """And repair."""
-    store.delete([f"backups/{seq:010d}/manifest.json"])
-    assert main(["repair", store.url, "--confirm", "--quiet"]) in (0, 3)
-
-
 @pytest.mark.parametrize("goes", [False, True])
-def test_a_repair_gave_up_where_it_was(store: FileStore, goes: bool) -> None:
+def test_the_restore_point_where_it_was_is_repaired(store: FileStore, goes: bool) -> None:
+    """It keeps its number and its records: the stream goes on, and has none twice."""
     followed = reader(store)
     had = followed.latestOffset()
-    lose(store, 2)
-    grow(store, 4, 50, 60)
+    store.delete([e.key for e in store.list("points/0000000002-") if e.key.endswith("/manifest.json")])
+    assert main(["repair", store.url, "--confirm", "--quiet"]) in (0, 3)
+    grow(store, 3, 50, 60)
     if goes:
         expired(store, last=1)
     for stream in (followed, reader(store)):
-        with pytest.raises(
-            RefusedError, match=r"restore point 2, .* was lost: restore point 3, which 'kbackup repair"
-        ):
-            stream.partitions(had, stream.latestOffset())
-    assert batch(stream, at(stream, 3), stream.latestOffset()) == of_orders(50, 60)
-    assert len(batch(stream, at(stream, 1), stream.latestOffset())) == 34
-    for starting in ("2", "3"):
-        fresh = reader(store, startingBackup=starting)
-        assert fresh.initialOffset()["backup"] == 1, "restore point 3 has what was lost"
-        assert len(batch(fresh, fresh.initialOffset(), fresh.latestOffset())) == 34
+        assert batch(stream, had, stream.latestOffset()) == of_orders(50, 60)
+        assert len(batch(stream, at(stream, 1), stream.latestOffset())) == 34
+    fresh = reader(store, startingBackup="2")
+    assert fresh.initialOffset()["backup"] == 1
+    assert len(batch(fresh, fresh.initialOffset(), fresh.latestOffset())) == 34
 
 
 def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
@@ -162,7 +155,7 @@ def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
     for seq in (3, 4, 5):
         grow(store, seq, seq * 11, seq * 11 + 10)
     with pytest.raises(
-        RefusedError, match=r"restore point 4 of .* is another one than the one to which the stream"
+        RefusedError, match=r"the stream has diverged from .*: restore point 4 is of another history"
     ):
         again.partitions(had, again.latestOffset())
 
@@ -193,7 +186,7 @@ def test_expired_restore_points_are_no_gap(store: FileStore) -> None:
     stream = reader(store)
     start, middle, end = stream.initialOffset(), at(stream, 4), stream.latestOffset()
     expired(store, last=1)
-    assert [p.seq for p in open_archive(store).restore_points] == [6]
+    assert [p.number for p in open_archive(store).restore_points] == [6]
     assert batch(stream, middle, end) == of_orders(50, 70), "restore point 5 went, its records did not"
     assert batch(stream, at(stream, 3), middle) == of_orders(40, 50)
     assert batch(stream, start, end) == sorted(CLICKS + ORDERS + of_orders(30, 70))
@@ -228,3 +221,21 @@ def test_records_that_expired_before_the_stream_had_them(store: FileStore) -> No
     assert batch(orders, at(stream, 5), end) == of_orders(60, 70), "by what is left of those before it"
     with pytest.raises(RefusedError, match="records of clicks-0 below offset 20"):
         stream.partitions(at(stream, 5), end)  # it had them, but nothing tells any more
+
+
+def test_records_that_were_found_damaged(store: FileStore) -> None:
+    stream = reader(store)
+    start, end = stream.initialOffset(), stream.latestOffset()
+    archive = open_archive(store)
+    lost = {s.key: "its object is missing" for s in archive.added(1, 2)}
+    commit(store, archive.committed, lambda s: lose_segments(s, lost), Author("repair", "", "test"))
+    with pytest.raises(RefusedError, match="is damaged: offsets 15 to 23 of orders-0: its object") as refused:
+        stream.partitions(start, end)
+    assert "failOnDataLoss=false" in refused.value.hint
+    lenient = reader(store, failOnDataLoss="false")
+    assert batch(lenient, start, end) == sorted(
+        row for row in CLICKS + ORDERS if row[:2] != ("orders", 0) or row[2] < 10
+    )
+    assert batch(reader(store, topics="clicks"), start, end) == CLICKS
+    grow(store, 3, 12, 15)
+    assert batch(stream, end, stream.latestOffset()) == of_orders(12, 15)

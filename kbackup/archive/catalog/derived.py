@@ -1,0 +1,177 @@
+"""The files that follow from a catalog: partition indexes, and the group offsets of each partition.
+
+They make a topic's folder readable by the Java tool. A reader of ours needs none of them. One writer at a time writes
+them, under the lease; `derived.json` names the catalog that they were written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import read_catalog, state_of
+from kbackup.archive.catalog.documents import Derived
+from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.lease import HeldLease
+from kbackup.archive.models import Groups, Manifest, TopicState, dump, load
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments import PLACE, Starts
+from kbackup.errors import CorruptError, LockedError, NotFoundError
+from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
+from kbackup.formats.offsets import encode_group_offsets
+from kbackup.store.guarded import GuardedStore
+
+_NONE = np.empty(0, np.int64)
+_THREADS = 8
+
+
+def refresh_derived(archive: Archive) -> None:
+    """Write the derived files that changed since the catalog that `derived.json` names, or all where none is known."""
+    if archive.state.newest is None:
+        return
+    before = _written_for(archive)
+    if before is not None and before.number == archive.state.number:
+        return
+    files = _changed_files(archive, before)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(lambda entry: archive.store.put(*entry), files.items()))
+    mark = Derived(archive_id=archive.info.id, catalog=archive.state.number)
+    archive.store.put(layout.DERIVED, dump(mark))
+
+
+def _changed_files(archive: Archive, before: State | None) -> dict[str, bytes]:
+    """The derived files that may differ since `before`; all of them where a table of that older state is damaged."""
+    try:
+        return derived_files(archive, before)
+    except CorruptError:
+        if before is None:
+            raise
+        return derived_files(archive)
+
+
+def refresh_under_lease(archive: Archive, command: str, seconds: float) -> None:
+    """The same where nobody holds the lease, for the newest catalog; the archive moves on to it. A writer that holds
+    the lease writes the derived files with its next commit."""
+    if is_refreshed(archive):
+        return
+    with suppress(LockedError), HeldLease(archive.store, command, seconds) as lease:
+        archive.reopen()
+        refresh_derived(Archive(GuardedStore(archive.store, lease.check), archive.info, archive.committed))
+
+
+def is_refreshed(archive: Archive) -> bool:
+    """Whether the derived files were written for the archive's catalog."""
+    state = _written_for(archive)
+    return state is not None and state.number == archive.state.number
+
+
+def _written_for(archive: Archive) -> State | None:
+    """The state that the derived files were last written for; None where it is not known any more."""
+    try:
+        mark = load(Derived, archive.store.get(layout.DERIVED), layout.DERIVED)
+        if mark.catalog == archive.state.number:
+            return archive.state
+        return state_of(archive.store, read_catalog(archive.store, mark.catalog, archive.info.id))
+    except (NotFoundError, CorruptError):
+        return None
+
+
+def derived_files(archive: Archive, before: State | None = None) -> dict[str, bytes]:
+    """Key -> bytes of the derived files of the archive's catalog: all, or those that may differ since `before`."""
+    head = archive.head
+    assert head is not None  # noqa: S101 (callers look first)
+    partitions = None if before is None else changed_partitions(before, archive.state)
+    starts = archive.starts()
+    here = {(t.name, t.incarnation, p.partition) for t in head.topics for p in t.partitions}
+    wanted = {*starts, *here} if partitions is None else partitions
+    since = before.newest.number if before is not None and before.newest is not None else 0
+    if partitions is not None and since < head.number:
+        wanted = wanted | _new_partitions(archive, head, since)
+    files = partition_indexes(wanted, starts)
+    topics: dict[int, list[TopicState]] = {}
+    for topic in _group_topics(archive, head, {place[:2] for place in wanted}, since):
+        topics.setdefault(topic.captured, []).append(topic)
+    for captured, together in topics.items():
+        files |= group_files(together, archive.groups(captured), archive.state)
+    return files
+
+
+def changed_partitions(before: State, after: State) -> set[IncarnationPartition]:
+    """The partitions whose segments or log start differ: chunks that both states have are not read."""
+    refs = [{c.ref.key for c in s.segments.chunks if c.ref is not None} for s in (before, after)]
+    rows = [
+        {
+            row
+            for chunk in state.segments.chunks
+            if chunk.ref is None or chunk.ref.key not in other
+            for row in zip(*(c.to_pylist() for c in chunk.read(PLACE.names).columns), strict=True)
+        }
+        for state, other in ((before, refs[1]), (after, refs[0]))
+    ]
+    starts = {place for place, _ in before.starts.items() ^ after.starts.items()}
+    return {row[:3] for row in rows[0] ^ rows[1]} | starts
+
+
+def _new_partitions(archive: Archive, head: Manifest, since: int) -> set[IncarnationPartition]:
+    """Partitions of `head` that restore point `since` did not have."""
+    before = archive.state.point(since)
+    known = archive.manifest(before).topics if before is not None else ()
+    there = {(t.name, t.incarnation, p.partition) for t in known for p in t.partitions}
+    return {(t.name, t.incarnation, p.partition) for t in head.topics for p in t.partitions} - there
+
+
+def _group_topics(
+    archive: Archive, head: Manifest, changed: Collection[Incarnation], since: int
+) -> Iterator[TopicState]:
+    """The topics whose group files may differ: those captured after restore point `since`, and those `changed`."""
+    newest = {(t.name, t.incarnation) for t in head.topics}
+    yield from (t for t in head.topics if t.captured > since or (t.name, t.incarnation) in changed)
+    last = archive.state.last_points()
+    for key in sorted(set(changed) - newest):
+        point = archive.state.point(last.get(key, 0))
+        if point is not None:
+            manifest = archive.manifest(point)
+            yield from (t for t in manifest.topics if (t.name, t.incarnation) == key)
+
+
+def partition_indexes(partitions: Iterable[IncarnationPartition], starts: Starts) -> dict[str, bytes]:
+    """Key -> bytes of the partition index of each of `partitions`."""
+    return {
+        layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
+            [
+                PartitionIndexEntry(layout.segment_stem(partition, first), first)
+                for first in starts.get((topic, incarnation, partition), _NONE).tolist()
+            ]
+        )
+        for topic, incarnation, partition in partitions
+    }
+
+
+def group_files(topics: Collection[TopicState], groups: Groups, state: State) -> dict[str, bytes]:
+    """Key -> bytes of the group offsets of each partition of `topics`, which the run of `groups` captured.
+
+    Where the archive ends before the log did, a group that is further on stands at the archive's end, and a group
+    before the log start stands there: the Java tool finds its position.
+    """
+    ends = {(t.name, p.partition): p.end for t in topics for p in t.partitions if p.end < p.log_end}
+    incarnations = {t.name: t.incarnation for t in topics}
+    offsets: dict[tuple[str, int], dict[str, int]] = {}
+    for group in groups.groups:
+        for committed in group.offsets:
+            place = (committed.topic, committed.partition)
+            offset = min(committed.offset, ends.get(place, committed.offset))
+            start = state.starts.get((place[0], incarnations.get(place[0], 0), place[1]))
+            offsets.setdefault(place, {})[group.group] = (
+                max(offset, start.start) if start is not None else offset
+            )
+    return {
+        layout.group_offsets_key(layout.topic_dir(t.name, t.incarnation), p.partition): encode_group_offsets(
+            offsets.get((t.name, p.partition), {})
+        )
+        for t in topics
+        for p in t.partitions
+    }

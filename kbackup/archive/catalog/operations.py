@@ -1,0 +1,205 @@
+"""Operations of writers on the state: begin and end a run, add a restore point, pin, label. Pure.
+
+Each returns the next state, the same one where nothing changes, or raises: `LeaseLostError` for a run that a later one
+closed, `RefusedError` and `UsageError` for what the state does not permit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from kbackup.archive.catalog.documents import OpenRun
+from kbackup.archive.catalog.state import Incarnation, Life, Point, State
+from kbackup.archive.models import Loss
+from kbackup.errors import LeaseLostError, RefusedError, UsageError
+
+
+@dataclass(frozen=True, eq=False)
+class NewPoint:
+    """A restore point to add. `segments` has the schema `tables.SEGMENTS` without `point`. `incarnations` maps each
+    (topic, incarnation) that the restore point has to its topic id; the incarnation of a loss is that of `losses`."""
+
+    point: Point
+    segments: pa.Table
+    incarnations: Mapping[Incarnation, str]
+    losses: Sequence[tuple[int, Loss]] = ()
+
+
+def begin_run(state: State, run: OpenRun) -> State:
+    """Open `run` and close every other: the fence."""
+    levels = state.isolation_levels | {run.isolation_level}
+    return replace(state, open_run=run, isolation_levels=levels)
+
+
+def end_run(state: State, run: str) -> State:
+    check_open(state, run)
+    return replace(state, open_run=None)
+
+
+def check_open(state: State, run: str) -> None:
+    """`LeaseLostError` where a later run closed `run`."""
+    if state.open_run is None or state.open_run.run != run:
+        raise LeaseLostError(
+            "this run was closed by another writer; nothing more of it is committed",
+            "see 'kbackup log' for the other writer, then run again",
+        )
+
+
+def next_incarnation(state: State, topic: str, topic_id: str) -> int:
+    """The number of a new incarnation of `topic`: the one that an interrupted run reserved for the same topic id, or
+    one that was never given."""
+    highest = state.highest.get(topic, 0)
+    life = state.lives.get((topic, highest))
+    if (
+        life is not None
+        and life.first is None
+        and not life.retired
+        and topic_id
+        and life.topic_id == topic_id
+    ):
+        return highest
+    return highest + 1
+
+
+def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnation, str]) -> State:
+    """Reserve the numbers of new incarnations before the first segment is written: orphan segments in their folders
+    are of these topic ids then."""
+    check_open(state, run)
+    new = {key: topic_id for key, topic_id in incarnations.items() if key not in state.lives}
+    for topic, incarnation in new:
+        if incarnation != state.highest.get(topic, 0) + 1:
+            raise RefusedError(
+                f"topic {topic}: incarnation {incarnation} can't follow {state.highest.get(topic, 0)}",
+                "run the command again",
+            )
+    return replace(
+        state, incarnations=state.incarnations.append([_life(*key, new[key]) for key in sorted(new)])
+    )
+
+
+def _life(topic: str, incarnation: int, topic_id: str, first: int | None = None) -> dict[str, Any]:
+    return Life(topic, incarnation, topic_id, first, None, False)._asdict()
+
+
+def add_point(state: State, run: str, new: NewPoint) -> State:
+    """Add the next restore point of `run`, with its segments, losses and incarnations."""
+    check_open(state, run)
+    number = new.point.number
+    if number != state.next_point:
+        raise RefusedError(f"restore point {number} is not the next one, {state.next_point}", "run again")
+    known = {key for point in state.restore_points[-1:] for key in point.documents}
+    prefix = f"points/{number:010d}-"
+    for key in new.point.documents:
+        if key not in known and not key.startswith(prefix):
+            raise RefusedError(
+                f"restore point {number} refers to {key}, which the newest one does not", "run again"
+            )
+    column = pa.array([number] * len(new.segments), pa.int64())
+    return replace(
+        state,
+        next_point=number + 1,
+        points=state.points.append([new.point._asdict() | {"documents": list(new.point.documents)}]),
+        segments=state.segments.append(
+            new.segments.append_column(state.segments.schema.field("point"), column)
+        ),
+        losses=state.losses.append([_loss(number, incarnation, loss) for incarnation, loss in new.losses]),
+        incarnations=_advance(state, number, new.incarnations),
+    )
+
+
+def skip_numbers(state: State, number: int) -> State:
+    """Go on with restore point `number`, where that is a later one than the next."""
+    return replace(state, next_point=max(number, state.next_point))
+
+
+def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Any:
+    """The incarnations after restore point `number`, which has those `present`: others that lived ended before it."""
+    ended = [key for key, life in state.lives.items() if _is_open(life) and key not in present]
+    new = [key for key in sorted(present) if key not in state.lives]
+    known = {key: state.lives[key] for key in present if key in state.lives}
+    begun = [key for key, life in known.items() if life.first is None or life.retired]
+    if not ended and not begun:
+        return state.incarnations.append([_life(*key, present[key], number) for key in new])
+    lives = dict(state.lives)
+    before = max((point.number for point in state.restore_points), default=number - 1)
+    lives |= {key: lives[key]._replace(last=before) for key in ended}
+    lives |= {key: Life(*key, present[key], number, None, False) for key in begun}
+    lives |= {key: Life(*key, present[key], number, None, False) for key in new}
+    return state.incarnations.replace([life._asdict() for life in drop_superseded(lives.values())])
+
+
+def _is_open(life: Life) -> bool:
+    return life.first is not None and life.last is None and not life.retired
+
+
+def drop_superseded(lives: Iterable[Life]) -> list[Life]:
+    """Without rows that say nothing any more: reserved or retired numbers below the highest of their topic."""
+    every = list(lives)
+    highest: dict[str, int] = {}
+    for life in every:
+        highest[life.topic] = max(life.incarnation, highest.get(life.topic, 0))
+    return [
+        life
+        for life in every
+        if life.incarnation == highest[life.topic] or (life.first is not None and not life.retired)
+    ]
+
+
+def _loss(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
+    return {
+        "point": number,
+        "topic": loss.topic,
+        "incarnation": incarnation,
+        "partition": loss.partition,
+        "kind": loss.kind,
+        "start": loss.start,
+        "end": loss.end,
+        "message": loss.message,
+    }
+
+
+def keep_points(state: State, numbers: Iterable[int], at: str) -> State:
+    """Pin restore points; those that are pinned keep their time."""
+    wanted = set(numbers)
+    check_listed(state, wanted)
+    new = {number: at for number in wanted if number not in state.pins}
+    return replace(state, pins={**state.pins, **new}) if new else state
+
+
+def release_points(state: State, numbers: Iterable[int]) -> State:
+    wanted = set(numbers)
+    check_listed(state, wanted)
+    pins = {number: at for number, at in state.pins.items() if number not in wanted}
+    return replace(state, pins=pins) if len(pins) < len(state.pins) else state
+
+
+def label_point(state: State, name: str, number: int | None) -> State:
+    """Give restore point `number` the label `name`, or with None take the label away."""
+    labels = {other: point for other, point in state.labels.items() if other != name}
+    if number is None and name not in state.labels:
+        raise UsageError(f"no restore point has label {name!r}", "see 'kbackup list'")
+    if number is not None:
+        check_listed(state, [number])
+        labels[name] = number
+    return replace(state, labels=labels) if labels != state.labels else state
+
+
+def check_listed(state: State, numbers: Iterable[int]) -> None:
+    """`UsageError` for the first of `numbers` that is no restore point."""
+    for number in sorted(set(numbers)):
+        if state.point(number) is None:
+            gone = number in state.past_manifests
+            why = "was let go" if gone else "does not exist"
+            raise UsageError(f"restore point {number} {why}", "see 'kbackup list'")
+
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+def may_salvage(state: State) -> bool:
+    """Whether segments of interrupted runs can be taken over: every run that ever wrote read records alike."""
+    return len(state.isolation_levels) <= 1

@@ -1,0 +1,183 @@
+"""The state of an archive as a value, and look-ups in it. Pure: no store, no clock.
+
+Operations (`operations`, `retention`, `recovery`) make one state from another; `commit` writes a state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
+from kbackup.archive.catalog.tables import (
+    HISTORY,
+    INCARNATIONS,
+    LOG_STARTS,
+    LOSSES,
+    PAST,
+    POINTS,
+    SEGMENTS,
+    Rows,
+)
+from kbackup.archive.segments import integers
+from kbackup.types import Int64Array
+
+Incarnation = tuple[str, int]
+"""(topic, incarnation)"""
+IncarnationPartition = tuple[str, int, int]
+"""(topic, incarnation, partition)"""
+
+
+class Point(NamedTuple):
+    """A row of the points table (`tables.POINTS`)."""
+
+    number: int
+    run: str
+    origin: str
+    started_at: str
+    committed_at: str
+    cluster_id: str
+    isolation_level: str
+    topics: int
+    partitions: int
+    segments: int
+    records: int
+    bytes: int
+    stored_bytes: int
+    groups: int
+    losses: int
+    warnings: int
+    manifest: str
+    documents: tuple[str, ...]
+
+
+class Life(NamedTuple):
+    """A row of the incarnations table (`tables.INCARNATIONS`)."""
+
+    topic: str
+    incarnation: int
+    topic_id: str
+    first: int | None
+    last: int | None
+    retired: bool
+
+
+class LogStart(NamedTuple):
+    """A row of the log starts table (`tables.LOG_STARTS`)."""
+
+    topic: str
+    incarnation: int
+    partition: int
+    start: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Catalog `number` of archive `archive_id`, as documented at `documents.Catalog`.
+
+    `pins` maps a restore point to the time of its pin, `labels` a name to its restore point.
+    """
+
+    archive_id: str
+    number: int = 0
+    next_point: int = 1
+    swept: int = 0
+    reinstated: int = 0
+    isolation_levels: frozenset[IsolationLevel] = frozenset()
+    open_run: OpenRun | None = None
+    origin: Origin | None = None
+    pins: Mapping[int, str] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    points: Rows = field(default_factory=lambda: Rows(POINTS))
+    incarnations: Rows = field(default_factory=lambda: Rows(INCARNATIONS))
+    segments: Rows = field(default_factory=lambda: Rows(SEGMENTS))
+    losses: Rows = field(default_factory=lambda: Rows(LOSSES))
+    past: Rows = field(default_factory=lambda: Rows(PAST))
+    log_starts: Rows = field(default_factory=lambda: Rows(LOG_STARTS))
+    history: Rows = field(default_factory=lambda: Rows(HISTORY))
+
+    def tables(self) -> dict[str, Rows]:
+        """The tables by name."""
+        names = ("points", "incarnations", "segments", "losses", "past", "log_starts", "history")
+        return {name: getattr(self, name) for name in names}
+
+    @cached_property
+    def restore_points(self) -> tuple[Point, ...]:
+        """Every restore point, in order of its number."""
+        columns = self.points.columns(*Point._fields)
+        columns[-1] = [tuple(keys) for keys in columns[-1]]
+        return tuple(sorted(map(Point._make, zip(*columns, strict=True))))
+
+    @cached_property
+    def numbers(self) -> Int64Array:
+        """int64[points]: the numbers of all restore points, rising."""
+        return np.sort(integers(self.points.read(["number"]), "number"))
+
+    @cached_property
+    def lives(self) -> Mapping[Incarnation, Life]:
+        columns = self.incarnations.columns(*Life._fields)
+        return {(life.topic, life.incarnation): life for life in map(Life._make, zip(*columns, strict=True))}
+
+    @cached_property
+    def highest(self) -> Mapping[str, int]:
+        """By topic, the highest incarnation number that was ever given."""
+        found: dict[str, int] = {}
+        for topic, incarnation in self.lives:
+            found[topic] = max(incarnation, found.get(topic, 0))
+        return found
+
+    @cached_property
+    def starts(self) -> Mapping[IncarnationPartition, LogStart]:
+        columns = self.log_starts.columns(*LogStart._fields)
+        starts = map(LogStart._make, zip(*columns, strict=True))
+        return {(start.topic, start.incarnation, start.partition): start for start in starts}
+
+    @cached_property
+    def past_manifests(self) -> Mapping[int, str]:
+        """By number, the manifest's checksum of every restore point that was let go."""
+        return dict(zip(*self.past.columns("number", "manifest"), strict=True))
+
+    @cached_property
+    def lineage(self) -> frozenset[tuple[int, str]]:
+        """Number and checksum of every manifest that is or was of a restore point. A number has several where a repair
+        made its manifest anew."""
+        past = zip(*self.past.columns("number", "manifest"), strict=True)
+        return frozenset([*past, *((point.number, point.manifest) for point in self.restore_points)])
+
+    @property
+    def let_go(self) -> int:
+        """How many restore points were let go."""
+        return len(self.past_manifests.keys() - set(self.numbers.tolist()))
+
+    @property
+    def newest(self) -> Point | None:
+        return self.restore_points[-1] if self.restore_points else None
+
+    def point(self, number: int) -> Point | None:
+        at = bisect_left(self.restore_points, (number,))
+        found = self.restore_points[at] if at < len(self.restore_points) else None
+        return found if found is not None and found.number == number else None
+
+    def last_points(self) -> dict[Incarnation, int]:
+        """By incarnation that a restore point has, the last restore point that has it."""
+        numbers: list[int] = self.numbers.tolist()
+        found: dict[Incarnation, int] = {}
+        for key, life in self.lives.items():
+            if life.first is None:
+                continue
+            at = len(numbers) if life.last is None else bisect_left(numbers, life.last + 1)
+            if at and numbers[at - 1] >= life.first:
+                found[key] = numbers[at - 1]
+        return found
+
+
+def mask(flags: Iterable[bool]) -> npt.NDArray[np.bool_]:
+    return np.fromiter(flags, np.bool_)

@@ -1,0 +1,221 @@
+"""The tables of a catalog: their columns, their bytes, and rows as a few immutable chunks.
+
+A commit appends to the last chunk and now and then merges chunks, so that there are at most three of each table and
+a commit writes about 1/256 of the rows. Chunks are read when their rows are first needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kbackup.archive.catalog.documents import TableRef
+from kbackup.archive.segments import SCHEMA, decode_table, rows_where
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.store.base import Store
+
+_TEXT, _INT32, _INT64, _FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
+
+
+def _schema(columns: dict[str, pa.DataType], nullable: Sequence[str] = ()) -> pa.Schema:
+    fields: list[pa.Field[Any]] = [
+        pa.field(name, kind, nullable=name in nullable) for name, kind in columns.items()
+    ]
+    return pa.schema(fields)
+
+
+POINTS = _schema(
+    {
+        "number": _INT64, "run": _TEXT, "origin": _TEXT, "started_at": _TEXT, "committed_at": _TEXT,
+        "cluster_id": _TEXT, "isolation_level": _TEXT,
+        "topics": _INT32, "partitions": _INT32, "segments": _INT64, "records": _INT64, "bytes": _INT64,
+        "stored_bytes": _INT64, "groups": _INT32, "losses": _INT32, "warnings": _INT32,
+        "manifest": _TEXT, "documents": pa.list_(_TEXT),
+    }
+)  # fmt: skip
+"""A row a restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are counts.
+`manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that one first."""
+
+INCARNATIONS = _schema(
+    {
+        "topic": _TEXT,
+        "incarnation": _INT32,
+        "topic_id": _TEXT,
+        "first": _INT64,
+        "last": _INT64,
+        "retired": _FLAG,
+    },
+    ("first", "last"),
+)
+"""A row an incarnation. `first` and `last` are restore points that have it: `first` is null where a run reserved the
+number and no restore point has it yet, `last` is null while it lives. `retired`: no restore point is left, and the row
+keeps the number from being given again."""
+
+SEGMENTS = SCHEMA.append(pa.field("point", _INT64, nullable=False))
+"""A row a segment; `point` is the restore point that added it."""
+
+LOSSES = _schema(
+    {
+        "point": _INT64, "topic": _TEXT, "incarnation": _INT32, "partition": _INT32, "kind": _TEXT,
+        "start": _INT64, "end": _INT64, "message": _TEXT,
+    },
+    ("partition", "start", "end"),
+)  # fmt: skip
+"""A row a loss: what restore point `point` and all later ones that have the incarnation lack."""
+
+PAST = _schema({"number": _INT64, "manifest": _TEXT})
+"""A row a restore point that was let go."""
+
+LOG_STARTS = _schema(
+    {
+        "topic": _TEXT,
+        "incarnation": _INT32,
+        "partition": _INT32,
+        "start": _INT64,
+        "records": _INT64,
+        "bytes": _INT64,
+    }
+)
+"""A row a partition whose oldest records were let go: `records` of them, in `bytes` of plain records files."""
+
+HISTORY = _schema(
+    {"catalog": _INT64, "kind": _TEXT, "run": _TEXT, "by": _TEXT, "at": _TEXT, "summary": _TEXT}
+)
+"""A row a catalog that was swept: the operation that made it."""
+
+_SMALL, _MIDDLE = 64, 4096
+_RATIO = 16
+_MISSING = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
+
+
+def encode(table: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some rows of a table. `ref` is None until a commit has written them."""
+
+    schema: pa.Schema
+    rows: int
+    source: Callable[[], bytes] | pa.Table
+    ref: TableRef | None = None
+
+    @cached_property
+    def _data(self) -> bytes:
+        assert not isinstance(self.source, pa.Table)  # noqa: S101 (callers look first)
+        return self.source()
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows, or some columns. `CorruptError` for a file that is missing or not what the catalog says."""
+        if isinstance(self.source, pa.Table):
+            return self.source if columns is None else self.source.select(list(columns))
+        name = self.ref.key if self.ref is not None else ""
+        table = decode_table(self._data, name, self.schema, columns, self.rows)
+        if len(table) != self.rows:
+            raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", _MISSING)
+        return table
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of one table as a value: every method returns a new one."""
+
+    schema: pa.Schema
+    chunks: tuple[Chunk, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks)
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        names = self.schema.names if columns is None else list(columns)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        empty = pa.Table.from_batches([], schema)  # `empty_table` would load pandas
+        return pa.concat_tables([empty, *(chunk.read(names) for chunk in self.chunks)])
+
+    def columns(self, *names: str) -> list[list[Any]]:
+        """Columns as Python values."""
+        return [column.to_pylist() for column in self.read(names or None).columns]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """The rows as Python values: for tables that are small, or wanted whole."""
+        return self.read().to_pylist()
+
+    def append(self, rows: pa.Table | Sequence[dict[str, Any]]) -> Rows:
+        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=self.schema)
+        if not len(table):
+            return self
+        total = len(self) + len(table)
+        limits = (total, max(_MIDDLE, total // _RATIO), max(_SMALL, total // _RATIO**2))
+        chunks, joined = [*self.chunks], [table]
+        while chunks and (
+            total <= _SMALL or len(chunks) == len(limits) or sum(map(len, joined)) > limits[len(chunks)]
+        ):
+            joined.insert(0, chunks.pop().read())
+        return Rows(self.schema, (*chunks, self._chunk(pa.concat_tables(joined))))
+
+    def replace(self, rows: pa.Table | Sequence[dict[str, Any]]) -> Rows:
+        """All rows anew, as one chunk."""
+        return Rows(self.schema).append(rows)
+
+    def keep(self, mask: npt.NDArray[np.bool_]) -> Rows:
+        """The rows where `mask` (bool[rows], in order) is true; chunks that lose none stay as they are."""
+        chunks: list[Chunk] = []
+        at = 0
+        for chunk in self.chunks:
+            kept = mask[at : at + chunk.rows]
+            at += chunk.rows
+            if kept.all():
+                chunks.append(chunk)
+            elif kept.any():
+                chunks.append(self._chunk(rows_where(chunk.read(), kept)))
+        return Rows(self.schema, tuple(chunks))
+
+    def _chunk(self, table: pa.Table) -> Chunk:
+        return Chunk(self.schema, len(table), table.cast(self.schema))
+
+
+def read_ref(store: Store, ref: TableRef) -> bytes:
+    """The bytes that `ref` promises; `CorruptError` where they are missing or others."""
+    try:
+        data = store.get(ref.key)
+    except NotFoundError as error:
+        raise CorruptError(f"file {ref.key} is missing, a catalog refers to it", _MISSING) from error
+    if len(data) != ref.size or hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise CorruptError(f"file {ref.key} is not what its catalog says", _MISSING)
+    return data
+
+
+def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef]) -> Rows:
+    """Rows that are read from `store` when they are first needed."""
+    return Rows(
+        schema,
+        tuple(Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs),
+    )
+
+
+def write_rows(store: Store, rows: Rows, name: Callable[[], str]) -> tuple[Rows, tuple[TableRef, ...]]:
+    """Create a file for each chunk that has none, under the next `name`. Returns the rows with their references."""
+    chunks: list[Chunk] = []
+    for chunk in rows.chunks:
+        if chunk.ref is None:
+            data = encode(chunk.read())
+            ref = TableRef(
+                key=name(), size=len(data), sha256=hashlib.sha256(data).hexdigest(), rows=chunk.rows
+            )
+            store.put_new(ref.key, data)
+            chunks.append(Chunk(chunk.schema, chunk.rows, chunk.source, ref))
+        else:
+            chunks.append(chunk)
+    return Rows(rows.schema, tuple(chunks)), tuple(chunk.ref for chunk in chunks if chunk.ref is not None)

@@ -1,0 +1,294 @@
+"""Documents of listed restore points made anew: a restore point stays where its manifest, groups or metadata are lost.
+
+A lost manifest follows from the catalog and from the restore points beside it. Lost groups and metadata are empty, and
+the manifest says that they are not known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from kbackup import __version__
+from kbackup.archive import layout
+from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.catalog.state import Incarnation, Point, State
+from kbackup.archive.models import (
+    Capture,
+    Document,
+    DocumentRef,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    NotCarried,
+    PartitionState,
+    TopicState,
+    Totals,
+    load,
+)
+from kbackup.archive.new_point import point_of
+from kbackup.archive.repair.base import Documents
+
+_LOST = "is lost or damaged"
+
+
+@dataclass
+class Mender:
+    """Makes documents anew for `writing`, which has not committed yet. `manifests` are the whole ones by number;
+    `losses` says in words what nothing tells any more, `made` the keys of documents that are replaced."""
+
+    writing: WritingRun
+    documents: Documents
+    manifests: dict[int, Manifest]
+    losses: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
+    _captures: dict[tuple[str, str, int], Capture] = field(default_factory=dict)
+
+    def mend(self, state: State) -> State:
+        """`state` with rows of restore points whose documents are all there."""
+        rows = _rows_by_incarnation(state)
+        new: dict[int, Point] = {}
+        for point in state.restore_points:
+            manifest = self.manifests.get(point.number)
+            notes: list[str] = []
+            if manifest is None:
+                manifest = self._manifest(state, point, rows)
+                notes.append("the manifest was lost: it is made of the catalog and of other restore points")
+                self.losses.append(f"restore point {point.number}: its manifest {_LOST}; made of the catalog")
+                self.made.append(point.documents[0])
+            captures = [self._whole(point.number, capture, notes) for capture in manifest.captures]
+            if not notes:
+                continue
+            made = msgspec.structs.replace(
+                manifest,
+                run=self.writing.run,
+                captures=tuple(captures),
+                not_known=(*manifest.not_known, *notes),
+            )
+            ref = self.writing.put_document(point.number, layout.MANIFEST, made)
+            self.manifests[point.number] = load(Manifest, self.writing.store.get(ref.key), ref.key)
+            new[point.number] = point_of(self.manifests[point.number], ref)
+        return _with_points(state, new)
+
+    def _whole(self, number: int, capture: Capture, notes: list[str]) -> Capture:
+        """The capture with documents that are there, empty ones where they are lost."""
+        key = (capture.groups.key, capture.metadata.key, capture.number)
+        lost = [ref for ref in (capture.groups, capture.metadata) if not self._has(ref)]
+        if not lost:
+            return capture
+        if key not in self._captures:
+            self._captures[key] = self._replace(number, capture, [ref.key for ref in lost])
+        notes += [_not_known(ref.key, capture.number) for ref in lost]
+        return self._captures[key]
+
+    def _has(self, ref: DocumentRef) -> bool:
+        return ref.key in self.documents and self.documents[ref.key][1] == ref
+
+    def _replace(self, number: int, capture: Capture, lost: Sequence[str]) -> Capture:
+        groups, metadata = capture.groups, capture.metadata
+        if groups.key in lost:
+            groups = self._put(
+                number, capture, Groups(captured_at=capture.started_at, groups=()), layout.GROUPS
+            )
+        if metadata.key in lost:
+            metadata = self._put(number, capture, empty_metadata(capture.started_at), layout.METADATA)
+        self.losses += [f"restore point {capture.number}: {_not_known(key, capture.number)}" for key in lost]
+        self.made += lost
+        return Capture(number=capture.number, started_at=capture.started_at, groups=groups, metadata=metadata)
+
+    def _put(self, number: int, capture: Capture, document: Document, name: str) -> DocumentRef:
+        ref = self.writing.put_document(number, f"{capture.number}-{name}", document)
+        self.documents[ref.key] = (document, ref)
+        return ref
+
+    def _manifest(self, state: State, point: Point, rows: Mapping[Incarnation, list[_Row]]) -> Manifest:
+        before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
+        after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
+        own = self._own_capture(point)
+        captured = self._captured_topics(own)
+        topics = tuple(
+            _topic(state, point, key, rows.get(key, ()), (before, after), captured)
+            for key, life in sorted(state.lives.items())
+            if life.first is not None
+            and not life.retired
+            and life.first <= point.number <= (life.last or point.number)
+        )
+        known = {c.number: c for m in (after, before) if m is not None for c in m.captures}
+        known[point.number] = own
+        return Manifest(
+            archive_id=state.archive_id,
+            number=point.number,
+            run=self.writing.run,
+            previous=max((n for n in state.numbers.tolist() if n < point.number), default=None),
+            origin="repair",
+            tool=f"kbackup {__version__}",
+            started_at=point.started_at,
+            committed_at=point.committed_at,
+            cluster_id=point.cluster_id,
+            isolation_level="read_uncommitted"
+            if point.isolation_level == "read_uncommitted"
+            else "read_committed",
+            losses=_losses(state, point.number),
+            totals=Totals(
+                **{name: getattr(point, name) for name in Totals.__struct_fields__},
+            ),
+            captures=tuple(known[n] for n in sorted({point.number, *(t.captured for t in topics)})),
+            topics=topics,
+        )
+
+    def _own_capture(self, point: Point) -> Capture:
+        """The capture of a restore point whose manifest is lost, by the documents that its row names."""
+
+        def newest(name: str, kind: type[Document]) -> DocumentRef:
+            keys = [key for key in point.documents if key.endswith(name)]
+            key = max(keys, key=_number_of, default=f"points/{point.number:010d}-0/{name}")
+            document, ref = self.documents.get(key, (None, None))
+            if ref is not None and isinstance(document, kind):
+                return ref
+            return DocumentRef(key=key, size=0, sha256="")
+
+        return Capture(
+            number=point.number,
+            started_at=point.started_at,
+            groups=newest(layout.GROUPS, Groups),
+            metadata=newest(layout.METADATA, Metadata),
+        )
+
+    def _captured_topics(self, capture: Capture) -> set[str] | None:
+        """The topics of a capture; None where nothing tells."""
+        document, _ = self.documents.get(capture.metadata.key, (None, None))
+        return {t.name for t in document.topics} if isinstance(document, Metadata) else None
+
+
+def empty_metadata(at: str, cluster_id: str = "") -> Metadata:
+    why = "the document was lost; kbackup repair made it anew"
+    unknown = NotCarried(what="cluster", reason="failed", why=why)
+    return Metadata(captured_at=at, cluster_id=cluster_id, brokers=0, topics=(), not_carried=(unknown,))
+
+
+def _not_known(key: str, number: int) -> str:
+    if key.endswith(layout.GROUPS):
+        return f"group offsets captured for restore point {number}: the document {_LOST}"
+    return f"configs and settings captured for restore point {number}: the document {_LOST}"
+
+
+def _number_of(key: str) -> int:
+    parsed = layout.parse_point_key(key)
+    return parsed[0] if parsed is not None else 0
+
+
+_Row = tuple[int, int, int, int, int]
+"""Restore point, partition, last offset, records, bytes of a segment or of a loss."""
+
+
+def _rows_by_incarnation(state: State) -> dict[Incarnation, list[_Row]]:
+    rows: dict[Incarnation, list[_Row]] = defaultdict(list)
+    names = ("topic", "incarnation", "point", "partition", "last", "count", "bytes")
+    columns = state.segments.columns(*names)
+    for topic, incarnation, point, partition, last, count, size in zip(*columns, strict=True):
+        rows[topic, incarnation].append((point, partition, last, count, size))
+    for loss in state.losses.dicts():
+        if loss["partition"] is not None and loss["end"] is not None:
+            key = (loss["topic"], loss["incarnation"])
+            rows[key].append((loss["point"], loss["partition"], loss["end"] - 1, 0, 0))
+    return rows
+
+
+def _topic(
+    state: State,
+    point: Point,
+    key: Incarnation,
+    rows: Sequence[_Row],
+    beside: tuple[Manifest | None, Manifest | None],
+    captured: set[str] | None,
+) -> TopicState:
+    """A topic of a restore point whose manifest is lost."""
+    before, after = (
+        next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None
+        for m in beside
+    )
+    if after is not None and after.captured <= point.number:  # it was captured then, and not since
+        is_own = after.captured == point.number
+        return msgspec.structs.replace(after, state="present") if is_own else after
+    own = [row for row in rows if row[0] <= point.number]
+    template = before or after
+    numbers = {p.partition for p in (template.partitions if template is not None else ())}
+    numbers |= set(range(max((row[1] for row in own), default=-1) + 1))
+    number = point.number
+    if before is not None and captured is not None and key[0] not in captured:
+        number = before.captured
+    is_carried = before is not None and number == before.captured
+    return TopicState(
+        name=key[0],
+        id=state.lives[key].topic_id,
+        incarnation=key[1],
+        captured=number,
+        state=before.state if before is not None and is_carried else "present",
+        partitions=tuple(
+            _partition(state, (*key, n), [r for r in own if r[1] == n], before, after)
+            for n in sorted(numbers)
+        ),
+    )
+
+
+def _partition(
+    state: State,
+    place: tuple[str, int, int],
+    rows: Iterable[_Row],
+    before: TopicState | None,
+    after: TopicState | None,
+) -> PartitionState:
+    old, new = (
+        next((p for p in topic.partitions if p.partition == place[2]), None) if topic is not None else None
+        for topic in (before, after)
+    )
+    every = list(rows)
+    log_start = state.starts.get(place)
+    known = old or new
+    start = known.start if known is not None else 0
+    end = max([start, old.end if old is not None else 0, *(row[2] + 1 for row in every)])
+    if log_start is not None and (new is None or new.end >= log_start.start):
+        end = max(end, log_start.start)
+    had_more = log_start is not None and end >= log_start.start
+    return PartitionState(
+        partition=place[2],
+        start=start,
+        end=end,
+        log_start=known.log_start if known is not None else start,
+        log_end=max(end, old.log_end if old is not None else 0),
+        records=sum(r[3] for r in every) + (log_start.records if log_start is not None and had_more else 0),
+        bytes=sum(r[4] for r in every) + (log_start.bytes if log_start is not None and had_more else 0),
+    )
+
+
+def _losses(state: State, number: int) -> tuple[Loss, ...]:
+    return tuple(
+        Loss(
+            kind=row["kind"],
+            topic=row["topic"],
+            partition=row["partition"],
+            start=row["start"],
+            end=row["end"],
+            message=row["message"],
+        )
+        for row in state.losses.dicts()
+        if row["point"] == number and row["kind"] != "damaged"
+    )
+
+
+def _with_points(state: State, new: Mapping[int, Point]) -> State:
+    """`state` with rows of restore points replaced. The manifests that they had stay known: who follows the archive
+    has seen them."""
+    if not new:
+        return state
+    old = [{"number": p.number, "manifest": p.manifest} for p in state.restore_points if p.number in new]
+    points = [new.get(p.number, p) for p in state.restore_points]
+    return replace(
+        state,
+        points=state.points.replace([p._asdict() | {"documents": list(p.documents)} for p in points]),
+        past=state.past.append(old),
+    )

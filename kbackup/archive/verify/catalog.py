@@ -1,0 +1,248 @@
+"""Verification of catalogs and restore points: each document and table is read, and what is damaged is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, state_of
+from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
+from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.sweep import referred_keys
+from kbackup.archive.catalog.tables import POINTS, SEGMENTS, Chunk, open_rows, read_ref
+from kbackup.archive.encryption import check_encryption
+from kbackup.archive.models import ArchiveInfo, Lease, Manifest, load
+from kbackup.archive.reader import Archive
+from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, of_error
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.store.base import Store
+
+_THREADS = 16
+
+Sizes = Mapping[str, int]
+"""Key -> size in bytes of every object of the store."""
+
+
+@dataclass
+class Survey:
+    """What could be read. `archive` is as of the newest whole catalog, None without one; `manifests` is in order of
+    numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the newest
+    catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as well.
+    `archive_id` is that of archive.json, '' where it is damaged."""
+
+    archive_id: str = ""
+    archive: Archive | None = None
+    manifests: dict[int, Manifest] = field(default_factory=dict)
+    catalogs: dict[int, Catalog] = field(default_factory=dict)
+    derived_for: int | None = None
+    latest: int = 0
+    whole: bool = True
+    documents_whole: bool = True
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return self.archive.restore_points if self.archive is not None else ()
+
+
+def survey(store: Store, sizes: Sizes, findings: Findings) -> Survey:
+    found = Survey()
+    info = ArchiveInfo(id="", created_at="")
+    with findings.catching(layout.ARCHIVE):
+        info = load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
+        check_encryption(store, info)
+    found.archive_id = info.id
+    if layout.LOCK in sizes:
+        with findings.catching(layout.LOCK):
+            load(Lease, store.get(layout.LOCK), layout.LOCK)
+    catalogs = _read_catalogs(store, sizes, found, findings)
+    _read_marks(store, sizes, catalogs.owner, found, findings)
+    _check_history(catalogs, found, findings)
+    newest = _newest_whole(store, found, findings)
+    if newest is None:
+        return found
+    found.archive = archive = Archive(store, replace(info, id=newest.state.archive_id), newest)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read = list(pool.map(lambda point: _manifest(archive, point, sizes, findings), found.points))
+    found.manifests = {manifest.number: manifest for manifest, _ in read if manifest is not None}
+    found.whole = found.whole and len(found.manifests) == len(found.points)
+    found.documents_whole = all(whole for _, whole in read)
+    return found
+
+
+@dataclass
+class _Catalogs:
+    """Every catalog by its number, or why it can't be read. `owner` is the archive that they belong to."""
+
+    numbers: set[int]
+    owner: str = ""
+    whole: dict[int, Catalog] = field(default_factory=dict)
+    errors: dict[int, CorruptError] = field(default_factory=dict)
+
+
+def _read_catalogs(store: Store, sizes: Sizes, found: Survey, findings: Findings) -> _Catalogs:
+    catalogs = _Catalogs({n for key in sizes if (n := layout.parse_catalog_key(key)) is not None})
+
+    def read(number: int) -> Catalog | None:
+        key = layout.catalog_key(number)
+        try:
+            return load(Catalog, store.get(key), key)
+        except CorruptError as error:
+            catalogs.errors[number] = error
+        except NotFoundError:
+            pass  # swept since the listing
+        return None
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        read_now = {
+            n: c for n, c in zip(catalogs.numbers, pool.map(read, catalogs.numbers), strict=True) if c
+        }
+    owners = {catalog.archive_id for catalog in read_now.values()}
+    catalogs.owner = found.archive_id
+    if owners and found.archive_id not in owners:
+        catalogs.owner = read_now[max(read_now)].archive_id
+        if found.archive_id:
+            what = f"is of archive {found.archive_id}, every catalog of {catalogs.owner}"
+            findings.add(layout.ARCHIVE, what, ANOTHER_COPY)
+            found.archive_id = ""
+    for number, catalog in read_now.items():
+        try:
+            check_catalog(catalog, number, catalogs.owner)
+        except CorruptError as error:
+            catalogs.errors[number] = error
+        else:
+            catalogs.whole[number] = catalog
+    return catalogs
+
+
+def _read_marks(store: Store, sizes: Sizes, owner: str, found: Survey, findings: Findings) -> None:
+    """The documents that name a catalog which was committed."""
+    if layout.LATEST in sizes:
+        with findings.catching(layout.LATEST):
+            latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
+            check_archive(layout.LATEST, latest.archive_id, owner or latest.archive_id)
+            found.latest = latest.number
+    if layout.DERIVED in sizes:
+        with findings.catching(layout.DERIVED):
+            derived = load(Derived, store.get(layout.DERIVED), layout.DERIVED)
+            check_archive(layout.DERIVED, derived.archive_id, owner or derived.archive_id)
+            found.derived_for = derived.catalog
+            found.latest = max(found.latest, derived.catalog)
+
+
+def _check_history(catalogs: _Catalogs, found: Survey, findings: Findings) -> None:
+    """The history from the newest catalog to the oldest that no sweep reached: each catalog names the one before it.
+
+    A repair goes on from the newest whole catalog. Those that it passed over are not of the history.
+    """
+    newest = max([found.latest, *catalogs.numbers])
+    swept = catalogs.whole[max(catalogs.whole)].swept if catalogs.whole else 0
+    number, due = newest, ""
+    while number > swept:
+        key = layout.catalog_key(number)
+        catalog = catalogs.whole.get(number)
+        if catalog is None:
+            if number in catalogs.errors:
+                findings.found.add(of_error(key, catalogs.errors[number]))
+            else:
+                findings.add(key, "is missing", ANOTHER_COPY)
+            number, due = number - 1, ""
+            continue
+        found.catalogs[number] = catalog
+        if due and catalog.checksum != due:
+            findings.add(key, "is not the catalog that the next one follows", CHANGED)
+        link = catalog.previous
+        number, due = (min(link.number, number - 1), link.checksum) if link is not None else (0, "")
+    found.whole = not newest or newest in found.catalogs
+
+
+def _newest_whole(store: Store, found: Survey, findings: Findings) -> Committed | None:
+    """The newest catalog with all its tables."""
+    for number in sorted(found.catalogs, reverse=True):
+        committed = Committed(state_of(store, found.catalogs[number]), found.catalogs[number])
+        damaged = [chunk for chunk in _chunks(committed.state) if not _is_whole(chunk, findings)]
+        if not damaged:
+            return committed
+        found.whole = False
+    found.whole = False
+    return None
+
+
+def _chunks(state: State) -> list[Chunk]:
+    return [chunk for rows in state.tables().values() for chunk in rows.chunks]
+
+
+def _is_whole(chunk: Chunk, findings: Findings) -> bool:
+    try:
+        chunk.read()
+    except CorruptError as error:
+        key = chunk.ref.key if chunk.ref is not None else ""
+        findings.found.add(of_error(key, error))
+        return False
+    return True
+
+
+def check_earlier(store: Store, found: Survey, findings: Findings) -> set[str]:
+    """The keys that the catalogs of the history refer to. The tables of those before the newest are held against their
+    checksums: an undo, and a reader that opened one of them, need them."""
+    if found.archive is None:
+        return set()
+    keys = referred_keys(found.archive.committed)
+    refs = {
+        ref.key: (name, ref)
+        for catalog in found.catalogs.values()
+        for name in catalog.tables.__struct_fields__
+        for ref in getattr(catalog.tables, name)
+    }
+
+    def read(entry: tuple[str, TableRef]) -> list[str]:
+        name, ref = entry
+        column = _NAMING.get(name)
+        with findings.catching(ref.key):
+            if column is None:
+                read_ref(store, ref)
+                return []
+            schema, column_name = column
+            (values,) = open_rows(store, schema, [ref]).columns(column_name)
+            return _flat(values)
+        return []
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for some in pool.map(read, [entry for key, entry in refs.items() if key not in keys]):
+            keys.update(some)
+            keys.update(layout.index_key_of(key) for key in some if key.startswith(layout.TOPICS))
+    return keys | refs.keys()
+
+
+_NAMING = {"points": (POINTS, "documents"), "segments": (SEGMENTS, "key")}
+"""The tables that name objects, and the column that does."""
+
+
+def _flat(values: Iterable[str | list[str]]) -> list[str]:
+    return [key for value in values for key in ([value] if isinstance(value, str) else value)]
+
+
+def _manifest(
+    archive: Archive, point: Point, sizes: Sizes, findings: Findings
+) -> tuple[Manifest | None, bool]:
+    """The manifest of a restore point, None where it is damaged; and whether all documents that it needs are whole."""
+    damaged = Findings()
+    manifest = None
+    for key in point.documents:
+        if key not in sizes:
+            damaged.add(key, "is missing", ANOTHER_COPY)
+    if point.documents[0] in sizes:
+        with damaged.catching(point.documents[0]):
+            manifest = archive.manifest(point)
+    for capture in manifest.captures if manifest is not None else ():
+        for ref in (capture.groups, capture.metadata):
+            if ref.key not in sizes:
+                damaged.add(ref.key, "is missing", ANOTHER_COPY)
+                continue
+            with damaged.catching(ref.key):
+                archive.read_document(ref)
+    findings.found |= damaged.found
+    return manifest, not damaged.found

@@ -1,0 +1,30 @@
+"""`kbackup log`: the history of an archive."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.archive.reader import open_archive
+from kbackup.cli.caching import looked_into
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import archive_argument, archive_option, cache_option, common_options, s3_options
+
+
+@click.command("log")
+@archive_argument
+@common_options
+@archive_option
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@cache_option
+@s3_options
+@pass_frame
+def command(frame: Frame, limit: int | None) -> None:
+    """Show the history of an archive: who backed up, expired, pinned, repaired or copied, when, with what result."""
+    from kbackup.jobs.history import history
+
+    store = looked_into(frame)
+    rows = history(open_archive(store), limit)
+    frame.reporter.table(
+        ("catalog", "at", "what", "by", "result"), [(r.catalog, r.at, r.kind, r.by, r.summary) for r in rows]
+    )
+    frame.reporter.document({"archive": store.url, "history": rows})

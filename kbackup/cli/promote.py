@@ -1,0 +1,27 @@
+"""`kbackup promote`: makes a copy an archive of its own."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.session import archive_store
+
+
+@click.command("promote")
+@archive_argument
+@common_options
+@archive_option
+@s3_options
+@pass_frame
+def command(frame: Frame) -> None:
+    """Make a copy an archive of its own, also when its source is lost. Backups into it are allowed then.
+
+    'kbackup copy' from the old source is refused from then on.
+    """
+    from kbackup.jobs.promote import promote
+
+    report = promote(archive_store(frame))
+    frame.reporter.line(f"{report.archive} is an archive of its own; it was a copy of {report.origin}")
+    frame.reporter.document(report)

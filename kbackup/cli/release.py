@@ -1,0 +1,24 @@
+"""`kbackup release`: takes the pin of a restore point away."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.session import archive_store
+
+
+@click.command("release")
+@click.argument("restore_point", metavar="N|LABEL|latest")
+@common_options
+@archive_option
+@s3_options
+@pass_frame
+def command(frame: Frame, restore_point: str) -> None:
+    """Take the pin of a restore point away: the next 'kbackup expire' may let it go."""
+    from kbackup.jobs.points import release
+
+    report = release(archive_store(frame), restore_point)
+    frame.reporter.line(f"restore point {report.restore_point} is not pinned any more")
+    frame.reporter.document(report)

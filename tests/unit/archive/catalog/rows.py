@@ -1,0 +1,78 @@
+"""Rows of a catalog for tests of the pure state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.documents import IsolationLevel, OpenRun
+from kbackup.archive.catalog.operations import NewPoint, add_point, begin_run
+from kbackup.archive.catalog.state import Incarnation, Point, State
+from kbackup.archive.segments import Segment, to_batch
+
+AT = "2026-01-01T00:00:00.000Z"
+ARCHIVE = "a" * 32
+
+
+def open_run(run: str, level: IsolationLevel = "read_committed") -> OpenRun:
+    return OpenRun(run=run, command="backup", host="host", started_at=AT, isolation_level=level)
+
+
+def segment(topic: str, first: int, last: int, incarnation: int = 1, partition: int = 0) -> Segment:
+    """A record an offset, each a second (1000 ms) after the one before."""
+    folder = layout.topic_dir(topic, incarnation)
+    return Segment(
+        topic=topic,
+        incarnation=incarnation,
+        partition=partition,
+        first=first,
+        last=last,
+        count=last - first + 1,
+        bytes=10 * (last - first + 1),
+        stored=10 * (last - first + 1),
+        min_timestamp=first * 1000,
+        max_timestamp=last * 1000,
+        largest=10,
+        crc="0" * 16,
+        index_crc="0" * 16,
+        key=layout.records_key(folder, partition, first, "none"),
+    )
+
+
+def table(segments: Sequence[Segment]) -> pa.Table:
+    return pa.Table.from_batches([to_batch(segments)])
+
+
+def point(number: int, run: str = "r", documents: Sequence[str] = ()) -> Point:
+    own = (layout.point_key(number, run, layout.MANIFEST), *documents)
+    return Point(
+        number, run, "cluster", AT, AT, "source", "read_committed",
+        1, 1, 1, 1, 10, 10, 0, 0, 0, f"sha256:{number:064x}", own,
+    )  # fmt: skip
+
+
+def new_point(
+    number: int, segments: Sequence[Segment], incarnations: dict[Incarnation, str], run: str = "r"
+) -> NewPoint:
+    return NewPoint(point(number, run), table(segments), incarnations)
+
+
+def grown(points: int, run: str = "r") -> State:
+    """Topic t with ten records a restore point."""
+    state = begin_run(State(ARCHIVE), open_run(run))
+    for number in range(1, points + 1):
+        new = new_point(number, [segment("t", 10 * number - 10, 10 * number - 1)], {("t", 1): "id"}, run)
+        state = add_point(state, run, new)
+    return state
+
+
+def keys_of(state: State, number: int, incarnations: Sequence[Incarnation] = (("t", 1),)) -> set[str]:
+    """The keys of the segments that restore point `number` has, whose manifest has `incarnations`."""
+    columns = state.segments.columns("topic", "incarnation", "point", "key")
+    return {
+        key
+        for topic, incarnation, added, key in zip(*columns, strict=True)
+        if added <= number and (topic, incarnation) in incarnations
+    }
