@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError
+from kbackup.jobs.expire import Expiry, expire
+from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.listen import Silent
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, backup_arguments, free_lease, outwait_lease
@@ -81,6 +85,8 @@ def test_a_sleeper_changes_nothing(
     after = _bytes_of(store)
     assert {key: after[key] for key in before} == before, "the sleeper changed what was there"
     back_up(store)
+    # what it wrote below the archived ends belongs to the sweep
+    expire(store, Expiry(Policy(), None, timedelta(0)), 60, Silent(), confirm=True)
     check_archive(store, shop)
 
 
@@ -135,7 +141,7 @@ def test_killed_and_run_again_in_a_bucket(bucket: Bucket, tmp_path: Path, shop: 
     ended = run(tmp_path / "next", backup_arguments(shop, url), None, bucket.env)
 
     assert ended.code == 0, ended.err
-    assert ended.document["restore_point"] == 2
+    assert ended.document["restore_point"] == 1, "an interrupted run takes no number"
     check_archive(store, shop)
     assert {key: store.stat(key).etag for key in written} == written
     uploads = bucket.client().list_multipart_uploads(Bucket=bucket.name).get("Uploads", [])
