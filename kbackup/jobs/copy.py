@@ -111,7 +111,7 @@ def copy_archive(
             writing.commit(goal, "copy", f"{len(numbers)} restore points copied from {archive.store.url}")
             writing.refresh_derived()
         with phases.step("restores and drills"):
-            beside = copy_beside(source, target, lease.check) if point is None else 0
+            beside = copy_beside(source, writing.store) if point is None else 0
         writing.end()
     newest = after.newest
     return CopyReport(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
@@ -20,7 +19,7 @@ def copy_keys(source: Store, target: Store) -> None:
             put_same(target, entry.key, raw_source.get(entry.key))
 
 
-def copy_beside(source: Store, target: Store, check: Callable[[], None]) -> int:
+def copy_beside(source: Store, target: Store) -> int:
     """Files of restores and drills that are not there, or not the same: a report stands for a finished one, and goes
     after the others. Returns how many. Data keys that came since, under which some of them may be, go last."""
     raw_source, raw_target = stored(source), stored(target)
@@ -29,7 +28,6 @@ def copy_beside(source: Store, target: Store, check: Callable[[], None]) -> int:
         data = raw_source.get(key)
         if key in there and raw_target.get(key) == data:
             return 0
-        check()
         raw_target.put(key, data)
         return 1
 

@@ -106,7 +106,7 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
         segments=state.segments.append(
             new.segments.append_column(state.segments.schema.field("point"), column)
         ),
-        losses=state.losses.append([_loss(number, incarnation, loss) for incarnation, loss in new.losses]),
+        losses=state.losses.append([loss_row(number, incarnation, loss) for incarnation, loss in new.losses]),
         incarnations=_advance(state, number, new.incarnations),
     )
 
@@ -149,7 +149,8 @@ def drop_superseded(lives: Iterable[Life]) -> list[Life]:
     ]
 
 
-def _loss(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
+def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
+    """A row of `tables.LOSSES`: a loss that restore point `number` found."""
     return {
         "point": number,
         "topic": loss.topic,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import drop_superseded
+from kbackup.archive.catalog.operations import drop_superseded, loss_row
 from kbackup.archive.catalog.state import (
     Incarnation,
     IncarnationPartition,
@@ -238,23 +238,10 @@ def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[dict[str,
     for number, manifest in sorted(manifests.items()):
         incarnations = {t.name: t.incarnation for t in manifest.topics}
         for loss in manifest.losses:
-            row = _loss(number, incarnations.get(loss.topic, 1), loss)
+            row = loss_row(number, incarnations.get(loss.topic, 1), loss)
             if tuple(row.values()) not in known:
                 found.append(row)
     return found
-
-
-def _loss(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
-    return {
-        "point": number,
-        "topic": loss.topic,
-        "incarnation": incarnation,
-        "partition": loss.partition,
-        "kind": loss.kind,
-        "start": loss.start,
-        "end": loss.end,
-        "message": loss.message,
-    }
 
 
 def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Starts) -> list[dict[str, Any]]:
@@ -307,7 +294,7 @@ def _uncounted(
 def _hole(point: int, place: IncarnationPartition, start: int, end: int, why: str) -> dict[str, Any]:
     message = f"offsets {start} to {end - 1} of {place[0]}-{place[2]}: {why}"
     loss = Loss(kind="damaged", topic=place[0], partition=place[2], start=start, end=end, message=message)
-    return _loss(point, place[1], loss)
+    return loss_row(point, place[1], loss)
 
 
 def with_rows(
