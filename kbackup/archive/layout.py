@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import quote
 
 from kbackup.errors import UsageError
 
@@ -17,6 +18,7 @@ POINTS = "points/"
 DERIVED = "derived.json"
 RESTORES = "restores/"
 DRILLS = "drills/"
+MIRRORS = "mirrors/"
 SCRATCH = "check/"
 KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
 
@@ -150,3 +152,9 @@ def parse_point_key(key: str) -> tuple[int, str, str] | None:
     """The restore point's number, the run, and the name of the document."""
     found = _POINT.match(key)
     return (int(found[1]), found[2], found[3]) if found else None
+
+
+def mirror_key(source: str, target: str, name: str) -> str:
+    """A document of the flow `source->target`. Aliases are percent-encoded, dots too."""
+    folders = (quote(alias, safe="").replace(".", "%2E") for alias in (source, target))
+    return f"{MIRRORS}{'/'.join(folders)}/{name}"

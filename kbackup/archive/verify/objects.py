@@ -79,5 +79,5 @@ def _is_ours(key: str) -> bool:
     return (
         key in _ROOT
         or layout.parse_catalog_key(key) is not None
-        or key.startswith((layout.RESTORES, layout.DRILLS, layout.SCRATCH, layout.KEYS))
+        or key.startswith((layout.RESTORES, layout.DRILLS, layout.MIRRORS, layout.SCRATCH, layout.KEYS))
     )
