@@ -11,16 +11,34 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as KafkaTopicPartition
-from confluent_kafka.admin import ConfigResource, ConfigSource, ListOffsetsResultInfo, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    ConfigResource,
+    ConfigSource,
+    ListOffsetsResultInfo,
+    NewTopic,
+    OffsetSpec,
+    TopicDescription,
+)
 
-from kbackup.errors import KbackupError
-from kbackup.kafka.client import TIMEOUT, Connection, Properties
+from kbackup.kafka.client import Connection, Properties
 from kbackup.kafka.group_admin import GroupAdmin
+from kbackup.kafka.retry import (
+    CONTROLLER_NOT_READY,
+    LEADER_NOT_READY,
+    TIMEOUT,
+    Answers,
+    answered,
+    ask_until_ready,
+)
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.types import TopicPartition
 
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
 _BATCH = 2000  # names or partitions in one admin request
+
+_DESCRIBE_NOT_READY = {
+    code: s for code, s in LEADER_NOT_READY.items() if code != KafkaError.UNKNOWN_TOPIC_OR_PART
+}
 
 Item = TypeVar("Item", str, TopicPartition)
 
@@ -66,22 +84,26 @@ class Cluster:
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """Descriptions of `names` (default: all that may be seen); a topic that is not there is left out."""
-        wanted = self.topic_names() if names is None else sorted(names)
-        found: dict[str, Topic] = {}
-        for some in _batched(wanted):
-            futures = self._admin.describe_topics(TopicCollection(list(some)), request_timeout=TIMEOUT)
-            for name, future in futures.items():
-                described = self.connection.result(future, f"describing topic {name}", missing=_no_topic)
-                if described is None:
-                    continue
-                found[name] = Topic(
-                    name=name,
-                    id=str(described.topic_id or ""),
-                    internal=bool(described.is_internal),
-                    partitions=tuple(sorted(p.id for p in described.partitions)),
-                    replication_factor=max((len(p.replicas) for p in described.partitions), default=0),
-                )
-        return found
+        names = self.topic_names() if names is None else names
+        answers, refused = ask_until_ready(names, self._describe, _DESCRIBE_NOT_READY, self._refresh)
+        for name, error in refused.items():
+            if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise self.connection.error(error, f"describing topic {name}")
+        return {
+            name: Topic(
+                name=name,
+                id=str(described.topic_id or ""),
+                internal=bool(described.is_internal),
+                partitions=tuple(sorted(p.id for p in described.partitions)),
+                replication_factor=max((len(p.replicas) for p in described.partitions), default=0),
+            )
+            for name, described in sorted(answers.items())
+        }
+
+    def _describe(self, names: list[str]) -> Answers[str, TopicDescription]:
+        for batch in _batched(names):
+            futures = self._admin.describe_topics(TopicCollection(batch), request_timeout=TIMEOUT)
+            yield from (answered(*asked) for asked in futures.items())
 
     def topic_configs(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """The configs set on each topic itself, without sensitive values."""
@@ -101,18 +123,21 @@ class Cluster:
             for topic, entries in self._topic_entries(names)
         }
 
-    def _topic_entries(self, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        for some in _batched(names):
-            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in some]
-            for resource, future in self._admin.describe_configs(resources, request_timeout=TIMEOUT).items():
-                found = self.connection.result(future, f"reading configs of topic {resource.name}")
-                yield resource.name, found
+    def _topic_entries(self, names: Iterable[str]) -> list[tuple[str, Any]]:
+        answers, refused = ask_until_ready(names, self._describe_configs, LEADER_NOT_READY, self._refresh)
+        for name, error in refused.items():
+            raise self.connection.error(error, f"reading configs of topic {name}")
+        return sorted(answers.items(), key=lambda answer: answer[0])
+
+    def _describe_configs(self, topics: list[str]) -> Answers[str, Any]:
+        for batch in _batched(topics):
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in batch]
+            futures = self._admin.describe_configs(resources, request_timeout=TIMEOUT)
+            yield from (answered(resource.name, future) for resource, future in futures.items())
 
     def all_topic_configs(self, name: str) -> dict[str, str]:
         """Every config of a topic, defaults included."""
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
-        future = self._admin.describe_configs([resource], request_timeout=TIMEOUT)[resource]
-        entries = self.connection.result(future, f"reading configs of topic {name}")
+        ((_, entries),) = self._topic_entries([name])
         return {entry.name: entry.value for entry in entries.values() if entry.value is not None}
 
     def broker_configs(self) -> dict[str, str]:
@@ -146,14 +171,24 @@ class Cluster:
     def _offsets(
         self, partitions: Iterable[TopicPartition], spec: OffsetSpec, isolation: IsolationLevel
     ) -> dict[TopicPartition, ListOffsetsResultInfo]:
-        found: dict[TopicPartition, ListOffsetsResultInfo] = {}
-        for some in _batched(partitions):
-            request = {KafkaTopicPartition(tp.topic, tp.partition): spec for tp in some}
-            futures = self._admin.list_offsets(request, isolation_level=isolation, request_timeout=TIMEOUT)
-            for asked, future in futures.items():
-                tp = TopicPartition(asked.topic, asked.partition)
-                found[tp] = self.connection.result(future, f"asking for offsets of {tp}")
-        return found
+        def ask(asked: list[TopicPartition]) -> Answers[TopicPartition, ListOffsetsResultInfo]:
+            for batch in _batched(asked):
+                request = {KafkaTopicPartition(tp.topic, tp.partition): spec for tp in batch}
+                futures = self._admin.list_offsets(
+                    request, isolation_level=isolation, request_timeout=TIMEOUT
+                )
+                for of, future in futures.items():
+                    yield answered(TopicPartition(of.topic, of.partition), future)
+
+        answers, refused = ask_until_ready(partitions, ask, LEADER_NOT_READY, self._refresh)
+        for tp, error in refused.items():
+            raise self.connection.error(error, f"asking for offsets of {tp}")
+        return answers
+
+    def _refresh(self) -> None:
+        """Have the client look up leaders and topic ids again: it would keep the old ones for 15 minutes."""
+        with self.connection.errors("listing topics"):
+            self._admin.list_topics(timeout=TIMEOUT)
 
     def create_topic(
         self,
@@ -163,30 +198,34 @@ class Cluster:
         configs: Mapping[str, str],
         dry_run: bool = False,
     ) -> None:
-        topic = NewTopic(name, partitions, replication_factor, config=dict(configs))
-        futures = self._admin.create_topics([topic], operation_timeout=TIMEOUT, validate_only=dry_run)
-        self.connection.result(futures[name], f"creating topic {name}")
+        def ask(names: list[str]) -> Answers[str, None]:
+            topics = [NewTopic(n, partitions, replication_factor, config=dict(configs)) for n in names]
+            futures = self._admin.create_topics(topics, operation_timeout=TIMEOUT, validate_only=dry_run)
+            yield from (answered(*asked) for asked in futures.items())
+
+        _, refused = ask_until_ready([name], ask, CONTROLLER_NOT_READY)
+        for error in refused.values():
+            raise self.connection.error(error, f"creating topic {name}")
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
         """For each topic '' or why the broker refused; one that is not there counts as deleted. They may be seen for
         some time yet."""
-        said: dict[str, str] = {}
-        for some in _batched(names):
-            futures = self._admin.delete_topics(some, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
-            for name, future in futures.items():
-                try:
-                    self.connection.result(future, f"deleting topic {name}", missing=_no_topic)
-                    said[name] = ""
-                except KbackupError as error:
-                    said[name] = error.message
-        return said
+
+        def ask(topics: list[str]) -> Answers[str, None]:
+            for batch in _batched(topics):
+                futures = self._admin.delete_topics(batch, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+                yield from (answered(*asked) for asked in futures.items())
+
+        deleted, refused = ask_until_ready(names, ask, CONTROLLER_NOT_READY)
+        return dict.fromkeys(deleted, "") | {
+            name: ""
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            else self.connection.error(error, f"deleting topic {name}").message
+            for name, error in refused.items()
+        }
 
 
 def _batched(items: Iterable[Item]) -> Iterator[list[Item]]:
     ordered = sorted(items)
     for at in range(0, len(ordered), _BATCH):
         yield ordered[at : at + _BATCH]
-
-
-def _no_topic(error: KafkaError) -> bool:
-    return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART

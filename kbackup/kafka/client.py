@@ -18,19 +18,11 @@ from confluent_kafka.admin import AdminClient
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.kafka import rights
 from kbackup.kafka.oauth import CALLBACK, Tokens
+from kbackup.kafka.retry import TIMEOUT
 
 log = logging.getLogger("kbackup.librdkafka")
 
 Properties = Mapping[str, str]
-
-TIMEOUT = 30.0  # s, for an admin request
-
-COORDINATOR_NOT_READY = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-}
-"""It was just elected, or its partition just made: what was asked is to be asked again."""
 
 _UNREACHABLE = {
     KafkaError._TRANSPORT,

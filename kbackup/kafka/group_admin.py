@@ -6,28 +6,24 @@ elected or is loading are asked again for a while.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from kbackup.kafka.client import COORDINATOR_NOT_READY, TIMEOUT, Connection
+from kbackup.kafka.client import Connection
 from kbackup.kafka.group_calls import AT_ONCE, Committed, GroupCalls
+from kbackup.kafka.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
 
 __all__ = ["Committed", "GroupAdmin", "GroupInfo"]
 
-_PAUSE = 0.3  # s, before a coordinator that is not ready is asked again
 _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
 _GONE = KafkaError.GROUP_ID_NOT_FOUND
-
-A = TypeVar("A")
-
 
 OTHER = "other"
 """The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
@@ -77,7 +73,7 @@ class GroupAdmin:
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
-        found, failed = _patiently(groups, self._calls.committed)
+        found, failed = ask_until_ready(groups, self._calls.committed, COORDINATOR_NOT_READY)
         ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
         return ordered, self._why(failed, "reading offsets of")
 
@@ -88,7 +84,7 @@ class GroupAdmin:
         def ask(group: str) -> Future[Any]:
             return self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group]
 
-        answers, failed = _patiently(groups, lambda some: _futures(some, ask))
+        answers, failed = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
         found = {group: len(answer.members) for group, answer in answers.items()}
         gone = {group for group, error in failed.items() if error.code() == _GONE}
         unknown = {group: error for group, error in failed.items() if group not in gone}
@@ -104,10 +100,10 @@ class GroupAdmin:
         said = dict.fromkeys(wanted, "")
         while going := {group: left[0] for group, left in portions.items() if left}:
 
-            def commit(some: Iterable[str], now: Mapping[str, list[Committed]] = going) -> Answers[Any]:
+            def commit(some: Iterable[str], now: Mapping[str, list[Committed]] = going) -> Answers[str, Any]:
                 return self._calls.commit({group: now[group] for group in some})
 
-            _, refused = _patiently(going, commit)
+            _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
             for group in going:
                 portions[group].popleft()
             for group, why in self._why(refused, "setting offsets of").items():
@@ -117,27 +113,32 @@ class GroupAdmin:
 
     def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
         """Take away what groups have committed for these partitions; for each '' or why the broker refused."""
-        answers, failed = _patiently(
-            wanted, lambda some: self._calls.delete({group: wanted[group] for group in some})
+        answers, failed = ask_until_ready(
+            wanted,
+            lambda some: self._calls.delete({group: wanted[group] for group in some}),
+            COORDINATOR_NOT_READY,
         )
         gone = [group for group, error in failed.items() if error.code() == _GONE]
         return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
 
     def delete(self, groups: Iterable[str]) -> None:
         """Those that are not there count as deleted; raises for the first one that can't be."""
-        for group in groups:
-            future = self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
-            self.connection.result(future, f"deleting group {group}", missing=lambda e: e.code() == _GONE)
+        for group, error in self._delete(groups).items():
+            raise self.connection.error(error, f"deleting group {group}")
 
     def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
         """For each group '' or why the broker refused; one that is not there counts as deleted."""
+        names = list(groups)
+        return dict.fromkeys(names, "") | self._why(self._delete(names), "deleting")
+
+    def _delete(self, groups: Iterable[str]) -> dict[str, KafkaError]:
+        """Return the error of each group that is still there."""
 
         def ask(group: str) -> Future[Any]:
             return self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
 
-        answers, failed = _patiently(groups, lambda some: _futures(some, ask))
-        gone = [group for group, error in failed.items() if error.code() == _GONE]
-        return self._why(failed, "deleting") | dict.fromkeys([*answers, *gone], "")
+        _, refused = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
+        return {group: error for group, error in refused.items() if error.code() != _GONE}
 
     def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
         return {
@@ -146,32 +147,7 @@ class GroupAdmin:
         }
 
 
-Answers = Iterator[tuple[str, A | KafkaError]]
-
-
-def _patiently(
-    groups: Iterable[str], ask: Callable[[list[str]], Answers[A]]
-) -> tuple[dict[str, A], dict[str, KafkaError]]:
-    """What was answered for each group, and what was refused."""
-    found: dict[str, A] = {}
-    failed: dict[str, KafkaError] = {}
-    waiting = list(groups)
-    until = time.monotonic() + TIMEOUT
-    while waiting:
-        failed = {group: error for group, error in failed.items() if group not in waiting}
-        for group, answer in ask(waiting):
-            if isinstance(answer, KafkaError):
-                failed[group] = answer
-            else:
-                found[group] = answer
-        late = time.monotonic() > until
-        waiting = [g for g, error in failed.items() if error.code() in COORDINATOR_NOT_READY and not late]
-        if waiting:
-            time.sleep(_PAUSE)
-    return found, failed
-
-
-def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[Any]:
+def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[str, Any]:
     """Each group with what was answered; never too many on the way."""
     under_way: deque[tuple[str, Future[Any]]] = deque()
     for group in groups:
@@ -180,16 +156,9 @@ def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answer
         except (TypeError, ValueError) as error:  # a name that the library can't send
             yield group, KafkaError(KafkaError._INVALID_ARG, str(error))
         if len(under_way) == AT_ONCE:
-            yield _answer(*under_way.popleft())
+            yield answered(*under_way.popleft())
     while under_way:
-        yield _answer(*under_way.popleft())
-
-
-def _answer(group: str, future: Future[Any]) -> tuple[str, Any]:
-    try:
-        return group, future.result(timeout=TIMEOUT * 2)
-    except KafkaException as raised:
-        return group, raised.args[0]
+        yield answered(*under_way.popleft())
 
 
 def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:

@@ -17,10 +17,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel
-from kbackup.kafka.client import COORDINATOR_NOT_READY, Connection, Properties
+from kbackup.kafka.client import Connection, Properties
 from kbackup.kafka.group_calls import Committed, GroupCalls
 from kbackup.kafka.outlet import CAUSED_BY_ANOTHER, Outlet, Progress, RefusedRecordError, Undelivered
 from kbackup.kafka.read_back import record_offsets
+from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.kafka.runs import NotProvenError, Runs, resolve
 from kbackup.kafka.waiting import in_time
 from kbackup.types import RecordBlock, TopicPartition

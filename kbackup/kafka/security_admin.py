@@ -31,7 +31,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from kbackup.kafka.client import TIMEOUT, Connection
+from kbackup.kafka.client import Connection
+from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security_types import (
     AclRule,
     Credential,

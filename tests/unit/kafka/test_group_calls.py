@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,22 +56,3 @@ def test_commits_are_cut_to_what_a_batch_holds() -> None:
     huge = Committed(TopicPartition("t", 0), 0, None, "m" * (1 << 20))
     assert list(group_admin._portions([huge, huge])) == [[huge], [huge]]
     assert list(group_admin._portions([])) == []
-
-
-def test_only_coordinators_that_are_not_ready_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_admin, "_PAUSE", 0)
-    loading, denied = (
-        KafkaError(code)
-        for code in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.GROUP_AUTHORIZATION_FAILED)
-    )
-    answers: dict[str, list[Any]] = {"at once": [1], "later": [loading, loading, 2], "never": [denied]}
-    asked: list[list[str]] = []
-
-    def ask(groups: list[str]) -> Iterator[tuple[str, Any]]:
-        asked.append(groups)
-        for group in groups:
-            yield group, answers[group].pop(0)
-
-    found, failed = group_admin._patiently(answers, ask)
-    assert (found, failed) == ({"at once": 1, "later": 2}, {"never": denied})
-    assert asked == [["at once", "later", "never"], ["later"], ["later"]]
