@@ -7,7 +7,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -51,17 +51,24 @@ def _kind(name: str) -> str:
     return next((kind for start, kind in _KINDS.items() if name.startswith(start)), "PUT")
 
 
+class _Content(NamedTuple):
+    """What the records of a log and of an archive's segments have in common: a backup compares them."""
+
+    timestamp: int
+    key: bytes
+    value: bytes
+
+
+def _content(offset: int) -> _Content:
+    return _Content(
+        1_700_000_000_000 + offset, b"customer-%d" % (offset % 97), b'{"order": %d}' % offset
+    )
+
+
 def write_segment(store: Store, wanted: OffsetRange) -> Segment:
-    """A whole segment of small records."""
+    """A whole segment of the small records that `produce` sends."""
     rows: list[dict[str, Any]] = [
-        {
-            "offset": offset,
-            "timestamp_type": 0,
-            "timestamp": 1_700_000_000_000 + offset,
-            "key": b"customer-%d" % (offset % 97),
-            "value": b'{"order": %d}' % offset,
-            "headers": [],
-        }
+        {"offset": offset, "timestamp_type": 0, "headers": [], **_content(offset)._asdict()}
         for offset in range(wanted.start, wanted.end)
     ]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))
@@ -74,12 +81,17 @@ def topic_id(broker: Broker, topic: str) -> str:
     return Cluster(broker.client(), "source").topics([topic])[topic].id
 
 
-def produce(broker: Broker, topic: str, partitions: int, each: int) -> None:
-    """`each` small records into every partition."""
-    producer = Producer(broker.client(**{"linger.ms": 50, "queue.buffering.max.messages": 10_000_000}))
-    for _ in range(each):
+def produce(broker: Broker, topic: str, partitions: int, offsets: range) -> None:
+    """Small records into every partition, whose logs end at the first of `offsets`."""
+    producer = Producer(
+        broker.client(
+            **{"linger.ms": 50, "enable.idempotence": True, "queue.buffering.max.messages": 10_000_000}
+        )
+    )
+    for offset in offsets:
+        timestamp, key, value = _content(offset)
         for partition in range(partitions):
-            producer.produce(topic, b"{}", partition=partition)
+            producer.produce(topic, value, key, partition, timestamp=timestamp)
         producer.poll(0)
     if producer.flush(300):
         raise SystemExit(f"the broker did not take the records of {topic}")

@@ -117,15 +117,17 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         minio.create_bucket(_BUCKET)
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS
-        produce(broker, TOPIC, PARTITIONS, each)
+        produce(broker, TOPIC, PARTITIONS, range(each))
         objects = _fill(minio, points, topic_id(broker, TOPIC))
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
         measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
+        end = each
         for step in STEPS:
             if step.every and points > options.every:
                 continue
-            produce(broker, TOPIC, PARTITIONS, step.produce)
+            produce(broker, TOPIC, PARTITIONS, range(end, end + step.produce))
+            end += step.produce
             counted = _run(step, {**environment, **_caching(step, folder)}, minio, points, each)
             if step.counted:
                 measured.steps[step.what] = counted
