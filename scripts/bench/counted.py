@@ -60,9 +60,7 @@ class _Content(NamedTuple):
 
 
 def _content(offset: int) -> _Content:
-    return _Content(
-        1_700_000_000_000 + offset, b"customer-%d" % (offset % 97), b'{"order": %d}' % offset
-    )
+    return _Content(1_700_000_000_000 + offset, b"customer-%d" % (offset % 97), b'{"order": %d}' % offset)
 
 
 def write_segment(store: Store, wanted: OffsetRange) -> Segment:

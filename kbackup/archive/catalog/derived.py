@@ -91,13 +91,32 @@ def derived_files(archive: Archive, before: State | None = None) -> dict[str, by
     since = before.newest.number if before is not None and before.newest is not None else 0
     if partitions is not None and since < head.number:
         wanted = wanted | _new_partitions(archive, head, since)
-    files = partition_indexes(wanted, starts)
-    topics: dict[int, list[TopicState]] = {}
-    for topic in _group_topics(archive, head, {place[:2] for place in wanted}, since):
-        topics.setdefault(topic.captured, []).append(topic)
-    for captured, together in topics.items():
-        files |= group_files(together, archive.groups(captured), archive.state)
+    topics = list(_group_topics(archive, head, {place[:2] for place in wanted}, since))
+    files = _captured_files(archive, topics, archive.state)
+    if before is not None:
+        files = dict(files.items() - _written_files(archive, before, topics).items())
+    return files | partition_indexes(wanted, starts)
+
+
+def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:
+    """The group files of `topics`, each as its last capture has the groups."""
+    together: dict[int, list[TopicState]] = {}
+    for topic in topics:
+        together.setdefault(topic.captured, []).append(topic)
+    files: dict[str, bytes] = {}
+    for captured, group in together.items():
+        files |= group_files(group, archive.groups(captured), state)
     return files
+
+
+def _written_files(archive: Archive, before: State, topics: Iterable[TopicState]) -> dict[str, bytes]:
+    """The group files of `topics` as they were written for `before`; none where its newest restore point is gone."""
+    point = before.newest
+    if point is None or archive.state.point(point.number) != point:
+        return {}
+    names = {(t.name, t.incarnation) for t in topics}
+    known = [t for t in archive.manifest(point).topics if (t.name, t.incarnation) in names]
+    return _captured_files(archive, known, before)
 
 
 def changed_partitions(before: State, after: State) -> set[IncarnationPartition]:

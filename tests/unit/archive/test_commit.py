@@ -250,6 +250,11 @@ def test_group_files_that_did_not_change_are_left_alone(store: FaultyStore) -> N
     assert f"topics/{TOPIC}/consumer_offsets_partition_000" in written
     assert not [key for key in written if "/index_" in key]
     assert json.loads(store.get(f"topics/{TOPIC}/consumer_offsets_partition_000")) == {"g": 9}
+    store.calls.clear()
+    committed(store, 4, 3, [], [state((0, 0, 10), (1, 0, 0), (2, 0, 0), number=4)], {"g": 9})
+    written = [key for operation, key in store.calls if operation == "put" and key.startswith(layout.TOPICS)]
+    files = [f"topics/{TOPIC}/{name}_partition_002" for name in ("consumer_offsets", "index")]
+    assert sorted(written) == files, "captured again, with the same groups"
 
 
 def test_derived_files_that_a_crash_left_behind_are_written_by_the_next_run(store: FaultyStore) -> None:
