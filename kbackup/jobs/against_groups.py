@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kbackup.archive.remap import How
 from kbackup.jobs.against_report import GroupOffsetCheck
 from kbackup.jobs.compare_result import Places
-from kbackup.jobs.remap import How
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.kafka.admin import Cluster
 from kbackup.types import TopicPartition

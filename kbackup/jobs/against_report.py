@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from kbackup.archive.models import Part
+from kbackup.archive.remap import How
 from kbackup.jobs.compare_result import Comparison, Kind
-from kbackup.jobs.remap import How
 from kbackup.jobs.restore_plan import PlannedTopic
 
 Against = Literal["target", "source"]

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive.models import GroupOffset, Part
+from kbackup.archive.remap import How, OffsetMap
 from kbackup.jobs.groups_before import By, Captures, capture, resumed
 from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.remap import How, OffsetMap
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from kbackup.archive.models import Manifest, Part, now
 from kbackup.archive.reader import open_archive
+from kbackup.archive.remap import How, SameLog
 from kbackup.config.models import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.apply_groups import GroupResult, not_applied, plan_by_map, set_groups
 from kbackup.jobs.groups_before import Captures
 from kbackup.jobs.groups_choose import Chosen, Moment, choose_for_restore, choose_same, finished_restore
 from kbackup.jobs.groups_plan import GroupPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.remap import How, SameLog
 from kbackup.jobs.restore_choose import check_same_target
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store

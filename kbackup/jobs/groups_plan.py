@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from kbackup.archive.models import GroupOffset, Part
-from kbackup.jobs.remap import How, Mapped
+from kbackup.archive.remap import How, Mapped
 from kbackup.jobs.restore_plan import PlannedGroup
 from kbackup.kafka.group_admin import Committed
 from kbackup.types import TopicPartition

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kbackup.archive.models import GroupOffset
+from kbackup.archive.remap import OffsetMap, SameLog
 from kbackup.jobs.groups_plan import Map, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.remap import OffsetMap, SameLog
 from kbackup.jobs.restore_plan import PlannedGroup
 from kbackup.types import TopicPartition
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.jobs.remap import OffsetMap
+from kbackup.archive.remap import OffsetMap
 from kbackup.kafka.runs import runs_of
 
 

@@ -1,0 +1,76 @@
+"""What a round of the apply half has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from kbackup.archive.flow_map.tables import SCHEMA
+from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.types import TopicPartition
+
+
+class PartitionApplied(NamedTuple):
+    """Records that a round committed in one remote partition. Timestamps in ms; None where no record has one."""
+
+    records: int
+    bytes: int
+    oldest: int | None
+    newest: int | None
+
+
+class Recreated(NamedTuple):
+    """The source's topic was deleted and created again: `incarnation` goes on in the remote topic, or is held back."""
+
+    topic: str
+    remote: str
+    incarnation: int
+    held_back: bool
+
+    @property
+    def message(self) -> str:
+        then = (
+            "is held back (kbackup.on.recreate = stop)"
+            if self.held_back
+            else "goes on in the same remote topic"
+        )
+        return f"topic {self.topic} was deleted and created again: its incarnation {self.incarnation} {then}"
+
+
+class Lost(NamedTuple):
+    """Records [`start`, `end`) of a partition of the source that the flow never applies. None: not known."""
+
+    topic: str
+    incarnation: int
+    partition: int | None
+    remote: str
+    start: int | None
+    end: int | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Everything up to restore point `point` is committed in the target, but for what is held back.
+
+    `positions` are those of all remote partitions of the flow, not of this round alone. `runs` are what the round
+    added to the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records.
+    """
+
+    point: int
+    records: int = 0
+    bytes: int = 0
+    positions: Mapping[TopicPartition, AppliedPosition] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionApplied] = field(default_factory=dict)
+    runs: pa.Table = field(default_factory=SCHEMA.empty_table)
+    recreated: tuple[Recreated, ...] = ()
+    too_late: tuple[Lost, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the process ends with exit code 3 for this round."""
+        return bool(self.recreated or self.too_late)
