@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kbackup.jobs.remap import OffsetMap
+from kbackup.archive.remap import OffsetMap
 from kbackup.types import TopicPartition
 
 
