@@ -1,14 +1,21 @@
-"""The store of a command that only looks: what it reads of an archive's metadata is kept for the next one."""
+"""What commands keep on this machine: metadata that they read, and the newest catalog that they saw."""
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
+import click
+
+from kbackup.archive.catalog.seen import SeenCatalog
 from kbackup.archive.expected import check_archive_id
 from kbackup.cli.frame import Frame
+from kbackup.errors import KbackupError
 from kbackup.metrics import counted
 from kbackup.store import Store, open_store
+
+log = logging.getLogger(__name__)
 
 
 def looked_into(frame: Frame) -> Store:
@@ -18,6 +25,7 @@ def looked_into(frame: Frame) -> Store:
     store = open_store(frame.archive, config.s3, config.encryption.key or "", folder, config.archive_id)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id)
+    check_seen(frame, store)
     return store
 
 
@@ -29,3 +37,21 @@ def cache_folder() -> Path | None:
     except RuntimeError:
         return None
     return base / "kbackup" / "archives"
+
+
+def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
+    """Compare the newest catalog with the newest that this machine has seen; again at the end where it `commits`."""
+    folder = cache_folder() if frame.config.metadata_cache else None
+    if folder is None:
+        return
+    seen = SeenCatalog(store, folder.with_name("seen"))
+    seen.check(frame.accept_rollback)
+
+    def remember() -> None:
+        try:
+            seen.remember()
+        except KbackupError as error:
+            log.info("the newest catalog number can't be asked for: %s", error)
+
+    if commits:
+        click.get_current_context().call_on_close(remember)

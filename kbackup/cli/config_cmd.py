@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, s3_options, spark_options
+from kbackup.cli.options import common_options, key_option, s3_options, spark_options
 from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, shown
 
 
@@ -17,7 +17,7 @@ from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, show
     "--keys", "what", flag_value="keys", help="All keys: what they take, their defaults, what they mean."
 )
 @common_options
-@archive_option
+@key_option("archive", "-a", "--archive")
 @s3_options
 @spark_options
 @pass_frame

@@ -33,6 +33,7 @@ class State:
     verbose: int = 0
     reporter: Reporter | None = None
     metrics: MetricsFile | None = None
+    accept_rollback: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Frame:
     loaded: Loaded
     reporter: Reporter
     metrics: MetricsFile | None = None
+    accept_rollback: bool = False
 
     @property
     def config(self) -> Config:
@@ -80,7 +82,7 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
         state = click.get_current_context().ensure_object(State)
         configure_logging(2 if state.debug else state.verbose)
         state.reporter = Reporter(json=state.json, quiet=state.quiet)
-        frame = Frame(load_config(state), state.reporter, state.metrics)
+        frame = Frame(load_config(state), state.reporter, state.metrics, state.accept_rollback)
         return command(frame, *args, **kwargs) or 0
 
     return run

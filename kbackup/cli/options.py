@@ -196,7 +196,15 @@ common_options = options(
         help="Write metrics for node_exporter's textfile collector, also when the command fails.",
     ),
 )
-archive_option = key_option("archive", "-a", "--archive")
+archive_option = options(
+    key_option("archive", "-a", "--archive"),
+    _hidden_option(
+        "--accept-rollback",
+        callback=_store("accept_rollback"),
+        is_flag=True,
+        help="Go on with an archive whose newest catalogs are gone.",
+    ),
+)
 archive_argument = click.argument(
     "place", metavar="[ARCHIVE]", required=False, expose_value=False, callback=_record(KEYS["archive"])
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from kbackup.archive.expected import check_archive_id
+from kbackup.cli.caching import check_seen
 from kbackup.cli.frame import Frame
 from kbackup.cli.output import Reporter
 from kbackup.config import Config
@@ -31,6 +32,7 @@ def archive_store(frame: Frame, *, lost: bool = False) -> Store:
     store = open_store(frame.archive, config.s3, config.encryption.key or "", archive_id=config.archive_id)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
+    check_seen(frame, store, commits=True)
     return store
 
 

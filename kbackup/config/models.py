@@ -297,7 +297,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Keep what `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's metadata "
-            "in a bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`."
+            "in a bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`; also the newest catalog that "
+            "any command saw, so that an archive that went back is noticed."
         ),
     ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)
