@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.properties import load_flows
 
@@ -10,7 +12,7 @@ CLUSTERS = (
 )
 
 
-def flow_of(text: str = "", *, archive: str | None = None) -> Flow:
+def flow_of(text: str = "", *, archive: str | None = None, environ: Mapping[str, str] | None = None) -> Flow:
     """Return the first flow of a properties file. `text` comes after `CLUSTERS`, unless it names clusters itself."""
     text = text if "clusters" in text else CLUSTERS + text
-    return load_flows(text, archive=archive).flows[0]
+    return load_flows(text, archive=archive, environ=environ or {}).flows[0]

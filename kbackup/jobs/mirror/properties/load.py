@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kbackup.jobs.mirror.flow import Flow
+from kbackup.config.properties import parse_properties
+from kbackup.errors import UsageError
+from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
+from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
+from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
+from kbackup.jobs.mirror.properties.clients import cluster_client
+from kbackup.jobs.mirror.properties.keys import DEFAULT_POLICY, FLOW_KEYS, IDENTITY_POLICY, OWN_KEYS
+from kbackup.jobs.mirror.properties.references import references_of
+from kbackup.jobs.mirror.properties.review import review
+from kbackup.jobs.mirror.properties.sections import Pair, Sections, cut
 
 
 @dataclass(frozen=True)
@@ -30,4 +41,133 @@ def load_flows(
 ) -> MirrorProperties:
     """Return the flows of a file (a `Path`) or of a text. `archive` is an address with `{source}` in it; it takes the
     place of `kbackup.archive`. Raise `UsageError` for a key or a value that can't be used."""
-    raise NotImplementedError
+    if isinstance(source, Path):
+        file, data = str(source), _read(source)
+    else:
+        file, data = "mm2.properties", source.encode("latin-1", "backslashreplace")
+    raw = {key: value.strip() for key, value in parse_properties(data, file).items()}
+    sections = cut(raw, file, references_of(raw, file, environ))
+    notes, warnings = review(sections)
+    flows: list[Flow] = []
+    heartbeat_flows: list[Flow] = []
+    for pair in sections.pairs():
+        reader = _Reader(sections, pair)
+        enabled = reader.flag("enabled")
+        if enabled or reader.flag("emit.heartbeats.enabled"):
+            flow, of_clients = reader.flow(archive)
+            (flows if enabled else heartbeat_flows).append(flow)
+            notes += of_clients
+    return MirrorProperties(
+        sections.clusters, tuple(flows), tuple(heartbeat_flows), tuple(dict.fromkeys(notes)), warnings
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path}: {(error.strerror or str(error)).lower()}", "name a readable file"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """The values of one flow."""
+
+    sections: Sections
+    pair: Pair
+
+    def flow(self, archive: str | None) -> tuple[Flow, tuple[str, ...]]:
+        """Return the flow, and notes on its client properties."""
+        source = cluster_client(self.sections, self.pair, "source")
+        target = cluster_client(self.sections, self.pair, "target")
+        choices: Any = self.text  # each is checked against the choices of its key
+        flow = Flow(
+            source=self.pair.source,
+            target=self.pair.target,
+            source_properties=source.properties,
+            target_properties=target.properties,
+            archive=(archive or self.text("kbackup.archive")).replace("{source}", self.pair.source) or None,
+            policy=self.policy(),
+            topics=self.filter("topics", "topics.exclude"),
+            groups=self.filter("groups", "groups.exclude"),
+            excluded_configs=PatternFilter(self.patterns("config.properties.exclude"), None),
+            use_defaults_from=choices("use.defaults.from"),
+            replication_factor=self.number("replication.factor"),
+            heartbeats_replication_factor=self.number("heartbeats.topic.replication.factor"),
+            checkpoints_replication_factor=self.number("checkpoints.topic.replication.factor"),
+            offset_syncs_replication_factor=self.number("offset-syncs.topic.replication.factor"),
+            heartbeats_replicated=self.flag("heartbeats.replication.enabled"),
+            emit_heartbeats=self.clock("emit.heartbeats"),
+            emit_checkpoints=self.clock("emit.checkpoints"),
+            emit_offset_syncs=self.flag("emit.offset-syncs.enabled"),
+            offset_syncs_location=choices("offset-syncs.topic.location"),
+            offset_lag_max=self.number("offset.lag.max"),
+            refresh_topics=self.clock("refresh.topics"),
+            refresh_groups=self.clock("refresh.groups"),
+            sync_topic_configs=self.clock("sync.topic.configs"),
+            sync_topic_acls=self.clock("sync.topic.acls"),
+            sync_group_offsets=self.clock("sync.group.offsets"),
+            checkpoint_rule=choices("kbackup.checkpoints"),
+            on_recreate=choices("kbackup.on.recreate"),
+        )
+        return flow, (*source.notes, *target.notes)
+
+    def _value(self, name: str) -> tuple[str, str]:
+        """(whole key, value), by default that of the table of keys."""
+        own = name in OWN_KEYS
+        default = OWN_KEYS[name].default if own else FLOW_KEYS[name].default
+        return self.sections.value(name, self.pair, of_cluster=own) or (name, default)
+
+    def _refuse(self, key: str, text: str, hint: str) -> UsageError:
+        return UsageError(f"{self.sections.file}: {key}: {text}", hint)
+
+    def text(self, name: str) -> str:
+        key, value = self._value(name)
+        choices = (OWN_KEYS if name in OWN_KEYS else FLOW_KEYS)[name].choices
+        if choices and value not in choices:
+            raise self._refuse(key, f"{value!r} can't be used", f"write {' or '.join(choices)}")
+        return value
+
+    def flag(self, name: str) -> bool:
+        key, value = self._value(name)
+        if value.lower() not in ("true", "false"):
+            raise self._refuse(key, f"{value!r} is neither true nor false", "write true or false")
+        return value.lower() == "true"
+
+    def number(self, name: str) -> int:
+        key, value = self._value(name)
+        least = FLOW_KEYS[name].least
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or int(value) < least:
+            raise self._refuse(key, f"{value!r} is no whole number from {least} on", "write a whole number")
+        return int(value)
+
+    def clock(self, name: str) -> Clock:
+        return Clock(self.flag(f"{name}.enabled"), float(self.number(f"{name}.interval.seconds")))
+
+    def filter(self, include: str, exclude: str) -> PatternFilter:
+        return PatternFilter(self.patterns(include), self.patterns(exclude))
+
+    def patterns(self, name: str) -> re.Pattern[str] | None:
+        key, value = self._value(name)
+        items = re.split(r"\s*,\s*", value.strip()) if value.strip() else []
+        try:
+            return compile_patterns(items)
+        except ValueError as error:
+            raise self._refuse(
+                key, f"{value!r}: {error}", "write names and Java regular expressions, with commas between"
+            ) from None
+
+    def policy(self) -> ReplicationPolicy:
+        key, name = self._value("replication.policy.class")
+        separator_key, separator = self._value("replication.policy.separator")
+        if not separator:
+            raise self._refuse(separator_key, "a separator is needed", "write '.', for instance")
+        internal = self.flag("replication.policy.internal.topic.separator.enabled")
+        if name in (DEFAULT_POLICY, DEFAULT_POLICY.rpartition(".")[2]):
+            return DefaultPolicy(separator, internal)
+        if name in (IDENTITY_POLICY, IDENTITY_POLICY.rpartition(".")[2]):
+            return IdentityPolicy(separator, internal, source_alias=self.pair.source)
+        hint = IDENTITY_POLICY if "Legacy" in name else f"{DEFAULT_POLICY} or {IDENTITY_POLICY}"
+        raise self._refuse(key, f"the policy {name} can't be used here", f"write {hint}")
