@@ -119,7 +119,7 @@ def content_of(
     )
     chosen = {(t.name, t.incarnation) for t in topics}
     told = [t for t in (topics if groups is None else groups) if (t.name, t.incarnation) in chosen]
-    offsets, not_carried = _groups(archive, told)
+    offsets, not_carried = group_offsets(archive, told)
     return Content(
         archive.info.id,
         manifest.number,
@@ -205,10 +205,10 @@ def topic_of(
     )
 
 
-def _groups(
+def group_offsets(
     archive: Archive, topics: Sequence[TopicState]
 ) -> tuple[dict[str, tuple[GroupOffset, ...]], dict[str, str]]:
-    """Offsets by group, and why by group that a capture is without."""
+    """Return the offsets of `topics` by group, and why by group that a capture is without."""
     found: dict[str, list[GroupOffset]] = {}
     not_carried: dict[str, str] = {}
     for number in sorted({t.captured for t in topics}):

@@ -2,27 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from kbackup.archive.content import Content
+from kbackup.archive.content import group_offsets
+from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.reader import Archive
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.internal.topics import InternalTopics
-from kbackup.jobs.mirror.positions.translation import Maps
+from kbackup.jobs.mirror.positions.translation import Maps, Translate, exact_translation
 from kbackup.kafka.mirror_records import Checkpoint
+from kbackup.kafka.mirror_records.codec import fits
 from kbackup.types import TopicPartition
 
 
 def emit_checkpoints(
     flow: Flow,
-    content: Content,
+    target: InternalTopics,
+    archive: Archive,
+    point: Manifest,
     topics: Sequence[RemoteTopic],
     positions: Mapping[TopicPartition, AppliedPosition],
     maps: Maps,
-    target: InternalTopics,
 ) -> list[Checkpoint]:
-    """Write the checkpoints of a round that are due, and return the newest of every group and partition, for
-    `positions.sync_group_offsets`.
+    """Write the checkpoints of a restore point's groups that are due. Return the last one of each of these groups and
+    partitions, written now or before, for `positions.sync_group_offsets`.
 
-    `content` is the restore point whose groups count; `positions` and `maps` are by remote partition.
+    `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
+    translates by its records.
     """
-    raise NotImplementedError
+    remote = {topic.source: topic.remote for topic in topics}
+    states = [state for state in point.topics if state.name in remote]
+    groups = {g: offsets for g, offsets in group_offsets(archive, states)[0].items() if flow.groups(g)}
+    if flow.checkpoint_rule == "mm2":
+        translate: Translate = target.sync_journal.store().translate
+    else:
+        incarnations = {state.name: state.incarnation for state in states}
+        translate = exact_translation(remote, incarnations, positions, maps)
+    journal = target.checkpoint_journal
+    last = journal.last() if groups else {}
+    current = list(checkpoints(groups, remote, translate))
+    journal.append([c for c in current if is_due(c, last.get(c.key))])
+    return [last[c.key] for c in current]
+
+
+def checkpoints(
+    groups: Mapping[str, Sequence[GroupOffset]], remote: Mapping[str, str], translate: Translate
+) -> Iterator[Checkpoint]:
+    """Yield the checkpoint of each group and partition whose position is known. `remote` are the names of the source's
+    topics in the target."""
+    for group, offsets in groups.items():
+        for o in offsets:
+            offset = translate(TopicPartition(o.topic, o.partition), o.offset)
+            if offset is not None and offset >= 0:
+                tp = TopicPartition(remote[o.topic], o.partition)
+                yield Checkpoint(group, tp, o.offset, offset, o.metadata if fits(o.metadata) else "")
+
+
+def is_due(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
+    """Return whether a checkpoint is written: the first, one that went back in the source, or one that advanced in the
+    target."""
+    return last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from kbackup.jobs.mirror.flow import Flow
+from kbackup.errors import KbackupError, UnreachableError, UsageError
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
+from kbackup.kafka.mirror_records.reader import read_records
+from kbackup.kafka.mirror_records.writer import RecordWriter
+from kbackup.types import TopicPartition
+
+CONFIGS = {"cleanup.policy": "compact"}
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """`in_source`: whether the topic is in the flow's source, not in its target."""
+
+    name: str
+    replication_factor: int
+    in_source: bool = False
 
 
 class InternalTopics:
@@ -21,15 +41,118 @@ class InternalTopics:
         """`cluster` is the target's."""
         self.flow, self.cluster = flow, cluster
         self.warnings: list[str] = []
+        self.synced: dict[TopicPartition, AppliedPosition] = {}
+        """By remote partition: the position up to which offset syncs are written."""
+        self._writers: dict[bool, RecordWriter] = {}
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        self.create()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
+    @property
+    def heartbeats(self) -> InternalTopic:
+        """Where this flow's own heartbeats go."""
+        return InternalTopic(self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor)
+
+    @property
+    def remote_heartbeats(self) -> InternalTopic:
+        """The source's heartbeats in the target. Java's clients tell by its name that the source is upstream."""
+        name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
+        return InternalTopic(name, self.flow.replication_factor)
+
+    @property
+    def checkpoints(self) -> InternalTopic:
+        name = self.flow.policy.checkpoints_topic(self.flow.source)
+        return InternalTopic(name, self.flow.checkpoints_replication_factor)
+
+    @functools.cached_property
+    def offset_syncs(self) -> InternalTopic:
+        """Named after the other cluster: in the source after the target, in the target after the source."""
+        flow = self.flow
+        in_source = flow.offset_syncs_location == "source" and self._reaches_source()
+        name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
+        return InternalTopic(name, flow.offset_syncs_replication_factor, in_source=in_source)
+
+    @functools.cached_property
+    def sync_journal(self) -> SyncJournal:
+        topic = self.offset_syncs
+        return SyncJournal(
+            lambda: read_records(*self.properties(topic), topic.name, OffsetSync.decode),
+            lambda records: self.writer(topic).write(topic.name, records),
+        )
+
+    @functools.cached_property
+    def checkpoint_journal(self) -> Journal[Checkpoint]:
+        topic = self.checkpoints
+        return Journal(
+            lambda: read_records(*self.properties(topic), topic.name, Checkpoint.decode),
+            lambda records: self.writer(topic).write(topic.name, records),
+        )
+
+    def create(self) -> None:
+        """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
+        flow = self.flow
+        due = [
+            *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
+            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
+            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
+            *([self.offset_syncs] if flow.emit_offset_syncs else []),
+        ]
+        for in_source in (False, True):
+            topics = [topic for topic in due if topic.in_source is in_source]
+            if topics:
+                _create(self.cluster if not in_source else self._source_cluster(), topics)
+
+    def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
+        """Return the properties of the cluster that a topic is in, and that cluster's role."""
+        properties = self.flow.source_properties if topic.in_source else self.flow.target_properties
+        alias, role = (self.flow.source, "source") if topic.in_source else (self.flow.target, "target")
+        if properties is None:
+            raise UsageError(
+                f"flow {self.flow.name}: the file names no brokers of {alias}",
+                f"set {alias}.bootstrap.servers",
+            )
+        return properties, role
+
+    def writer(self, topic: InternalTopic) -> RecordWriter:
+        """Return the producer for a topic; it is kept until `close`."""
+        if topic.in_source not in self._writers:
+            self._writers[topic.in_source] = RecordWriter(*self.properties(topic))
+        return self._writers[topic.in_source]
+
     def close(self) -> None:
         """Close the producers; idempotent."""
-        raise NotImplementedError
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def _reaches_source(self) -> bool:
+        try:
+            self._source_cluster().connect()
+        except (UnreachableError, UsageError) as error:
+            self.warnings.append(
+                f"flow {self.flow.name}: offset syncs go to {self.flow.target}, not to {self.flow.source} as "
+                f"offset-syncs.topic.location says: {error.message}"
+            )
+            return False
+        return True
+
+    def _source_cluster(self) -> Cluster:
+        return Cluster(*self.properties(InternalTopic("", 0, in_source=True)))
+
+
+def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
+    present = cluster.topics({topic.name for topic in topics})
+    for topic in topics:
+        if topic.name in present:
+            continue
+        try:
+            cluster.create_topic(topic.name, 1, topic.replication_factor, CONFIGS)
+        except KbackupError:
+            if not cluster.topics([topic.name]):  # another process may have made it meanwhile
+                raise

@@ -1,0 +1,37 @@
+"""Offset maps of flows, and random histories of what a flow has applied."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from kbackup.archive.remap import OffsetMap
+
+Pairs = list[tuple[int, int]]
+"""(source offset, target offset) of each record that was applied, in order."""
+
+
+def map_of(pairs: Pairs) -> OffsetMap:
+    """Return the map of records as runs, as long as they can be."""
+    runs: list[list[int]] = []
+    for source, target in pairs:
+        if runs and (source - runs[-1][0], target - runs[-1][1]) == (runs[-1][2],) * 2:
+            runs[-1][2] += 1
+        else:
+            runs.append([source, target, 1])
+    source_, target_, count = np.array(runs, np.int64).reshape(-1, 3).T
+    return OffsetMap(source_, target_, count, pairs[-1][1] + 1 if pairs else 0)
+
+
+@st.composite
+def histories(draw: st.DrawFn, steps: st.SearchStrategy[int] | None = None) -> Pairs:
+    """Records in order, with gaps in the source (compaction, transactions) and in the target (transactions)."""
+    step = steps or st.sampled_from([1, 1, 1, 1, 2, 3, 50])
+    gaps = draw(st.lists(st.tuples(step, step, st.integers(1, 60)), max_size=12))
+    pairs: Pairs = []
+    source, target = draw(st.integers(0, 100)), draw(st.integers(0, 100))
+    for ahead, behind, count in gaps:
+        source, target = source + ahead, target + behind
+        pairs += [(source + i, target + i) for i in range(count)]
+        source, target = source + count, target + count
+    return pairs
