@@ -1,6 +1,6 @@
 """Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|all
 
-`fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy.xml or of the packages in
+`fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
 `kbackup.jobs.delta_session`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
 first use (four minutes).
 """
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
         case ["lock"]:
             jars.lock()
         case ["fetch"]:
-            print(jars.kafka_jars(), binary(MINIO), binary(KUSTOMIZE), sep="\n")
+            print(jars.kafka_jars(), jars.mirror_jars(), binary(MINIO), binary(KUSTOMIZE), sep="\n")
         case ["rules"]:
             check_rules()
             print("the alert rules pass their tests")

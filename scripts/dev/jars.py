@@ -1,6 +1,6 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
-`kafka-jars.sha256` is the broker; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
+`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
 """
 
 from __future__ import annotations
@@ -17,12 +17,23 @@ from kbackup.jobs.delta_session import DELTA, DELTA_LOCK, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent
-LOCKS = {"kafka": _HERE / "kafka-jars.sha256", "delta": DELTA_LOCK}
+LOCKS = {
+    "kafka": _HERE / "kafka-jars.sha256",
+    "mirror": _HERE / "mirror-jars.sha256",
+    "delta": DELTA_LOCK,
+}
+_MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml"}
 
 
 def kafka_jars() -> Path:
     """A folder with exactly the locked jars; fetched on first use (44 MB)."""
     return _jars("kafka")
+
+
+def mirror_jars() -> Path:
+    """The same for MirrorMaker 2 in dedicated mode, its Java clients and its formatters (34 MB). The console consumer
+    is the broker's."""
+    return _jars("mirror")
 
 
 def delta_jars() -> Path:
@@ -56,9 +67,8 @@ def lock() -> None:
 
 def _resolve(what: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        module = _HERE / "ivy.xml"
+        module = _MODULES.get(what, Path(scratch) / "ivy.xml")
         if what == "delta":
-            module = Path(scratch) / "ivy.xml"
             module.write_text(_delta_module())
         argv = [
             tools.java(),
