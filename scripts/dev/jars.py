@@ -31,8 +31,8 @@ def kafka_jars() -> Path:
 
 
 def mirror_jars() -> Path:
-    """The same for MirrorMaker 2 in dedicated mode, its Java clients and its formatters (34 MB). The console consumer
-    is the broker's."""
+    """The same for MirrorMaker 2, its Java clients and formatters, and the console consumer (34 MB). What the console
+    consumer needs beside it is among the broker's."""
     return _jars("mirror")
 
 
