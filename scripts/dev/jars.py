@@ -1,6 +1,7 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
-`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
+`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2; Delta with s3a is as
+`kbackup.jobs.delta_session` names and locks it for users.
 """
 
 from __future__ import annotations
