@@ -38,6 +38,7 @@ COMMANDS = {
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Look into an archive with a browser."),
     "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
+    "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),

@@ -11,6 +11,7 @@ from typing import Any
 
 from kbackup.config.properties import parse_properties
 from kbackup.errors import UsageError
+from kbackup.jobs.mirror.cycles import without_cycles
 from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
 from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
@@ -57,8 +58,13 @@ def load_flows(
             flow, of_clients = reader.flow(archive)
             (flows if enabled else heartbeat_flows).append(flow)
             notes += of_clients
+    names = [name for pair in sections.pairs() for name in _Reader(sections, pair).names("topics")]
     return MirrorProperties(
-        sections.clusters, tuple(flows), tuple(heartbeat_flows), tuple(dict.fromkeys(notes)), warnings
+        sections.clusters,
+        without_cycles(flows, names, file),
+        tuple(heartbeat_flows),
+        tuple(dict.fromkeys(notes)),
+        warnings,
     )
 
 
@@ -158,6 +164,11 @@ class _Reader:
             raise self._refuse(
                 key, f"{value!r}: {error}", "write names and Java regular expressions, with commas between"
             ) from None
+
+    def names(self, name: str) -> list[str]:
+        """Return the items of a list that are names as they stand."""
+        _, value = self._value(name)
+        return [item for item in re.split(r"\s*,\s*", value) if re.fullmatch(r"[A-Za-z0-9_-]+", item)]
 
     def policy(self) -> ReplicationPolicy:
         key, name = self._value("replication.policy.class")

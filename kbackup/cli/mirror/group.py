@@ -1,0 +1,40 @@
+"""The command `kbackup mirror` and its subcommands."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+SUBCOMMANDS = {"run": "run"}
+"""Subcommand: module of this package, with an object `command`. `kbackup mirror FILE` is `kbackup mirror run FILE`."""
+
+_DEFAULT = "run"
+
+
+class _Mirror(click.Group):
+    """Runs the flows of a file, unless its first argument is a subcommand."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in SUBCOMMANDS and args[0] not in ctx.help_option_names:
+            args = [_DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        command: click.Command = importlib.import_module(
+            f"kbackup.cli.mirror.{SUBCOMMANDS[cmd_name]}"
+        ).command
+        return command
+
+
+@click.group("mirror", cls=_Mirror)
+def command() -> None:
+    """Mirror topics, groups, configs and ACLs from cluster to cluster by way of an archive.
+
+    'kbackup mirror mm2.properties' is short for 'kbackup mirror run mm2.properties'.
+    """
