@@ -1,9 +1,4 @@
-"""One unit of a restore: reads its partitions' segments in order and produces them, exactly once.
-
-A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is
-verified. A segment too large for that is read through once before, with no transaction open: the broker ends one that
-lasts too long.
-"""
+"""The units of a restore: their transactional ids, and where each keeps its offset map."""
 
 from __future__ import annotations
 
@@ -24,19 +19,15 @@ from kbackup.archive.offset_map import (
     write_part,
 )
 from kbackup.errors import ClusterError
-from kbackup.jobs.ahead import ahead
+from kbackup.jobs.exactly_once.unit import Reached, UnitRun
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_again import first_committed
 from kbackup.jobs.restore_plan import UnitPart
-from kbackup.jobs.restore_read import Piece, read_part
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
-from kbackup.kafka.produce import BlockProducer, Progress
+from kbackup.kafka.produce import BlockProducer, Progress, Runs
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-
-LARGE_SEGMENT = 256 << 20
-_AHEAD = 1  # blocks that wait while one is produced; the store is read two ranges ahead as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,46 +61,63 @@ class RestoreWork:
     transaction_bytes: int
 
     def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
-        unit = _UnitRun(self, task, progress)
+        txid = f"kbackup-{self.restore_id}-{task.number}" if self.transactions else None
+        largest = max((s.largest for part in task.parts for s in part.segments), default=0)
+        producer = BlockProducer(self.target, txid, self.group, largest)
         try:
+            ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.parts]))
+            unit = UnitRun(
+                self.store, task.parts, producer, ledger, progress, self.transaction_bytes, ledger.start
+            )
             unit.run()
         finally:
-            unit.producer.close()
-        done = unit.everything()
-        yield UnitResult(task.number, done.runs, done.cut, unit.producer.moved, chosen())
+            producer.close()
+        done = ledger.everything()
+        yield UnitResult(task.number, done.runs, done.cut.plus(unit.counted), producer.moved, chosen())
 
 
 @dataclass
-class _UnitRun:
-    """`pending` is how many bytes were read since the last commit, `counted` what windows selected of them."""
+class _UnitLedger:
+    """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed."""
 
     work: RestoreWork
     unit: Unit
-    sender: ProgressSender
+    progress: Mapping[TopicPartition, Progress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
     parts_written: int = 0
-    began_from: PartName | None = None
-    pending: int = 0
-    sent: bool = False
-    counted: Cut = NOTHING
     cut: Cut = NOTHING
 
     def __post_init__(self) -> None:
-        txid = f"kbackup-{self.work.restore_id}-{self.unit.number}" if self.work.transactions else None
-        largest = max((s.largest for part in self.unit.parts for s in part.segments), default=0)
-        self.producer = BlockProducer(self.work.target, txid, self.work.group, largest)
-        self.reached: dict[TopicPartition, int] = {}
+        self.transactions = self.work.transactions
+        self.reached = {tp: p.next for tp, p in self.progress.items()}
+        self.began_from = _last_part(self.unit, self.progress)
         self.tables: list[pa.Table] = []
-
-    def run(self) -> None:
-        progress = self.producer.start([p.tp for p in self.unit.parts])
-        self.reached = {tp: p.next for tp, p in progress.items()}
-        self.began_from = _last_part(self.unit, progress)
-        if self.work.transactions and not progress:
+        self._last: tuple[pa.Table, Cut] | None = None
+        if self.transactions and not self.progress:
             self._check_unrestored()
-        for part, piece in ahead(self._read(dict(self.reached)), _AHEAD):
-            self._take(part, piece)
-        self._commit()
+
+    def start(self, part: UnitPart) -> int:
+        return self.reached.get(part.tp, 0)
+
+    def publish(
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+    ) -> Mapping[TopicPartition, Progress]:
+        """The map first, then its name with the records themselves."""
+        work, name = self.work, PartName(self.attempt, self.parts_written)
+        self.reached |= {tp: each.next for tp, each in reached.items()}
+        table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
+        self._last = table, cut
+        if not self.transactions:
+            return {}
+        write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
+        self.parts_written += 1
+        return {tp: Progress(at, str(name)) for tp, at in self.reached.items()}
+
+    def committed(self) -> None:
+        assert self._last is not None  # noqa: S101 (it follows `publish`)
+        table, cut = self._last
+        self.tables.append(table)
+        self.cut = self.cut.plus(cut)
 
     def _check_unrestored(self) -> None:
         """That what stands nowhere as done is not: a broker forgets the progress of a group without members."""
@@ -126,53 +134,10 @@ class _UnitRun:
             )
 
     def everything(self) -> Committed:
-        """What this attempt did and those before it."""
+        """What this attempt committed and those before it."""
         earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
         runs = pa.concat_tables([earlier.runs, *self.tables])
-        return Committed(runs, earlier.cut.plus(self.cut).plus(self.counted))
-
-    def _read(self, starts: Mapping[TopicPartition, int]) -> Iterator[tuple[UnitPart, Piece]]:
-        """Runs ahead of what is produced, from one segment into the next."""
-        check_first = LARGE_SEGMENT if self.work.transactions else None
-        for part in self.unit.parts:
-            for piece in read_part(self.work.store, part, starts.get(part.tp, 0), check_first):
-                yield part, piece
-
-    def _take(self, part: UnitPart, piece: Piece) -> None:
-        block = piece.block
-        if block is not None:
-            self.producer.send(part.tp, block)
-            self.sender.add(len(block), block.nbytes)
-            self.sent = True
-        if part.window is not None:
-            found = (len(block), block.nbytes) if block is not None else (0, 0)
-            self.counted = self.counted.plus(Cut(*found, piece.untimed))
-        self.pending += (
-            piece.read
-        )  # not what was sent: a window that selects little must not keep one open for long
-        self.reached[part.tp] = piece.next
-        may_end = block is None or piece.segment.bytes > LARGE_SEGMENT
-        if piece.pause or (may_end and self.pending >= self.work.transaction_bytes):
-            self._commit()
-
-    def _commit(self) -> None:
-        self.pending = 0
-        if not self.sent:
-            return
-        runs = self.producer.flush()
-        table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
-        self.tables.append(table)
-        if self.work.transactions:
-            self._publish(table)
-        self.cut, self.counted = self.cut.plus(self.counted), NOTHING
-        self.sent = False
-
-    def _publish(self, table: pa.Table) -> None:
-        """The map first, then its name with the records themselves."""
-        work, name = self.work, PartName(self.attempt, self.parts_written)
-        write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, self.counted)
-        self.parts_written += 1
-        self.producer.commit({tp: Progress(at, str(name)) for tp, at in self.reached.items()})
+        return Committed(runs, earlier.cut.plus(self.cut))
 
 
 def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartName | None:

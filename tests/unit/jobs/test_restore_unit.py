@@ -14,6 +14,7 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.window import Window
 from kbackup.errors import ClusterError
 from kbackup.jobs import restore_read, restore_task
+from kbackup.jobs.exactly_once import unit as unit_module
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_again import within
 from kbackup.jobs.restore_plan import UnitPart
@@ -75,7 +76,7 @@ def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Seg
     (small,), (large,) = (
         write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300))
     )
-    monkeypatch.setattr(restore_task, "LARGE_SEGMENT", small.bytes)
+    monkeypatch.setattr(unit_module, "LARGE_SEGMENT", small.bytes)
     return small, large
 
 
