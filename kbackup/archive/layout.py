@@ -156,5 +156,17 @@ def parse_point_key(key: str) -> tuple[int, str, str] | None:
 
 def mirror_key(source: str, target: str, name: str) -> str:
     """A document of the flow `source->target`. Aliases are percent-encoded, dots too."""
-    folders = (quote(alias, safe="").replace(".", "%2E") for alias in (source, target))
-    return f"{MIRRORS}{'/'.join(folders)}/{name}"
+    return f"{MIRRORS}{_alias(source)}/{_alias(target)}/{name}"
+
+
+def _alias(alias: str) -> str:
+    return quote(alias, safe="").replace(".", "%2E")
+
+
+def mirror_group(source: str, target: str) -> str:
+    """The consumer group on the target that holds the applied positions of the flow `source->target`."""
+    return f"kbackup-mirror-{_alias(source)}.{_alias(target)}"  # an alias may hold a dash, no dot
+
+
+def mirror_transactional_id(source: str, target: str, slot: int) -> str:
+    return f"{mirror_group(source, target)}-{slot}"

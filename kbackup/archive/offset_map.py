@@ -124,7 +124,7 @@ def write_part(
     """`cut` is what windows selected since the part before."""
     told = {_PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
     key = _part_key(restore_id, unit, name)
-    store.put_new(key, _encode(runs.replace_schema_metadata(told), key))
+    store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
 def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> Committed:
@@ -165,7 +165,7 @@ def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.T
     return decode(store.get(key), key)
 
 
-def _encode(table: pa.Table, key: str) -> bytes:
+def encode(table: pa.Table, key: str) -> bytes:
     """The file says where it belongs, and its own sum: nothing else vouches for it."""
     told = {**(table.schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
     sink = io.BytesIO()
@@ -183,11 +183,11 @@ def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.T
     whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
     whole = whole.sort_by([("topic", "ascending"), ("partition", "ascending"), ("source", "ascending")])
     key = layout.restore_key(restore_id, layout.OFFSETS)
-    store.put(key, _encode(whole, key))
+    store.put(key, encode(whole, key))
     return whole
 
 
-def decode(data: bytes, name: str) -> pa.Table:
+def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
     """The map or the part that belongs under the key `name`; `CorruptError` for anything else, before it is parsed."""
     sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
     if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
@@ -201,7 +201,7 @@ def decode(data: bytes, name: str) -> pa.Table:
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
-    if table.schema.names != SCHEMA.names:
+    if table.schema.names != schema.names:
         raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")
     belongs = (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace")
     if belongs != name:

@@ -46,6 +46,10 @@ _TRANSACTIONAL = {
     # a producer that starts over from its bootstrap servers never finds its group's coordinator again
     "metadata.recovery.strategy": "none",
 }
+FENCED_RESTORE = (
+    "another restore with the same id has taken over",
+    "let that one finish; this one wrote nothing more",
+)
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
 _TIMEOUT = 300.0  # s, for one transaction call
@@ -59,12 +63,19 @@ _READ_BACK = 60.0  # s
 class BlockProducer:
     """`transactional_id` None: idempotent but without transactions or progress. Close it after use.
 
-    `largest` is that of the records to come, in bytes: the queue has room for two of them.
+    `largest` is that of the records to come, in bytes: the queue has room for two of them. `fenced` says that another
+    producer with the same id has taken over, and a hint.
     """
 
     def __init__(
-        self, properties: Properties, transactional_id: str | None, progress_group: str, largest: int = 0
+        self,
+        properties: Properties,
+        transactional_id: str | None,
+        progress_group: str,
+        largest: int = 0,
+        fenced: tuple[str, str] = FENCED_RESTORE,
     ) -> None:
+        self._fenced = fenced
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = dict(_TUNING)
@@ -149,6 +160,13 @@ class BlockProducer:
             self._outlet.commit(_TIMEOUT)
         self._open = False
 
+    def commit_alone(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """Commit progress in a transaction without records."""
+        with self._errors("beginning a transaction"):
+            self._outlet.begin()
+        self._open = True
+        self.commit(progress)
+
     def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
         (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
@@ -202,10 +220,7 @@ class BlockProducer:
     def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
-            return FencedError(
-                "another restore with the same id has taken over",
-                "let that one finish; this one wrote nothing more",
-            )
+            return FencedError(*self._fenced)
         if error.code() == KafkaError.INVALID_RECORD:
             return ClusterError(
                 f"{self._connection.address} failed {doing}: {error.str()}",

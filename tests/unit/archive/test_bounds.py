@@ -81,6 +81,6 @@ def test_more_rows_than_its_bytes_hold() -> None:
 
 def test_an_offset_map_of_more_rows_than_its_bytes_hold() -> None:
     table = pa.table([pa.array(np.zeros(3_000_000, np.int64))], names=["source"])
-    data = offset_map._encode(table, "restores/r/offsets.parquet")
+    data = offset_map.encode(table, "restores/r/offsets.parquet")
     with pytest.raises(CorruptError, match=r"rows and .* uncompressed"):
         offset_map.decode(data, "restores/r/offsets.parquet")

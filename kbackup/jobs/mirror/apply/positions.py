@@ -1,0 +1,88 @@
+"""Applied positions: how far the records of each remote partition are committed in the target.
+
+They are offsets of a consumer group on the target, committed in the transaction that carries the records. Nothing else
+says what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from kbackup.archive import layout
+from kbackup.archive.flow_map.slots import slot_of
+from kbackup.archive.flow_map.tables import PartName
+from kbackup.errors import ClusterError
+from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.produce import Progress
+from kbackup.types import TopicPartition
+
+
+class Note(NamedTuple):
+    """The metadata of an applied position: `part` is the part of the slot's offset map that was committed with it,
+    `point` the restore point that was applied then."""
+
+    incarnation: int
+    part: PartName
+    point: int
+
+    def __str__(self) -> str:
+        return f"{self.incarnation}/{self.part}/{self.point}"
+
+    @classmethod
+    def parse(cls, text: str) -> Note | None:
+        incarnation, _, rest = text.partition("/")
+        name, _, point = rest.partition("/")
+        part = PartName.parse(name)
+        return (
+            cls(int(incarnation), part, int(point))
+            if part and incarnation.isdecimal() and point.isdecimal()
+            else None
+        )
+
+
+class Noted(NamedTuple):
+    """A committed position with its note."""
+
+    position: AppliedPosition
+    note: Note
+
+    @classmethod
+    def of(cls, tp: TopicPartition, progress: Progress) -> Noted:
+        """`ClusterError` where somebody else committed it."""
+        note = Note.parse(progress.note)
+        if note is None:
+            raise ClusterError(
+                f"the applied position of {tp} on the target has no note of a mirror: {progress.note!r}",
+                "has another program committed to the flow's consumer group? reset that partition's offset",
+            )
+        return cls(AppliedPosition(note.incarnation, progress.next), note)
+
+
+def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPartition, Noted]:
+    """Return every applied position of a flow, as the target's consumer group has it."""
+    group = layout.mirror_group(source, target)
+    committed, refused = cluster.groups.committed([group])
+    if refused:
+        raise ClusterError(
+            f"the applied positions can't be read: {refused[group]}", "may this user describe that group?"
+        )
+    # a note is written with the NUL byte behind it that confluent-kafka wants
+    return {
+        c.tp: Noted.of(c.tp, Progress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
+    }
+
+
+def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, PartName]:
+    """Return the last committed part of the offset map of each slot that has a position."""
+    heads: dict[int, PartName] = {}
+    for tp, noted in positions.items():
+        slot = slot_of(tp, slots)
+        heads[slot] = max(noted.note.part, heads.get(slot, noted.note.part))
+    return heads
+
+
+def head_of(notes: Iterable[Note]) -> PartName | None:
+    """Return the last of the parts that notes of one slot name."""
+    return max((note.part for note in notes), default=None)

@@ -1,0 +1,182 @@
+"""Produce the work of slots: by Spark tasks for a large round, in this process for a small one.
+
+Both use the slot's own transactional id. So whoever begins a slot fences whoever had it before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kbackup.archive import layout
+from kbackup.errors import ClusterError
+from kbackup.jobs.exactly_once.unit import UnitRun
+from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
+from kbackup.jobs.mirror.apply.positions import Noted
+from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.restore_plan import UnitPart
+from kbackup.kafka.client import Properties
+from kbackup.kafka.kernel import Kernel, chosen
+from kbackup.kafka.produce import BlockProducer
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+_THREADS = 8  # slots that a small round works on at a time
+_ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
+
+
+@dataclass(frozen=True, slots=True)
+class SlotTask:
+    """`parts` are in order of partition and incarnation. `partitions` are all of the slot, those without work too;
+    `expected` are those whose position must be there."""
+
+    slot: int
+    parts: tuple[UnitPart, ...]
+    partitions: tuple[TopicPartition, ...]
+    expected: tuple[TopicPartition, ...]
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest record, in bytes."""
+        return max((s.largest for part in self.parts for s in part.segments), default=0)
+
+
+class SlotResult(NamedTuple):
+    """What one attempt committed; `positions` are all of the slot."""
+
+    slot: int
+    parts: list[CommittedPart]
+    positions: dict[TopicPartition, Noted]
+    moved: int
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class SlotWork:
+    """What every slot needs. `store` is where the segments are, `state` where the flow keeps its state."""
+
+    target: Properties
+    store: Store
+    state: Store
+    names: tuple[str, str]
+    point: int
+    transaction_bytes: int
+
+    def __call__(self, task: SlotTask, progress: ProgressSender) -> Iterator[SlotResult]:
+        """As a Spark task: with a producer of its own."""
+        slot = self.begin(task)
+        try:
+            yield self.run(slot, task, progress)
+        finally:
+            slot.producer.close()
+
+    def begin(self, task: SlotTask) -> OpenSlot:
+        """Start the producer of a slot, and read the positions that its last one committed."""
+        source, target = self.names
+        group = layout.mirror_group(source, target)
+        txid = layout.mirror_transactional_id(source, target, task.slot)
+        fenced = (
+            f"another process applies the flow {source}->{target} now",
+            "let one apply half of a flow run; this one wrote nothing more",
+        )
+        producer = BlockProducer(self.target, txid, group, task.largest, fenced)
+        try:
+            committed = producer.start(task.partitions)
+            noted = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
+            self._check_expected(task, noted)
+        except BaseException:
+            producer.close()
+            raise
+        return OpenSlot(
+            producer,
+            SlotLedger(self.state, source, target, task.slot, noted),
+            task.largest,
+            frozenset(task.partitions),
+        )
+
+    def _check_expected(self, task: SlotTask, noted: dict[TopicPartition, Noted]) -> None:
+        gone = [tp for tp in task.expected if tp not in noted]
+        if gone:
+            raise ClusterError(
+                f"the applied position of {gone[0]} is gone from the target's group "
+                f"{layout.mirror_group(*self.names)}",
+                "the next round reads it back from the offset map",
+            )
+
+    def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
+        """Commit everything that is left of a task."""
+        ledger = slot.ledger
+        ledger.point = self.point
+        moved = slot.producer.moved
+        UnitRun(
+            self.store, task.parts, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
+        ).run()
+        return SlotResult(
+            task.slot, ledger.take_parts(), ledger.positions, slot.producer.moved - moved, chosen()
+        )
+
+
+@dataclass(frozen=True)
+class OpenSlot:
+    """A slot whose producer this process has. `largest` is the size of the largest record that it has room for, and
+    `partitions` are those whose positions it read after it had fenced every other producer of the slot."""
+
+    producer: BlockProducer
+    ledger: SlotLedger
+    largest: int
+    partitions: frozenset[TopicPartition]
+
+    def suits(self, task: SlotTask) -> bool:
+        fits = task.largest <= max(self.largest, _ROOM)
+        return fits and self.partitions.issuperset(task.partitions)
+
+    def commit_again(self, missing: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Noted]:
+        """Commit the slot's positions without records, and `missing` ones with them. Returns all of them."""
+        ledger = self.ledger
+        ledger.positions = {**missing, **ledger.positions}
+        if ledger.positions:
+            self.producer.commit_alone(progress_of(ledger.positions))
+        return ledger.positions
+
+
+@dataclass
+class OpenSlots:
+    """The slots whose producers this process keeps open between rounds."""
+
+    _open: dict[int, OpenSlot] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "kbackup-slot"))
+
+    def run(self, work: SlotWork, tasks: Sequence[SlotTask]) -> list[SlotResult]:
+        """Commit the work of a small round. After an error, close them all."""
+        return list(self._threads.map(lambda task: self._run(work, task), tasks))
+
+    def _run(self, work: SlotWork, task: SlotTask) -> SlotResult:
+        return work.run(self._slot(work, task), task, ProgressSender(None, 0))
+
+    def commit_again(
+        self, work: SlotWork, tasks: Sequence[SlotTask], missing: Mapping[TopicPartition, Noted]
+    ) -> dict[TopicPartition, Noted]:
+        """Commit the positions of slots again, so that they don't expire, and those that are `missing` in the target.
+        Returns all positions of these slots."""
+
+        def commit(task: SlotTask) -> dict[TopicPartition, Noted]:
+            own = {tp: missing[tp] for tp in task.partitions if tp in missing}
+            return self._slot(work, task).commit_again(own)
+
+        return {tp: noted for own in self._threads.map(commit, tasks) for tp, noted in own.items()}
+
+    def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
+        slot = self._open.get(task.slot)
+        if slot is not None and not slot.suits(task):
+            self._open.pop(task.slot).producer.close()
+            slot = None
+        if slot is None:
+            slot = self._open[task.slot] = work.begin(task)
+        return slot
+
+    def close(self) -> None:
+        """Give up what is not committed, and the producers."""
+        slots, self._open = [*self._open.values()], {}
+        list(self._threads.map(lambda slot: slot.producer.close(), slots))
