@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map.slots import slot_of
+from kbackup.archive.flow_map.slots import read_flow, slot_of
 from kbackup.archive.flow_map.tables import PartName
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.produce import Progress
+from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 
@@ -72,6 +73,13 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
     return {
         c.tp: Noted.of(c.tp, Progress(c.offset, c.metadata.rstrip("\0"))) for c in committed.get(group, [])
     }
+
+
+def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, PartName]:
+    """Return the last committed part of the offset map of each slot, for `archive.flow_map.open_map`. `store` is where
+    the flow keeps its state."""
+    flow = read_flow(store, source, target)
+    return heads_of(read_positions(cluster, source, target), flow.slots) if flow is not None else {}
 
 
 def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, PartName]:
