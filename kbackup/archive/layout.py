@@ -33,6 +33,8 @@ REPORT = "report.json"
 PAGE = "report.html"
 
 _SEGMENT = re.compile(r"^segment_partition_([0-9]+)_from_offset_([0-9]+)_(records|records\.zst|index)\Z")
+SPARE_NAME = "_from_offset_0[0-9]{10}"
+"""Found in the names of segments with more zeros than ten digits need (`segment_stem`), and in no others."""
 _PARTITION_INDEX = re.compile(r"^index_partition_([0-9]+)\Z")
 _GROUP_OFFSETS = re.compile(r"^consumer_offsets_partition_([0-9]+)\Z")
 _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
@@ -43,11 +45,12 @@ _POINT = re.compile(r"^points/([0-9]+)-([0-9a-f]+)/([^/]+)\Z")
 
 
 class SegmentName(NamedTuple):
-    """`kind` is 'records', 'records.zst' or 'index'."""
+    """`kind` is 'records', 'records.zst' or 'index'. `spare` counts zeros before the offset beyond its ten digits."""
 
     partition: int
     start: int
     kind: str
+    spare: int = 0
 
 
 def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
@@ -55,23 +58,25 @@ def topic_dir(topic: str, incarnation: int = 1, root: str = TOPICS) -> str:
     return f"{root}{topic}/" if incarnation == 1 else f"{root}{topic}@{incarnation}/"
 
 
-def segment_stem(partition: int, first_offset: int) -> str:
-    """A segment's name without `_records` or `_index`, as the partition index has it."""
-    return f"segment_partition_{partition:03d}_from_offset_{first_offset:010d}"
+def segment_stem(partition: int, first_offset: int, spare: int = 0) -> str:
+    """A segment's name without `_records` or `_index`, as the partition index has it. A `spare` name has so many more
+    zeros before the offset: an orphan segment keeps the plain name."""
+    return f"segment_partition_{partition:03d}_from_offset_{'0' * spare}{first_offset:010d}"
 
 
-def records_key(directory: str, partition: int, first_offset: int, compression: str) -> str:
+def records_key(directory: str, partition: int, first_offset: int, compression: str, spare: int = 0) -> str:
     suffix = "_records.zst" if compression == "zstd" else "_records"
-    return directory + segment_stem(partition, first_offset) + suffix
-
-
-def index_key(directory: str, partition: int, first_offset: int) -> str:
-    return directory + segment_stem(partition, first_offset) + "_index"
+    return directory + segment_stem(partition, first_offset, spare) + suffix
 
 
 def index_key_of(records: str) -> str:
     """The segment index beside a records file."""
     return records.removesuffix(".zst").removesuffix("_records") + "_index"
+
+
+def stem_of(records: str) -> str:
+    """The name of a segment by its records file."""
+    return index_key_of(records).rpartition("/")[2].removesuffix("_index")
 
 
 def compression_of(records: str) -> str:
@@ -88,7 +93,17 @@ def group_offsets_key(directory: str, partition: int) -> str:
 
 def parse_segment(filename: str) -> SegmentName | None:
     found = _SEGMENT.match(filename)
-    return SegmentName(int(found[1]), int(found[2]), found[3]) if found else None
+    if found is None:
+        return None
+    start = int(found[2])
+    return SegmentName(int(found[1]), start, found[3], max(0, len(found[2]) - len(f"{start:010d}")))
+
+
+def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
+    """Whether a segment that begins at `first_offset` may have `key`."""
+    name = parse_segment(key.removeprefix(directory))
+    spare = name.spare if name is not None else 0
+    return key == records_key(directory, partition, first_offset, compression_of(key), spare)
 
 
 def parse_partition_index(filename: str) -> int | None:

@@ -244,8 +244,8 @@ def _number(point: Manifest | int) -> int:
 def in_place(segment: Segment) -> Segment:
     """`CorruptError` for a segment whose key is not that of its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
-    due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
-    if segment.key != due:
+    if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
+        due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
         raise CorruptError(
             f"file {segment.key} is named by the catalog where {due} belongs",
             "is the archive damaged? run 'kbackup verify'",

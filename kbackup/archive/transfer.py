@@ -19,6 +19,7 @@ THREADS = 8
 _FEW = 256
 """Objects that are asked for one by one; of more, the whole folder is listed, a thousand a request."""
 _DAMAGED = "the archive is damaged here: run 'kbackup verify'; nothing of it was copied"
+_IN_THE_WAY = "no restore point there has it: delete it by hand while no copy runs, then run the copy again"
 DIVERGED = "something else wrote there: a copy is written by 'kbackup copy' alone; use another address"
 
 
@@ -37,8 +38,8 @@ def objects_of(segment: Segment) -> Iterator[Due]:
 
 
 def missing(target: Store, due: list[Due]) -> list[Due]:
-    """Those of `due` that are not whole at `target`, by size and by the checksum that it keeps. What is there and is
-    not whole is removed: the caller sees to it that no restore point stands on it."""
+    """Those of `due` that are not at `target`. `RefusedError` for an object that is there and is not whole, by size or
+    by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may send."""
     raw = stored(target)
     if len(due) > _FEW:
         wanted = {each.key for each in due}
@@ -50,10 +51,10 @@ def missing(target: Store, due: list[Due]) -> list[Due]:
     there = [each for each in due if each.key in sizes]
     with ThreadPoolExecutor(THREADS) as pool:
         whole = pool.map(lambda each: _whole(target, each, sizes[each.key]), there)
-        kept = {each.key for each, good in zip(there, whole, strict=True) if good}
-    for failed in raw.delete([each.key for each in there if each.key not in kept]):
-        raise failed.error
-    return [each for each in due if each.key not in kept]
+        for each, good in zip(there, whole, strict=True):
+            if not good:
+                raise RefusedError(f"file {each.key} at {target.url} is damaged", _IN_THE_WAY)
+    return [each for each in due if each.key not in sizes]
 
 
 def _size(raw: Store, key: str) -> int | None:
@@ -71,8 +72,8 @@ def _whole(target: Store, due: Due, size: int) -> bool:
 
 
 def send(source: Store, target: Store, due: Due) -> int:
-    """Copy one object, and return its stored bytes. `CorruptError` where it is not what the archive says, or other
-    bytes arrived than were sent; nothing is left at `target` then."""
+    """Copy one object, and return its stored bytes. `CorruptError` where it is not what the archive says, and nothing
+    is left at `target` then; `RefusedError` where other bytes arrived than were sent, and stay."""
     crc = sent_crc = sent = 0
     with stored(target).upload(due.key) as upload:
         for piece, plain in pieces(source, due.key, due.size):
@@ -85,13 +86,11 @@ def send(source: Store, target: Store, due: Due) -> int:
         try:
             arrived = upload.commit()
         except AlreadyExistsError:
-            if missing(target, [due]):
-                raise
+            missing(target, [due])
             return sent
     if arrived != (sent, sent_crc):
-        stored(target).delete([due.key])
-        raise CorruptError(
-            f"file {due.key} arrived at {target.url} as other bytes than were sent", "run it again"
+        raise RefusedError(
+            f"file {due.key} arrived at {target.url} as other bytes than were sent", _IN_THE_WAY
         )
     return sent
 

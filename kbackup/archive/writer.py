@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from kbackup.archive import layout
 from kbackup.archive.segments import Segment
-from kbackup.errors import AlreadyExistsError, KbackupError, StoreError
+from kbackup.errors import AlreadyExistsError, KbackupError
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.formats.frames import FrameCompressor
 from kbackup.formats.index import encode_entries
@@ -22,13 +22,15 @@ _MAGIC = b"\x01"
 
 
 class Target(NamedTuple):
-    """Where a partition's segments go, and how. `threshold` is `segment_bytes`; `compression` is 'none' or 'zstd'."""
+    """Where a partition's segments go, and how. `threshold` is `segment_bytes`; `compression` is 'none' or 'zstd';
+    `spare` is that of the segments' names (`layout.segment_stem`)."""
 
     topic: str
     incarnation: int
     partition: int
     threshold: int
     compression: str
+    spare: int = 0
 
     @property
     def directory(self) -> str:
@@ -36,7 +38,8 @@ class Target(NamedTuple):
 
 
 class SegmentTakenError(KbackupError):
-    """The records object of the segment that begins at `first` is there already: `adopt` it and go on after it."""
+    """The name of the segment that begins at `first` is taken: `adopt` the segment and go on after it, or write it
+    with the next spare name."""
 
     def __init__(self, key: str, first: int) -> None:
         super().__init__(f"object {key} exists already", "another attempt wrote it")
@@ -97,8 +100,10 @@ class _OpenSegment:
         self._min: int | None = None
         self._max: int | None = None
         self.size = 1
-        self._key = layout.records_key(target.directory, target.partition, first, target.compression)
-        self._index_key = layout.index_key(target.directory, target.partition, first)
+        self._key = layout.records_key(
+            target.directory, target.partition, first, target.compression, target.spare
+        )
+        self._index_key = layout.index_key_of(self._key)
         self._frames = FrameCompressor() if target.compression == "zstd" else None
         self._records: Upload = store.upload(self._key)
         self._index: Upload = store.upload(self._index_key)
@@ -126,9 +131,9 @@ class _OpenSegment:
                 self._records.write(frame)
         try:
             stored, crc = self._records.commit()
+            _, index_crc = self._index.commit()
         except AlreadyExistsError as error:
             raise SegmentTakenError(self._key, self._first) from error
-        index_crc = self._commit_index()
         target = self._target
         return Segment(
             topic=target.topic,
@@ -146,16 +151,6 @@ class _OpenSegment:
             index_crc=f"{index_crc:016x}",
             key=self._key,
         )
-
-    def _commit_index(self) -> int:
-        try:
-            return self._index.commit()[1]
-        except AlreadyExistsError as error:
-            # no damage: the next run removes it, or takes it over with its records
-            raise StoreError(
-                f"object {self._index_key} exists without its records object",
-                "another run is writing here at this moment; run again when it has ended",
-            ) from error
 
     def abort(self) -> None:
         if self._frames is not None:

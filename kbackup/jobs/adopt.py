@@ -82,7 +82,6 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
             upload.write(chunk)
         try:
             if f"{upload.commit()[1]:016x}" != to.crc:
-                store.delete([to.key])
                 raise wrong
         except AlreadyExistsError:
             # an adoption that was cut off had come so far

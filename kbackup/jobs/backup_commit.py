@@ -13,7 +13,6 @@ from kbackup.jobs.capture_settings import settings_warnings
 from kbackup.jobs.hold_back import held_back
 from kbackup.jobs.listen import Phases
 from kbackup.jobs.plan import Plan, retention_loss
-from kbackup.jobs.recover import Recovered
 from kbackup.jobs.state import next_states, same_groups, same_settings
 
 
@@ -21,7 +20,6 @@ def commit(
     run: Run,
     captured: Captured,
     read: Read,
-    recovered: Recovered,
     last: bool,
 ) -> Manifest:
     """The commit; `run` stands at the new restore point then, and has ended where it is the `last` one."""
@@ -40,7 +38,7 @@ def commit(
         topics=topics,
         segments=segments,
         losses=losses,
-        warnings=(*plan.warnings, *recovered.warnings, *not_carried, *settings_warnings(captured.settings)),
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(captured.settings)),
         captures=(
             *(c for c in (run.head.captures if run.head is not None else ()) if c.number in older),
             _capture(run, captured, number),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from kbackup.archive.catalog.operations import next_incarnation, reserve_incarnations
+from kbackup.archive.catalog.operations import may_salvage, next_incarnation, reserve_incarnations
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
@@ -66,10 +66,10 @@ def take(
         reserve(run, plan)
     with phases.step("run"):
         recovered = recover(run, plan, spark, lambda segments: of_another_history(run, segments))
-        read = _read(run, plan, recovered.segments, spark, listener)
+        read = _read(run, plan, recovered, spark, listener)
     with phases.step("commit"):
         capture.check_same_topics(run.cluster, plan)
-        manifest = commit(run, captured, read, recovered, last)
+        manifest = commit(run, captured, read, last)
     return report(run, manifest, plan, phases)
 
 
@@ -107,6 +107,7 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
         poll_timeout=run.options.poll_timeout_seconds,
         incarnations={t.name: t.incarnation for t in plan.topics if t.name in read},
         since=run.writing.since(),
+        salvage=may_salvage(run.archive.state),
     )
     results = run_tasks(
         spark(), tasks, work, lambda records, size: listener.progress(records, size, expected)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kbackup.archive import layout
 from kbackup.archive.last_record import last_of, with_epoch
 from kbackup.archive.models import LastRecord
 from kbackup.archive.segment_io import adopt
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError, Target
-from kbackup.errors import StoreError
+from kbackup.errors import CorruptError, StoreError
 from kbackup.jobs.progress import ProgressSender
 from kbackup.kafka.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
@@ -34,12 +34,14 @@ _HELD_BYTES = (
 )  # blocks of small partitions that are read together, before they are written one by one
 
 _WRITERS = 8
+_SPARE_NAMES = 100
+"""A file name has at most 255 bytes."""
 
 
 @dataclass(frozen=True)
 class BackupWork:
     """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run
-    began, in seconds by the store's clock."""
+    began, in seconds by the store's clock. `salvage`: every run that ever wrote read records alike."""
 
     source: Properties
     store: Store
@@ -50,10 +52,11 @@ class BackupWork:
     poll_timeout: float
     incarnations: dict[str, int]
     since: float
+    salvage: bool
 
-    def target(self, tp: TopicPartition) -> Target:
+    def target(self, tp: TopicPartition, spare: int = 0) -> Target:
         return Target(
-            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression
+            tp.topic, self.incarnations[tp.topic], tp.partition, self.segment_bytes, self.compression, spare
         )
 
     def __call__(
@@ -94,9 +97,9 @@ class BackupWork:
             for wanted, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
-                    found, rest = self._take_over(wanted, taken)
+                    found, rest, spare = self._pass_taken(wanted, taken, 0)
                     yield from found
-                    yield from self._write(reader, rest, [], False, progress)
+                    yield from self._write(reader, rest, [], False, progress, spare)
 
     def _write(
         self,
@@ -105,15 +108,16 @@ class BackupWork:
         blocks: list[RecordBlock],
         whole: bool,
         progress: ProgressSender,
+        spare: int = 0,
     ) -> Iterator[Segment | LastRead]:
         """`blocks` are what is read already of the range; `whole` says that this is all of it."""
         while True:
             try:
                 yield from self._segments(
-                    reader, wanted, self._blocks(reader, wanted, blocks, whole, progress)
+                    reader, wanted, self._blocks(reader, wanted, blocks, whole, progress), spare
                 )
             except SegmentTakenError as taken:
-                found, wanted = self._take_over(wanted, taken)
+                found, wanted, spare = self._pass_taken(wanted, taken, spare)
             else:
                 return
             yield from found
@@ -132,9 +136,9 @@ class BackupWork:
         return segments, None
 
     def _segments(
-        self, reader: RangeReader, wanted: OffsetRange, blocks: Iterable[RecordBlock]
+        self, reader: RangeReader, wanted: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
     ) -> Iterator[Segment | LastRead]:
-        with PartitionWriter(self.store, self.target(wanted.tp)) as writer:
+        with PartitionWriter(self.store, self.target(wanted.tp, spare)) as writer:
             at, last = wanted.start - 1, None
             for block in blocks:
                 if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
@@ -164,26 +168,26 @@ class BackupWork:
             progress.add(len(block), block.nbytes)
             yield block
 
-    def _take_over(self, wanted: OffsetRange, taken: SegmentTakenError) -> tuple[list[Segment], OffsetRange]:
-        """The segment that another attempt of this run wrote, and what of the range comes after its last record.
+    def _pass_taken(
+        self, wanted: OffsetRange, taken: SegmentTakenError, spare: int
+    ) -> tuple[list[Segment], OffsetRange, int]:
+        """How to go on where the name of a segment is taken: the segment if another attempt of this run wrote it, the
+        rest of the range, and the spare number of the names there.
 
-        What is older than this run belongs to no restore point (those end where our range starts) and was not taken
-        over when the run began: it goes, and we write it again. A task knows nothing of the lease: one that
-        outlives its run and sleeps before this delete can delete a segment of the next run.
+        An orphan of an earlier run stays: nobody deletes or replaces what lies beyond an end, so no run that slept can
+        hit a segment of a later one. The segment gets another name.
         """
-        if self.store.stat(taken.key).modified < self.since:
-            failed = self.store.delete([taken.key, layout.index_key_of(taken.key)])
-            if failed:
-                raise failed[0].error
-            return [], wanted._replace(start=taken.first)
-        found = adopt(self.store, self.target(wanted.tp), taken.key)
-        if found.last >= wanted.end:
-            # nothing is damaged: the next run takes it over, or cuts its ranges around it
+        if self.salvage and self.store.stat(taken.key).modified >= self.since:
+            with suppress(CorruptError):
+                found = adopt(self.store, self.target(wanted.tp, spare), taken.key)
+                if found.last < wanted.end:
+                    return [found], wanted._replace(start=found.last + 1), spare
+        if spare == _SPARE_NAMES:
             raise StoreError(
-                f"object {found.key} reaches to offset {found.last}, past the end of {wanted}",
-                "another run is writing here at this moment; run again when it has ended",
+                f"object {taken.key} and {spare} others of interrupted runs are in the way",
+                "delete them by hand while nothing writes to the archive",
             )
-        return [found], wanted._replace(start=found.last + 1)
+        return [], wanted._replace(start=taken.first), spare + 1
 
 
 def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, first: int) -> bool:

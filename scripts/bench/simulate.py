@@ -24,7 +24,6 @@ from kbackup.jobs.backup_round import reserve
 from kbackup.jobs.backup_run import Captured, Read, Run
 from kbackup.jobs.listen import Phases, Silent
 from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
-from kbackup.jobs.recover import Recovered
 from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.types import OffsetRange
 from scripts.bench import synthetic
@@ -114,7 +113,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
         found = _ship(run, tasks)
         with run.step("commit", "groups.json, metadata.json, manifest.json, tables, catalog"):
             read = Read(found, lasts=synthetic.last_records(found))
-            commit(state, captured, read, Recovered([], []), True)
+            commit(state, captured, read, True)
         with run.step("refresh", "partition indexes, group offset files"):
             refresh(state, Phases(Silent()))
     run.requests = dict(store.requests - asked)

@@ -112,6 +112,7 @@ def _profile(servers: Servers, topics: dict[str, int], records: int) -> None:
         poll_timeout=60.0,
         incarnations=dict.fromkeys(topics, 1),
         since=time.time(),
+        salvage=True,
     )
     with cProfile.Profile() as profile:
         list(work(task, ProgressSender(None, 0)))

@@ -6,11 +6,13 @@ them, under the lease; `derived.json` names the catalog that they were written f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import MappingProxyType
 
 import numpy as np
+import pyarrow.compute as pc
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import read_catalog, state_of
@@ -95,7 +97,7 @@ def derived_files(archive: Archive, before: State | None = None) -> dict[str, by
     files = _captured_files(archive, topics, archive.state)
     if before is not None:
         files = dict(files.items() - _written_files(archive, before, topics).items())
-    return files | partition_indexes(wanted, starts)
+    return files | partition_indexes(wanted, starts, spare_stems(archive.state))
 
 
 def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:
@@ -157,12 +159,30 @@ def _group_topics(
             yield from (t for t in manifest.topics if (t.name, t.incarnation) == key)
 
 
-def partition_indexes(partitions: Iterable[IncarnationPartition], starts: Starts) -> dict[str, bytes]:
-    """Key -> bytes of the partition index of each of `partitions`."""
+def spare_stems(state: State) -> dict[tuple[IncarnationPartition, int], str]:
+    """By partition and first offset, the names of the segments that have a spare name."""
+    table = state.segments.read([*PLACE.names, "key"])
+    table = table.filter(pc.match_substring_regex(table["key"], layout.SPARE_NAME))
+    return {
+        ((row["topic"], row["incarnation"], row["partition"]), row["first"]): layout.stem_of(row["key"])
+        for row in table.to_pylist()
+    }
+
+
+def partition_indexes(
+    partitions: Iterable[IncarnationPartition],
+    starts: Starts,
+    spare: Mapping[tuple[IncarnationPartition, int], str] = MappingProxyType({}),
+) -> dict[str, bytes]:
+    """Key -> bytes of the partition index of each of `partitions`; `spare` are `spare_stems`."""
     return {
         layout.partition_index_key(layout.topic_dir(topic, incarnation), partition): encode_partition_index(
             [
-                PartitionIndexEntry(layout.segment_stem(partition, first), first)
+                PartitionIndexEntry(
+                    spare.get(((topic, incarnation, partition), first))
+                    or layout.segment_stem(partition, first),
+                    first,
+                )
                 for first in starts.get((topic, incarnation, partition), _NONE).tolist()
             ]
         )

@@ -75,8 +75,7 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
     except (CorruptError, NotFoundError) as error:
         why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
         return Damaged(item.target, item.start, item.key, why)
-    due = layout.records_key(item.target.directory, segment.partition, segment.first, item.target.compression)
-    if segment.key != due:
+    if not layout.is_records_key(item.key, item.target.directory, segment.partition, segment.first):
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
     if item.rows and segment.crc not in {row.crc for row in item.rows}:
         return Damaged(item.target, item.start, item.key, "is not what its restore point says (checksum)")

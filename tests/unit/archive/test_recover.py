@@ -1,4 +1,4 @@
-"""What an interrupted run left: whole segments of the same topic are taken over, all else goes."""
+"""Orphan segments of an interrupted run: whole segments of the same topic are taken over, all others stay."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
-from kbackup.errors import LeaseLostError, StoreError
 from kbackup.jobs import recover as module
 from kbackup.jobs.plan import Live, PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.recover import Recovered, recover
-from kbackup.store.guarded import GuardedStore
+from kbackup.jobs.recover import recover
 from kbackup.types import TopicPartition
-from tests.support.faulty_store import Fault, FaultyStore
+from tests.support.faulty_store import FaultyStore
 from tests.unit.archive.making import TOPIC, TOPIC_ID, committed, state, target, write
 
 
@@ -83,7 +81,7 @@ def again(
     wanted: Plan,
     isolation_level: IsolationLevel = "read_committed",
     cut: Collection[TopicPartition] = (),
-) -> Recovered:
+) -> list[Segment]:
     spark: Any = object
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup", isolation_level)
@@ -106,7 +104,7 @@ def test_without_interrupted_runs_nobody_looks(store: FaultyStore) -> None:
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup")
         run: Any = Interrupted(writing, writing.interrupted)
-        assert recover(run, plan((0, 9)), no_spark, no_logs) == Recovered([], [])
+        assert recover(run, plan((0, 9)), no_spark, no_logs) == []
     assert keys(store) == both(strays)
 
 
@@ -115,8 +113,7 @@ def test_whole_segments_are_taken_over(store: FaultyStore) -> None:
     strays = write(store, target(0), range(30)) + write(store, target(1), range(5, 9))
     store.delete([layout.index_key_of(strays[0].key)])  # the run died between the two
     found = again(store, plan((0, 40), (5, 9)))
-    assert sorted(found.segments) == sorted(strays)
-    assert found.warnings == []
+    assert sorted(found) == sorted(strays)
     assert keys(store) == both(strays)
 
 
@@ -125,20 +122,18 @@ def test_segments_of_a_log_that_was_cut_since_are_not_taken_over(store: FaultySt
     cut, whole = write(store, target(0), range(30)), write(store, target(1), range(9))
     found = again(store, plan((0, 40), (0, 9)), cut=[TopicPartition(TOPIC, 0)])
     assert cut
-    assert found.segments == whole
-    assert keys(store) == both(whole)
+    assert found == whole
 
 
-def test_what_is_damaged_goes_and_the_rest_stays(store: FaultyStore) -> None:
+def test_what_is_damaged_is_not_taken_over(store: FaultyStore) -> None:
     interrupt(store)
     strays = write(store, target(threshold=100), range(9))
     assert len(strays) > 3
     store.put(strays[1].key, store.get(strays[1].key)[:-3])
     store.delete([strays[2].key])  # an index alone
-    found = again(store, plan((0, 9)))
-    whole = [strays[0], *strays[3:]]
-    assert found.segments == whole
-    assert keys(store) == both(whole)
+    before = keys(store)
+    assert again(store, plan((0, 9))) == [strays[0], *strays[3:]]
+    assert keys(store) == before
 
 
 @pytest.mark.parametrize(
@@ -150,11 +145,13 @@ def test_what_is_damaged_goes_and_the_rest_stays(store: FaultyStore) -> None:
     ],
     ids=["other isolation", "beyond the end", "before the start"],
 )
-def test_what_is_not_of_this_plan_goes(wanted: Plan, isolation: IsolationLevel, store: FaultyStore) -> None:
+def test_what_is_not_of_this_plan_is_not_taken_over(
+    wanted: Plan, isolation: IsolationLevel, store: FaultyStore
+) -> None:
     interrupt(store)
-    write(store, target(), range(30))
-    assert again(store, wanted, isolation) == Recovered([], [])
-    assert keys(store) == set()
+    strays = write(store, target(), range(30))
+    assert again(store, wanted, isolation) == []
+    assert keys(store) == both(strays)
 
 
 def test_another_topic_of_that_name_has_another_incarnation(store: FaultyStore) -> None:
@@ -162,7 +159,7 @@ def test_another_topic_of_that_name_has_another_incarnation(store: FaultyStore) 
     interrupt(store)
     strays = write(store, target(), range(30))
     found = again(store, plan((0, 30), topic_id="made anew", incarnation=2))
-    assert found == Recovered([], [])
+    assert found == []
     assert keys(store) == both(strays), "the sweep deletes what is of an incarnation that is over"
 
 
@@ -185,9 +182,7 @@ def test_of_two_interrupted_runs_nothing_is_taken_twice(store: FaultyStore) -> N
         store, target(threshold=1 << 20), range(20, 26)
     )
     write(store, target(threshold=1 << 20), range(12, 24))
-    found = again(store, plan((0, 40)))
-    assert found.segments == wide
-    assert keys(store) == both(wide)
+    assert again(store, plan((0, 40))) == wide
 
 
 def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) -> None:
@@ -195,9 +190,7 @@ def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) 
     strays = write(store, target(threshold=1 << 20), range(10)) + write(
         store, target(threshold=1 << 20), range(10, 25)
     )
-    found = again(store, plan((0, 24)))
-    assert found.segments == strays[:1]
-    assert keys(store) == both(strays[:1])
+    assert again(store, plan((0, 24))) == strays[:1]
 
 
 def test_what_is_committed_is_never_touched(store: FaultyStore) -> None:
@@ -208,8 +201,8 @@ def test_what_is_committed_is_never_touched(store: FaultyStore) -> None:
     before = {key: store.get(key) for key in both(first)}
     assert archive.keys() == {s.key for s in first}
     found = again(store, plan((30, 40), before=30))
-    assert found.segments == [s for s in strays if s.last < 40]
-    assert {key for key in keys(store) if "_from_offset_" in key} == both([*first, *found.segments])
+    assert found == [s for s in strays if s.last < 40]
+    assert {key for key in keys(store) if "_from_offset_" in key} == both([*first, *strays])
     assert {key: store.get(key) for key in before} == before
 
 
@@ -228,7 +221,7 @@ def test_what_has_expired_stays_for_its_readers(store: FaultyStore) -> None:
     interrupt(store)
     strays = write(store, target(), range(30, 50))
     found = again(store, plan((30, 50), before=30))
-    assert found.segments == strays
+    assert found == strays
     assert {key for key in keys(store) if "_from_offset_" in key} == both([*first, *strays])
 
 
@@ -241,34 +234,5 @@ def test_files_that_are_no_segments_are_left_alone(store: FaultyStore) -> None:
     }
     for key in others:
         store.put_new(key, b"")
-    assert again(store, plan((0, 9))) == Recovered([], [])
+    assert again(store, plan((0, 9))) == []
     assert keys(store) == others
-
-
-def test_what_cannot_be_deleted_is_told(store: FaultyStore) -> None:
-    interrupt(store)
-    (stray,) = write(store, target(threshold=1 << 20), range(5))
-    store.faults.append(Fault("delete", "*_records", StoreError("the bucket is locked")))
-    found = again(store, plan((9, 20)))
-    assert found.segments == []
-    assert found.warnings == [
-        f"object {stray.key} of an interrupted run can't be deleted: the bucket is locked"
-    ]
-
-
-def test_without_the_lease_nothing_is_deleted(store: FaultyStore) -> None:
-    """Whoever took over may have found use for what this run has none for."""
-    interrupt(store)
-    strays = write(store, target(), range(30))
-    spark: Any = object
-    with HeldLease(store, "kbackup test", 60) as lease:
-        writing = begin_writing(store, lease, "backup")
-        run: Any = Interrupted(writing)
-
-        def lost() -> None:
-            raise LeaseLostError("it is lost", "")
-
-        writing.archive.store = GuardedStore(store, lost)
-        with pytest.raises(LeaseLostError):
-            recover(run, plan((0, 9)), spark, lambda segments: ())
-    assert keys(store) == both(strays)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
+from kbackup.archive.reader import in_place
 from kbackup.archive.segment_io import adopt, crc_of, read_segment
 from kbackup.archive.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
@@ -85,11 +88,25 @@ def test_a_segment_that_is_there_is_left_as_it_is(store: FaultyStore) -> None:
     assert not _unfinished(store)
 
 
-def test_an_index_without_records_is_somebody_at_work(store: FaultyStore) -> None:
+def test_an_index_without_records_takes_the_name(store: FaultyStore) -> None:
     (segment,) = write(store, target(threshold=1 << 20), range(5))
     store.delete([segment.key])
-    with pytest.raises(StoreError, match="exists without its records object"):
+    with pytest.raises(SegmentTakenError):
         write(store, target(threshold=1 << 20), range(5))
+
+
+@pytest.mark.parametrize("first", [5, 12_345_678_901])
+def test_a_spare_name_is_of_the_same_segment(store: FaultyStore, first: int) -> None:
+    offsets = range(first, first + 5)
+    plain, spare = (
+        write(store, target(threshold=1 << 20)._replace(spare=spare), offsets)[0] for spare in (0, 2)
+    )
+    assert plain.key != spare.key
+    assert replace(spare, key=plain.key) == plain
+    assert layout.parse_segment(spare.key.rpartition("/")[2]) == (0, first, "records", 2)
+    assert [s.key for s in map(in_place, (plain, spare))] == [plain.key, spare.key]
+    assert [re.search(layout.SPARE_NAME, s.key) is not None for s in (plain, spare)] == [False, True]
+    assert from_batch(decode(next(read_segment(store, spare)))) == records(offsets)
 
 
 @pytest.mark.parametrize("pattern", ["*_records", "*_index"])

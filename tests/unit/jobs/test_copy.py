@@ -204,7 +204,8 @@ def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None
         check_same(source, opened(inner))
 
 
-def test_what_is_not_whole_is_sent_again(place: Place, opened: Open) -> None:
+def test_a_damaged_object_in_the_way_is_named(place: Place, opened: Open) -> None:
+    """A copy that slept for longer than its lease could hit what another copy committed, if copies deleted."""
     source, target = opened(place("a")), place("b")
     make_archive(source)
     crashing = CrashStore(target)
@@ -216,6 +217,10 @@ def test_what_is_not_whole_is_sent_again(place: Place, opened: Open) -> None:
     keys = [entry.key for entry in target.list(layout.TOPICS)]
     assert keys
     target.put(keys[0], b"cut")
+    with pytest.raises(RefusedError, match=f"file {keys[0]} at .* is damaged") as refused:
+        copied(source, opened(target))
+    assert "delete it by hand" in refused.value.hint
+    target.delete([keys[0]])
     report = copied(source, opened(target))
     assert report.found == len(keys) - 1
     assert report.objects == 2 * len(segments) - report.found

@@ -52,8 +52,8 @@ def segment_bytes(first: int, last: int) -> bytes:
     return f"{first}-{last}:".encode() + b"x" * (last - first + 1)
 
 
-def key_of(first: int) -> str:
-    return layout.records_key(FOLDER, 0, first, "none")
+def key_of(first: int, spare: int = 0) -> str:
+    return layout.records_key(FOLDER, 0, first, "none", spare)
 
 
 def read_whole(store: Store, key: str) -> Segment | None:
@@ -63,15 +63,15 @@ def read_whole(store: Store, key: str) -> Segment | None:
         first, last = map(int, data.partition(b":")[0].split(b"-"))
     except ValueError:
         return None
-    if data != segment_bytes(first, last) or key != key_of(first):
+    if data != segment_bytes(first, last) or not layout.is_records_key(key, FOLDER, 0, first):
         return None
-    return _segment(first, last, data)
+    return _segment(first, last, data, key)
 
 
-def _segment(first: int, last: int, data: bytes) -> Segment:
+def _segment(first: int, last: int, data: bytes, key: str) -> Segment:
     return Segment(
         "t", 1, 0, first, last, last - first + 1, len(data), len(data),
-        first * 1000, last * 1000, 1, crc_of(data), "", key_of(first),
+        first * 1000, last * 1000, 1, crc_of(data), "", key,
     )  # fmt: skip
 
 
@@ -86,11 +86,12 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
     taken = _recover(writing, start, end) if writing.interrupted else []
     segments: list[Segment] = []
     at = start
+    since, salvage = writing.since, may_salvage(archive.state)
     for segment in taken:
-        segments += _write(writing.plain, at, segment.first, cut, writing.since)
+        segments += _write(writing.plain, at, segment.first, cut, since, salvage)
         segments.append(segment)
         at = segment.last + 1
-    segments += _write(writing.plain, at, end, cut, writing.since)
+    segments += _write(writing.plain, at, end, cut, since, salvage)
     number = writing.next_point
     own = Capture(
         number=number,
@@ -126,38 +127,39 @@ def _recover(writing: WritingRun, start: int, end: int) -> list[Segment]:
     archive = writing.archive
     store, known = archive.store, archive.keys()
     kept: list[Segment] = []
-    useless: list[str] = []
     at = start
     for entry in list(store.list(FOLDER)):
         name = layout.parse_segment(entry.key.rpartition("/")[2])
         if name is None or entry.key in known or name.start < start:
             continue
         segment = read_whole(store, entry.key) if may_salvage(archive.state) else None
-        if segment is None or segment.first < at or segment.last >= end:
-            useless.append(entry.key)
-        else:
+        if segment is not None and segment.first >= at and segment.last < end:
             kept.append(segment)
             at = segment.last + 1
-    if useless:
-        writing.check_fence()
-        store.delete(useless)
     return kept
 
 
-def _write(store: Store, at: int, end: int, cut: int, since: Callable[[], float]) -> Iterator[Segment]:
+def pass_orphan(store: Store, key: str, spare: int) -> int:
+    """The spare number of the name beside an orphan that is of no use."""
+    return spare + 1
+
+
+def _write(
+    store: Store, at: int, end: int, cut: int, since: Callable[[], float], salvage: bool = True
+) -> Iterator[Segment]:
+    spare = 0
     while at < end:
         last = min(at + cut, end) - 1
-        data, key = segment_bytes(at, last), key_of(at)
+        data, key = segment_bytes(at, last), key_of(at, spare)
         try:
             store.put_new(key, data)
-            segment = _segment(at, last, data)
+            segment = _segment(at, last, data, key)
         except AlreadyExistsError:
-            if store.stat(key).modified < since():
-                store.delete([key])
-                continue
-            found = read_whole(store, key)
+            own = salvage and store.stat(key).modified >= since()
+            found = read_whole(store, key) if own else None
             if found is None or found.last >= end:
-                raise RefusedError("another run is writing here", "run again") from None
+                spare = pass_orphan(store, key, spare)
+                continue
             segment = found
         yield segment
         at = segment.last + 1
@@ -241,10 +243,9 @@ def _send(source: Store, target: Store, key: str) -> None:
     data = source.get(key)
     try:
         target.put_new(key, data)
-    except AlreadyExistsError:
+    except AlreadyExistsError as error:
         if target.get(key) != data:
-            target.delete([key])
-            target.put_new(key, data)
+            raise RefusedError(f"file {key} is damaged", "delete it by hand") from error
 
 
 def check(store: Store) -> Archive:

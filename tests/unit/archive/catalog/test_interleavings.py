@@ -1,8 +1,8 @@
 """Writers, expirers, undos, sweepers, readers and copies at once: every interleaving of their store calls.
 
 A crash at every step is in it: the invariants, and what later runs make of it, are checked in every state
-(`interleaving`). Schedules go by rising number of changes between actors, up to a bound. Six ways to break the
-protocol show that the checker finds what it should.
+(`interleaving`). Schedules go by rising number of changes between actors, up to a bound. No actor has a lease: each
+may sleep for any time before any call. Seven ways to break the protocol show that the checker finds what it should.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from kbackup.errors import AlreadyExistsError
 from kbackup.store.base import Store
 from tests.support.exhaustive import sample
 from tests.support.memory_store import MemoryStore
+from tests.unit.archive.catalog import actors as actors_module
 from tests.unit.archive.catalog.actors import (
     backup,
     check,
@@ -58,11 +59,6 @@ GRACE_BEGAN = 500.0
 def commits_and_segments(method: str, key: str) -> bool:
     """The calls of writers that another writer can observe or disturb: all others are of keys of one run alone."""
     return method in ("list", "delete") or (method == "put_new" and not key.startswith(layout.TABLES))
-
-
-def deletes_at_once(method: str, key: str) -> bool:
-    """Nobody sleeps between the check of the fence and the delete of orphan segments (`jobs.recover`)."""
-    return method != "delete" and commits_and_segments(method, key)
 
 
 def deletes_of_sweeper(method: str, key: str) -> bool:
@@ -139,6 +135,11 @@ def expired(*numbers: int) -> Callable[[], MemoryStore]:
     return base
 
 
+def torn() -> MemoryStore:
+    """A run died, and the last segment that it wrote is damaged."""
+    return interrupted(6, 2, 4, data=b"torn")
+
+
 def with_copy() -> MemoryStore:
     """A copy of an archive that went on since; its source is `SOURCE`."""
     source = made(2, 4)
@@ -158,14 +159,17 @@ SCENARIOS: dict[str, tuple[Callable[[], MemoryStore], list[Actor], Visible]] = {
     "two writers": (lambda: made(2, 4), [backup_to(6), backup_to(7, 1)], commits_and_segments),
     "two writers and their hints": (lambda: made(2), [backup_to(4), backup_to(4)], hints_too),
     "two writers after an interrupted one": (
-        lambda: interrupted(8, 2, 4), [backup_to(8), backup_to(9)], deletes_at_once,
+        lambda: interrupted(8, 2, 4), [backup_to(8), backup_to(9)], commits_and_segments,
     ),
     "two writers after an interrupted one whose segment is damaged": (
-        lambda: interrupted(6, 2, 4, data=b"torn"), [backup_to(8), backup_to(8, 1)], deletes_at_once,
+        torn, [backup_to(8), backup_to(8, 1)], commits_and_segments,
     ),
     "three writers": (
         lambda: made(2), [backup_to(4), backup_to(4), backup_to(4)],
-        deletes_at_once,
+        commits_and_segments,
+    ),
+    "two writers after an interrupted one whose segment is damaged, and a sweeper": (
+        torn, [backup_to(6), backup_to(8), sweeper], sweeper_beside,
     ),
     "a writer and a sweeper": (expired(1, 2), [backup_to(8), sweeper], sweeper_beside),
     "a writer after an interrupted one, and a sweeper": (
@@ -230,13 +234,6 @@ def find(
 ) -> None:
     """Only the invariants of each state: faster than with the epilogue."""
     run(base, actors, visible, every=1_000_000)
-
-
-@pytest.mark.exhaustive
-def test_a_late_delete_of_an_orphan_hits_the_next_run() -> None:
-    """A limit that is known: a writer without a lease that sleeps between its check and its delete."""
-    with pytest.raises(ViolationError):
-        find(lambda: interrupted(6, 2, 4, data=b"torn"), [backup_to(6), backup_to(6)])
 
 
 def broken(target: Any, name: str, instead: Any) -> Any:
@@ -341,3 +338,17 @@ def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
         pytest.raises(ViolationError, match="does not exist"),
     ):
         find(lambda: interrupted(6, 2, 4), [sweeper, backup_to(7)], deletes_of_sweeper)
+
+
+def test_a_writer_that_deletes_an_orphan_in_its_way_is_found() -> None:
+    """It sleeps before the delete for longer than its lease, and hits the segment that the next run committed."""
+
+    def delete(store: Store, key: str, spare: int) -> int:
+        store.delete([key])
+        return spare
+
+    with (
+        broken(actors_module, "pass_orphan", delete),
+        pytest.raises(ViolationError, match=r"does not exist|has other bytes"),
+    ):
+        find(torn, [backup_to(6), backup_to(6)])
