@@ -1,4 +1,4 @@
-"""formats/archive.md and its schemas against files that the writers make."""
+"""formats/archive.md, restores.md and their schemas against files that the writers make."""
 
 from __future__ import annotations
 
@@ -56,6 +56,7 @@ from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
+RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
 NAMES = {
     "lock.json": "lock",
     "plan.json": "restore_plan",
@@ -346,9 +347,9 @@ def test_formats_and_schemas_are_told() -> None:
 
 def test_names_that_are_told() -> None:
     for name in (*offset_map.SCHEMA.names, layout.progress_group("<id>"), layout.OFFSETS):
-        assert f"`{name}`" in SPECIFICATION
+        assert f"`{name}`" in RESTORES
     for name in ("previous", "cut", "key", "sum"):
-        assert f"`kbackup.{name}`" in SPECIFICATION
+        assert f"`kbackup.{name}`" in RESTORES
     for kind in get_args(get_type_hints(Loss)["kind"]):
         assert f"`{kind}`" in SPECIFICATION
     assert f"`{Manifest.__struct_defaults__[0]}`" in SPECIFICATION
