@@ -34,6 +34,7 @@ from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.types import TopicPartition
 
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
+_REFRESH = 10.0  # s
 _BATCH = 2000  # names or partitions in one admin request
 
 _DESCRIBE_NOT_READY = {
@@ -186,9 +187,9 @@ class Cluster:
         return answers
 
     def _refresh(self) -> None:
-        """Have the client look up leaders and topic ids again: it would keep the old ones for 15 minutes."""
+        """Have the client look up brokers, leaders and topic ids again: it would keep the old ones for minutes."""
         with self.connection.errors("listing topics"):
-            self._admin.list_topics(timeout=TIMEOUT)
+            self._admin.list_topics(timeout=_REFRESH)
 
     def create_topic(
         self,

@@ -40,6 +40,8 @@ LEADER_NOT_READY: NotReady = {
         ),
         TIMEOUT,
     ),
+    # The broker that was asked is gone: once more, when the client has looked up which brokers there are.
+    **dict.fromkeys((KafkaError._TIMED_OUT, KafkaError._TRANSPORT), TIMEOUT + 5),
     **dict.fromkeys(
         (
             KafkaError.UNKNOWN_TOPIC_OR_PART,

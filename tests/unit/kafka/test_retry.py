@@ -101,6 +101,12 @@ def test_a_new_topic_is_asked_for_again(name: str, clock: list[float]) -> None:
     assert request(cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART))) == expected
 
 
+def test_a_broker_that_is_gone_is_not_asked_again(clock: list[float]) -> None:
+    admin = Admin(KafkaError._TIMED_OUT)
+    assert cluster(admin).topic_configs(["t"]) == {"t": {"c": "v"}}
+    assert admin.refreshed == 1  # the client learns which brokers there are
+
+
 def test_a_topic_that_is_not_there_is_left_out_at_once(clock: list[float]) -> None:
     assert (cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART)).topics(["t"]), clock) == ({}, [])
 
