@@ -15,9 +15,7 @@ from jsonschema.validators import validator_for
 
 from kbackup.errors import UndecodableError
 from kbackup.schemas.base import Json, Kind, Schema, misfit, of_others
-from kbackup.schemas.linear_regex import install
-
-install()
+from kbackup.schemas.linear_regex import linear
 
 
 class JsonCodec:
@@ -35,7 +33,7 @@ class JsonCodec:
             with of_others(f"{name}, which it refers to,", "JSON Schema"):
                 _checked(other, kind)
             known = known.with_resource(name, _resource(other))
-        self._validator = kind(whole, registry=known)
+        self._validator = linear(kind)(whole, registry=known)
 
     def decode(self, data: bytes, indexes: Sequence[int] | None = None) -> Json:
         try:

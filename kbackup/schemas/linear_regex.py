@@ -1,19 +1,22 @@
-"""Regular expressions of others in linear time: RE2, as pyarrow brings it, in place of Python's in jsonschema.
+"""Validators of JSON Schema whose regular expressions run in linear time: RE2, as pyarrow has it, in place of `re`.
 
 A schema and a record can be made for each other so that Python's backtracking does not end. jsonschema has no setting
-for it, so its modules get this in place of `re`. An extended validator would not do: a part of a schema that names a
-draft of its own is validated by the stock one.
+for the engine. So the validators here use copies of jsonschema's functions that search by RE2; jsonschema itself, and
+whoever else uses it in this process, stays as it is.
 """
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from functools import cache
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Any
 
-import jsonschema  # noqa: F401 (its modules are looked up below)
+import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
+from jsonschema import _keywords, _legacy_keywords, _utils, validators
 
-_MODULES = ("_keywords", "_validators", "_legacy_keywords", "_legacy_validators", "_utils")
 _MAX_PATTERN = 10_000
 
 
@@ -28,13 +31,44 @@ def search(pattern: str, text: str) -> bool:
         raise ValueError(f"regular expression {pattern!r} can't be run in linear time: {error}") from error
 
 
-class _Linear:
-    search = staticmethod(search)
+@cache
+def linear(stock: Any) -> Any:
+    """Return the validator class of the same draft as jsonschema's class `stock` that searches by `search`."""
+    copies = _copies()
+    keywords = {name: copies.get(function, function) for name, function in stock.VALIDATORS.items()}
+    extend: Any = validators.extend
+    kind: Any = extend(stock, validators=keywords)
+
+    def evolve(self: Any, **changes: Any) -> Any:
+        """As jsonschema does it; a part of a schema that names a draft of its own gets a linear validator too."""
+        schema = changes.setdefault("schema", self.schema)
+        for field in attrs.fields(kind):
+            if field.init:
+                changes.setdefault(field.alias, getattr(self, field.name))
+        return linear(validators.validator_for(schema, default=stock))(**changes)
+
+    kind.evolve = evolve
+    return kind
 
 
-def install() -> None:
-    """Let jsonschema search with it."""
-    for name in _MODULES:
-        module = sys.modules.get(f"jsonschema.{name}")
-        if module is not None and hasattr(module, "re"):
-            vars(module)["re"] = _Linear
+@cache
+def _copies() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """jsonschema's functions for keywords, and their helpers, each with a copy that knows `search` as `re.search`."""
+    copies: dict[Any, Any] = {}
+    for module in (_utils, _keywords, _legacy_keywords):  # each imports from those before it
+        names: dict[str, Any] = {}
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType) and value.__globals__ is vars(module):
+                copies[value] = _copy(value, names)
+            names[name] = copies.get(value, value) if isinstance(value, FunctionType | ModuleType) else value
+        names["re"] = SimpleNamespace(search=search)
+        copies[module] = SimpleNamespace(**names)
+    return copies
+
+
+def _copy(function: FunctionType, names: dict[str, Any]) -> FunctionType:
+    copy = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
