@@ -1,10 +1,10 @@
 """Python's daemon for Spark's workers, started before Spark asks for it: its imports run beside the JVM's start.
 
-`Ready` starts it with the command, listening on a socket in a folder of its own, whose path `KBACKUP_DAEMON` gives to
-the JVM and to what the JVM starts. Spark starts its daemon as ever (`kbackup.daemon`): that one hands its standard
-streams, environment and import path over, and stays as long as the other lives, which Spark takes for it. Whatever
-fails on the way, it becomes the daemon itself. A ready process ends with the driver's end of its standard input,
-and from the hand-over on with Spark's.
+`Ready` starts it with the command, listening on a socket in a folder of its own. Spark sets `KBACKUP_DAEMON` to the
+socket's path for the Python processes that it starts (`conf`); the driver's own environment stays as it is. Spark
+starts its daemon as ever (`kbackup.daemon`): that one hands its standard streams, environment and import path over, and
+stays as long as the other lives, which Spark takes for it. Whatever fails on the way, it becomes the daemon itself. A
+ready process ends with the driver's end of its standard input, and from the hand-over on with Spark's.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Ready:
 
     def __init__(self) -> None:
         self._folder = tempfile.mkdtemp(prefix="kbackup-")
-        path = str(Path(self._folder, "daemon"))
+        self.path = str(Path(self._folder, "daemon"))
         with socket.socket(socket.AF_UNIX) as listener:
             try:
-                listener.bind(path)
+                listener.bind(self.path)
             except OSError:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise
@@ -52,10 +52,13 @@ class Ready:
                 pass_fds=[listener.fileno()],
                 process_group=0,  # an interrupt at the terminal is not for it
             )
-        os.environ[VARIABLE] = path
+
+    @property
+    def conf(self) -> dict[str, str]:
+        """The setting by which Spark's daemon finds this one."""
+        return {f"spark.executorEnv.{VARIABLE}": self.path}
 
     def close(self) -> None:
-        os.environ.pop(VARIABLE, None)
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
             self._process.communicate(timeout=_PATIENCE)

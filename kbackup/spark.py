@@ -49,7 +49,8 @@ class Starting:
         self._daemon = _ready_daemon(master, conf)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
-        self._of = (master, conf, attempts)
+        known = self._daemon.conf if self._daemon is not None else {}
+        self._of = (master, {**conf, **known}, attempts)
         self._warm = warm
         self._session: SparkSession | None = None
         self._error: BaseException | None = None

@@ -16,6 +16,7 @@ from tests.integration.topics import wait_until
 
 ROOT = Path(__file__).parents[2]
 _RUN = """
+import os
 from pathlib import Path
 from kbackup.jobs.tasks import run_tasks
 from kbackup.spark import Starting
@@ -24,8 +25,11 @@ def work(task, progress):
     import sys
     yield task, "--ready" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
 
+before = dict(os.environ)
 starting = Starting("local[2]", {}, 1)
 session = starting()
+added = os.environ.keys() - before - {"PYSPARK_PYTHON", "SPARK_LAUNCHER_OPTS", "SPARK_LOCAL_IP"}
+assert all(name.startswith("SPARK_") for name in added), added  # pyspark's own
 assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True, True) for n in range(20)]
 jvm = session.sparkContext._gateway.proc.pid
 used = any("/spark-" in line and ".jsa" in line for line in Path(f"/proc/{jvm}/maps").read_text().splitlines())
@@ -131,7 +135,7 @@ _KILLED = """
 import os, signal, sys, tempfile
 from kbackup.ready import Ready
 daemon = Ready()
-print(daemon._process.pid, os.environ["KBACKUP_DAEMON"], flush=True)
+print(daemon._process.pid, daemon.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
