@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import socket
 import subprocess
 import time
@@ -17,18 +18,28 @@ from kbackup.errors import KbackupError
 # (PR_SET_PDEATHSIG is shorter, but follows the thread that forked, is Linux's alone, and needs preexec_fn.)
 _GUARD = 'read -r _; kill -KILL "$0" 2>/dev/null'
 
+_PORTS = range(15_000, 32_768)
+
 
 class StartError(KbackupError):
     """A server ended or stayed silent before it was ready."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that are free now; another process may still take one before it is used."""
+    """Distinct loopback ports that are free now; another process may still take one before it is used.
+
+    Outgoing connections take theirs from above: a server that is stopped finds its port free when it starts again.
+    """
+    ports: list[int] = []
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        while len(ports) < count:
+            port = random.choice(_PORTS)
+            try:
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            ports.append(port)
+    return ports
 
 
 class Process:

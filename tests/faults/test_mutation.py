@@ -11,9 +11,11 @@ from scripts.soak.mutation.cases import run
 CASES = 300
 
 
-@pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 32)])
-def test_what_happens_to_files_is_found_or_changes_nothing(seed: int) -> None:
+@pytest.mark.parametrize("seed", [1, None], ids=["fixed", "new"])
+def test_what_happens_to_files_is_found_or_changes_nothing(seed: int | None) -> None:
     """By a seed that stays and by one that is new each time; `python -m scripts.soak.mutation` runs 10,000."""
+    seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
+    print(f"seed {seed}")
     result = run(CASES // 2, seed)
     print("\n".join(result.lines()))
     assert not result.wrong

@@ -94,7 +94,7 @@ starting.leave()
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": "/nowhere"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Spark can't be started" in done.stdout
@@ -175,9 +175,11 @@ def test_nothing_is_left_of_a_driver_that_was_killed_while_a_task_runs(tmp_path:
     with subprocess.Popen(
         [sys.executable, "-c", code], env=env, stderr=subprocess.DEVNULL, start_new_session=True
     ) as driver:
-        wait_until(begun.exists)
-        assert len(_session(driver.pid)) > 3
-        driver.kill()
+        try:
+            wait_until(begun.exists)
+            assert len(_session(driver.pid)) > 3
+        finally:
+            driver.kill()
     wait_until(lambda: _session(driver.pid) == [])
 
 

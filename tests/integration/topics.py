@@ -116,7 +116,7 @@ def set_config(broker: Broker, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
 
 
-def wait_until(true: Callable[[], bool], patience: float = 60) -> None:
+def wait_until(true: Callable[[], bool], patience: float = 180) -> None:
     until = time.monotonic() + patience
     while not true():
         assert time.monotonic() < until, "it did not come about"
