@@ -161,7 +161,7 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.line(f"nothing {'was' if done else 'is'} to expire")
     if report.deleted or report.failed:
         reporter.line(
-            f"{plural(report.deleted, 'object')} that nobody needs any more {'were' if done else 'would be'} deleted: "
+            f"{plural(report.deleted, 'object')} that nobody needs any more were deleted: "
             f"{human_size(report.deleted_bytes)}"
         )
     if report.unreadable is not None:
@@ -170,8 +170,8 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         )
     for key, why in list(report.failed.items())[:_FAILED]:
         reporter.warning(f"{key} can't be deleted: {why}")
-    if not done and (report.expiration is not None or report.deleted):
-        reporter.note("nothing was changed: add --confirm to do it")
+    if not done:
+        reporter.note("nothing was changed: add --confirm to do it, and to delete orphans")
 
 
 def _fate(point: PointFate) -> tuple[Cell, ...]:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit
+from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_under_lease
 from kbackup.archive.catalog.retention import (
     expire_points,
@@ -24,14 +24,15 @@ from kbackup.archive.catalog.sweep import (
     delete_orphans,
     find_orphans,
     last_expiration,
-    referred_keys,
 )
 from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments import integers
 from kbackup.errors import RefusedError
+from kbackup.formats.torn import ENTRY
 from kbackup.jobs.expire_policy import Policy, moment, reasons
 from kbackup.jobs.listen import Listener, Phases
-from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.base import Store
 
 
 @dataclass(frozen=True)
@@ -65,9 +66,9 @@ class ExpireReport:
     """`confirmed`: it was done. `expiration` is the catalog that committed it, None where nothing expires.
 
     `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
-    of `deleted_bytes` were (or would be) deleted now; `failed` maps the others to reasons. `unreadable` is a damaged
-    catalog of the grace time: nothing is deleted before its time is over. `spared` topics keep all records: they are
-    compacted, or their settings are not known."""
+    of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` maps the others to
+    reasons. `unreadable` is a damaged catalog of the grace time: nothing is deleted before its time is over. `spared`
+    topics keep all records: they are compacted, or their settings are not known."""
 
     archive: str
     confirmed: bool
@@ -98,11 +99,16 @@ class _Plan:
     cutoff: int | None
     spared: tuple[str, ...]
 
+    @property
+    def expires(self) -> bool:
+        return self.after is not self.before
+
 
 def expire(
     store: Store, expiry: Expiry, lease_seconds: float, listener: Listener, *, confirm: bool
 ) -> ExpireReport:
-    """Without `confirm` it says what it would do. It takes no lease to commit: a backup may run beside it.
+    """Without `confirm` it says what would expire, by the catalog alone. It takes no lease to commit: a backup may run
+    beside it.
 
     The derived files follow at once where nobody holds the lease; else the holder writes them. `RefusedError` where
     the newest restore point would lose all its records.
@@ -111,26 +117,40 @@ def expire(
     archive = open_archive(store)
     with phases.step("choose"):
         plan = _plan(archive, expiry)
-    going = referred_keys(Committed(plan.before, None)) - referred_keys(Committed(plan.after, None))
+    if not confirm:
+        return _report(
+            archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases
+        )
     number = None
-    if confirm and plan.after is not plan.before:
+    if plan.expires:
         with phases.step("expire"):
             number = _commit(archive, plan)
+    swept = _sweep(archive, expiry.grace, lease_seconds, phases)
+    return _report(archive, expiry, plan, number, swept, phases)
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """The orphans that were to be deleted, and by key why one of them could not."""
+
+    orphans: Orphans
+    failed: dict[str, str]
+
+
+def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Phases) -> _Swept:
+    store = archive.store
     with phases.step("list objects"):
         objects = list(store.list())
     with phases.step("find orphans"):
-        cutoff = time.time() - expiry.grace.total_seconds()
-        orphans = find_orphans(store, archive.committed, objects, cutoff)
-    failed: dict[str, str] = {}
-    if confirm:
-        with phases.step("sweep"):
-            author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
-            archive.move(commit_sweep(store, archive.committed, orphans, author))
-        with phases.step("refresh derived files"):  # they name no segment that is deleted
-            refresh_under_lease(archive, "kbackup expire", lease_seconds)
-        with phases.step("delete orphans"):
-            failed = {each.key: each.error.message for each in delete_orphans(store, orphans)}
-    return _report(archive, expiry, plan, number, (going, objects), orphans, failed, phases, confirm)
+        orphans = find_orphans(store, archive.committed, objects, time.time() - grace.total_seconds())
+    with phases.step("sweep"):
+        author = Author("sweep", "", f"{len(orphans.objects)} orphans deleted")
+        archive.move(commit_sweep(store, archive.committed, orphans, author))
+    with phases.step("refresh derived files"):  # they name no segment that is deleted
+        refresh_under_lease(archive, "kbackup expire", lease_seconds)
+    with phases.step("delete orphans"):
+        failed = {each.key: each.error.message for each in delete_orphans(store, orphans)}
+    return _Swept(orphans, failed)
 
 
 def _commit(archive: Archive, plan: _Plan) -> int:
@@ -222,39 +242,44 @@ def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
 
 
 def _report(
-    archive: Archive,
-    expiry: Expiry,
-    plan: _Plan,
-    number: int | None,
-    going: tuple[set[str], list[ObjectInfo]],
-    orphans: Orphans,
-    failed: dict[str, str],
-    phases: Phases,
-    confirmed: bool,
+    archive: Archive, expiry: Expiry, plan: _Plan, number: int | None, swept: _Swept | None, phases: Phases
 ) -> ExpireReport:
-    keys, objects = going
-    segments = [key for key in keys if key.startswith(layout.TOPICS) and not key.endswith("_index")]
-    counts = [sum(state.segments.columns("count")[0]) for state in (plan.before, plan.after)]
-    expires = bool(keys or plan.gone)
-    after = datetime.now(UTC) + expiry.grace
-    sizes = {each.key: each.size for each in orphans.objects}
+    """`number` is the catalog of the expiration, or would be; `swept` is None of a dry run."""
+    before, after = (_sums(state) for state in (plan.before, plan.after))
+    confirmed = swept is not None
+    swept = swept or _Swept(Orphans(0, ()), {})
+    deleted = [each for each in swept.orphans.objects if each.key not in swept.failed]
     return ExpireReport(
         archive=archive.store.url,
         confirmed=confirmed,
-        expiration=number if confirmed else (archive.state.number + 1 if expires else None),
+        expiration=number,
         restore_points=plan.fates,
-        records=counts[0] - counts[1],
-        segments=len(segments),
-        bytes=sum(each.size for each in objects if each.key in keys),
+        records=before.records - after.records,
+        segments=before.segments - after.segments,
+        bytes=before.bytes - after.bytes,
         before=_text(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
         spared=plan.spared,
-        deleted_from=_text(after) if expires else None,
-        deleted=len(sizes) - len(failed),
-        deleted_bytes=sum(size for key, size in sizes.items() if key not in failed),
-        unreadable=orphans.unreadable,
-        failed=failed,
+        deleted_from=_text(datetime.now(UTC) + expiry.grace) if number is not None else None,
+        deleted=len(deleted),
+        deleted_bytes=sum(each.size for each in deleted),
+        unreadable=swept.orphans.unreadable,
+        failed=swept.failed,
         seconds=phases.seconds,
     )
+
+
+class _Sums(NamedTuple):
+    """Of all segments; `bytes` are of the records objects and the indexes."""
+
+    segments: int
+    records: int
+    bytes: int
+
+
+def _sums(state: State) -> _Sums:
+    table = state.segments.read(["count", "stored"])
+    counts, stored = integers(table, "count"), integers(table, "stored")
+    return _Sums(len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum()))
 
 
 def _text(moment: datetime) -> str:
