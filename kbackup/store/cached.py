@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kbackup.store.address import Address
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, is_key
+from kbackup.store.delegating import DelegatingStore
 
 LIMIT_BYTES = 256 << 20
 LARGEST_BYTES = 64 << 20
@@ -30,21 +30,14 @@ _MAGIC = b"kbackup cache 1\n"
 _HASH = 32
 
 
-class CachedStore:
+class CachedStore(DelegatingStore):
     """`Store` over `inner`. `identity` tells stores apart that have the same URL."""
 
     def __init__(self, inner: Store, shelf: Shelf, identity: str = "") -> None:
-        self._inner, self._shelf = inner, shelf
+        super().__init__(inner)
+        self._shelf = shelf
         self._identity = f"{identity}\n{inner.url}"
         self._listed: dict[str, str] = {}
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def address(self) -> Address:
-        return self._inner.address
 
     def get(self, key: str) -> bytes:
         return self.get_with_etag(key)[0]
@@ -52,7 +45,7 @@ class CachedStore:
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         etag = self._listed.get(key) or self._unlisted(key)
         if etag is None:
-            data, found = self._inner.get_with_etag(key)
+            data, found = self.inner.get_with_etag(key)
             if len(data) >= ASK_BYTES:
                 self._shelf.put(self._name(key, ""), found.encode())
                 self._shelf.put(self._name(key, found), data)
@@ -60,7 +53,7 @@ class CachedStore:
         kept = self._shelf.get(self._name(key, etag))
         if kept is not None:
             return kept, etag
-        data, found = self._inner.get_with_etag(key)
+        data, found = self.inner.get_with_etag(key)
         if found == etag:
             self._shelf.put(self._name(key, etag), data)
         return data, found
@@ -69,7 +62,7 @@ class CachedStore:
         """The version that the store has now of an object that was not listed, where some version of it is kept."""
         if not is_key(key) or self._shelf.get(self._name(key, "")) is None:
             return None
-        etag = self._inner.stat(key).etag
+        etag = self.inner.stat(key).etag
         self._shelf.put(self._name(key, ""), etag.encode())
         return etag or None
 
@@ -77,50 +70,32 @@ class CachedStore:
         return hashlib.sha256("\n".join((self._identity, key, etag)).encode()).hexdigest()
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        for entry in self._inner.list(prefix, start_after):
+        for entry in self.inner.list(prefix, start_after):
             if entry.etag:
                 self._listed[entry.key] = entry.etag
             yield entry
 
-    def get_range(self, key: str, start: int, length: int) -> bytes:
-        return self._inner.get_range(key, start, length)
-
-    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        return self._inner.open_range(key, start, length)
-
-    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        return self._inner.fill(key, start, into)
-
-    def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        return self._inner.list_dirs(prefix)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self._inner.stat(key)
-
-    def checksum(self, key: str) -> int | None:
-        return self._inner.checksum(key)
-
     def put(self, key: str, data: Buffer) -> str:
         self._listed.pop(key, None)
-        return self._inner.put(key, data)
+        return self.inner.put(key, data)
 
     def put_new(self, key: str, data: Buffer) -> str:
         self._listed.pop(key, None)
-        return self._inner.put_new(key, data)
+        return self.inner.put_new(key, data)
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
         self._listed.pop(key, None)
-        return self._inner.replace(key, data, etag)
+        return self.inner.replace(key, data, etag)
 
     def upload(self, key: str) -> Upload:
         self._listed.pop(key, None)
-        return self._inner.upload(key)
+        return self.inner.upload(key)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         gone = [*keys]
         for key in gone:
             self._listed.pop(key, None)
-        return self._inner.delete(gone)
+        return self.inner.delete(gone)
 
 
 class Shelf:

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 
 from kbackup.errors import AlreadyExistsError, NotFoundError
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, view_of
-from kbackup.store.guarded import GuardedStore
+from kbackup.store.delegating import DelegatingStore
 
 
-class DryStore(GuardedStore):
+class DryStore(DelegatingStore):
     """`Store` over `inner`: reads see what was written to this store. Uploads are refused."""
 
     def __init__(self, inner: Store) -> None:
-        super().__init__(inner, lambda: None)
+        super().__init__(inner)
         self._written: dict[str, bytes] = {}
 
     def get(self, key: str) -> bytes:

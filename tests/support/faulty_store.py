@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
-from kbackup.store.address import Address
-from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload
+from kbackup.store.base import Buffer, Failed, Store, Upload
+from kbackup.store.delegating import DelegatingStore
 
 Operation = Literal["get", "open_range", "put", "put_new", "replace", "commit", "delete"]
 
@@ -37,23 +37,15 @@ def down(operation: Operation, pattern: str = "*") -> Fault:
     return Fault(operation, pattern, UnreachableError("the store is down", "wait"))
 
 
-class FaultyStore:
+class FaultyStore(DelegatingStore):
     """`Store`; `faults` may be changed at any time. `calls` are (operation, key), those that failed too."""
 
     def __init__(self, inner: Store, *faults: Fault) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.faults = list(faults)
         self.calls: builtins.list[tuple[str, str]] = []
         self.short: dict[str, int] = {}
         """Objects that are read as if they had only so many bytes."""
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
-
-    @property
-    def address(self) -> Address:
-        return self.inner.address
 
     def get(self, key: str) -> bytes:
         self._before("get", key)
@@ -102,18 +94,6 @@ class FaultyStore:
 
     def upload(self, key: str) -> Upload:
         return _FaultyUpload(self, self.inner.upload(key), key)
-
-    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix, start_after)
-
-    def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        return self.inner.list_dirs(prefix)
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self.inner.stat(key)
-
-    def checksum(self, key: str) -> int | None:
-        return self.inner.checksum(key)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         failed: builtins.list[Failed] = []
