@@ -22,13 +22,15 @@ if TYPE_CHECKING:
     from kbackup.kafka.registry import SchemaRegistry
 
 PARTS = ("key", "value")
+MM2 = "mm2"
 
 decoding_options = options(
     click.option(
         "--decode",
-        type=click.Choice(PARTS),
+        type=click.Choice([*PARTS, MM2]),
         multiple=True,
-        help="Decode keys, or values, by the schema registry. [repeatable, default both with --schema-registry]",
+        help="Decode keys, or values, by the schema registry; mm2: MirrorMaker 2's internal topics. "
+        "[repeatable, default key and value with --schema-registry]",
     ),
     key_option("schema_registry.url", "--schema-registry", help="Decode by the schema registry at this URL."),
     key_option("schema_registry.ca_bundle", "--schema-registry-ca"),
@@ -68,21 +70,25 @@ class Wish:
                 option = "--message" if part == "value" else "--key-message"
                 raise UsageError(f"{option} {message} is of no schema", f"give --{part}-schema FILE as well")
         named = frame.loaded.origins["schema_registry.url"].kind == "flag"
-        rest = [part for part in self.decode or (PARTS if named else ()) if part not in decoders]
+        asked = [part for part in self.decode if part != MM2] or (PARTS if named else ())
+        rest = [part for part in asked if part not in decoders]
         if rest:
             registry = _registry(frame)
             decoders |= {part: ByRegistry(registry, HEADERS[part]) for part in rest}
-        if self.strict and not decoders:
+        mm2 = MM2 in self.decode
+        if self.strict and not decoders and not mm2:
             raise UsageError("--strict is about decoding", "give --schema-registry, --decode or a schema")
-        return Decoding(decoders, self.strict)
+        return Decoding(decoders, self.strict, mm2)
 
 
 @dataclass
 class Decoding:
-    """Decodes records and counts what it could not; thread-safe."""
+    """Decodes records and counts what it could not; thread-safe. `decoders` are by part; with `mm2`, MirrorMaker 2's
+    internal topics have decoders of their own."""
 
     decoders: dict[str, Decoder]
     strict: bool = False
+    mm2: bool = False
     seen: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     bare: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
     failed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PARTS, 0))
@@ -93,18 +99,31 @@ class Decoding:
         """`UndecodableError` where all must be decoded."""
         parts = self.uncounted(tp, row)
         for part, made in zip(PARTS, parts, strict=True):
-            if getattr(row, part) is not None and part in self.decoders:
+            if getattr(row, part) is not None and self._decoder(tp.topic, part) is not None:
                 self._count(part, made, f"{tp.topic}:{tp.partition}:{row.offset}")
         return parts
 
     def uncounted(self, tp: TopicPartition, row: Row) -> Parts:
         """For those who have had the record counted before."""
-        if not self.decoders:
+        if not self.active:
             return _NOTHING
-        return Parts(self._made("key", row.key, row), self._made("value", row.value, row))
+        return Parts(self._made(tp, "key", row.key, row), self._made(tp, "value", row.value, row))
 
-    def _made(self, part: str, data: bytes | None, row: Row) -> Made:
-        decoder = self.decoders.get(part)
+    @property
+    def active(self) -> bool:
+        """Whether anything may be decoded."""
+        return bool(self.decoders) or self.mm2
+
+    def _decoder(self, topic: str, part: str) -> Decoder | None:
+        if self.mm2:
+            from kbackup.kafka.mirror_records.decoder import decoder_of
+
+            if decoder := decoder_of(topic, part):
+                return decoder
+        return self.decoders.get(part)
+
+    def _made(self, tp: TopicPartition, part: str, data: bytes | None, row: Row) -> Made:
+        decoder = None if data is None else self._decoder(tp.topic, part)
         return None if decoder is None or data is None else decoder(data, row.headers)
 
     def _count(self, part: str, made: Made, place: str) -> None:

@@ -60,7 +60,7 @@ class Look:
     def show(self, frame: Frame) -> tuple[Show, Decoding]:
         """How records are printed, and what their schemas make of them before."""
         show, decoding = self.style.show(frame), self.wish.decoding(frame)
-        if decoding.decoders and self.style.output == "hex" and not frame.reporter.json:
+        if decoding.active and self.style.output == "hex" and not frame.reporter.json:
             raise UsageError("--output hex shows bytes as they are", "decode with --output text or json")
         return show, decoding
 

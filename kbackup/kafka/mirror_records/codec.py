@@ -8,13 +8,44 @@ at a tombstone.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from kbackup.errors import UndecodableError
 from kbackup.types import TopicPartition
 
-_VERSION = 0
+Fields = Mapping[str, Literal["string", "int16", "int32", "int64"]]
+"""Fields of a key or a value in their order, with the names that Java's schemas give them."""
+
+VERSION = 0
+
+_NUMBERS = {"int16": ">h", "int32": ">i", "int64": ">q"}
 _LONGEST = 0x7FFF  # bytes of a string
+
+
+class RecordFields(NamedTuple):
+    """What a kind of record consists of."""
+
+    kind: str
+    key: Fields
+    value: Fields
+
+
+HEARTBEAT = RecordFields(
+    "heartbeat",
+    {"sourceClusterAlias": "string", "targetClusterAlias": "string"},
+    {"version": "int16", "timestamp": "int64"},
+)
+CHECKPOINT = RecordFields(
+    "checkpoint",
+    {"group": "string", "topic": "string", "partition": "int32"},
+    {"version": "int16", "upstreamOffset": "int64", "offset": "int64", "metadata": "string"},
+)
+OFFSET_SYNC = RecordFields(
+    "offset sync",
+    {"topic": "string", "partition": "int32"},
+    {"upstreamOffset": "int64", "offset": "int64"},
+)
 
 
 class Heartbeat(NamedTuple):
@@ -26,19 +57,17 @@ class Heartbeat(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        return _string(self.source) + _string(self.target)
+        return _encode(HEARTBEAT.key, self.source, self.target)
 
     @property
     def value(self) -> bytes:
-        return struct.pack(">hq", _VERSION, self.timestamp)
+        return _encode(HEARTBEAT.value, VERSION, self.timestamp)
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> Heartbeat:
         """`UndecodableError` for bytes that are no heartbeat."""
-        fields, data = _Reader(key, "key of a heartbeat"), _Reader(value, "value of a heartbeat")
-        source, target = fields.string(), fields.string()
-        data.version()
-        return cls(source, target, data.int64())
+        source, target = decode_key(HEARTBEAT, key).values()
+        return cls(source, target, decode_value(HEARTBEAT, value)["timestamp"])
 
 
 class Checkpoint(NamedTuple):
@@ -53,19 +82,18 @@ class Checkpoint(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        return _string(self.group) + _string(self.tp.topic) + struct.pack(">i", self.tp.partition)
+        return _encode(CHECKPOINT.key, self.group, *self.tp)
 
     @property
     def value(self) -> bytes:
-        return struct.pack(">hqq", _VERSION, self.upstream, self.offset) + _string(self.metadata)
+        return _encode(CHECKPOINT.value, VERSION, self.upstream, self.offset, self.metadata)
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> Checkpoint:
         """`UndecodableError` for bytes that are no checkpoint."""
-        fields, data = _Reader(key, "key of a checkpoint"), _Reader(value, "value of a checkpoint")
-        group, topic, partition = fields.string(), fields.string(), fields.int32()
-        data.version()
-        return cls(group, TopicPartition(topic, partition), data.int64(), data.int64(), data.string())
+        group, topic, partition = decode_key(CHECKPOINT, key).values()
+        _, upstream, offset, metadata = decode_value(CHECKPOINT, value).values()
+        return cls(group, TopicPartition(topic, partition), upstream, offset, metadata)
 
 
 class OffsetSync(NamedTuple):
@@ -77,18 +105,18 @@ class OffsetSync(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        return _string(self.tp.topic) + struct.pack(">i", self.tp.partition)
+        return _encode(OFFSET_SYNC.key, *self.tp)
 
     @property
     def value(self) -> bytes:
-        return struct.pack(">qq", self.upstream, self.offset)
+        return _encode(OFFSET_SYNC.value, self.upstream, self.offset)
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> OffsetSync:
         """`UndecodableError` for bytes that are no offset sync."""
-        fields, data = _Reader(key, "key of an offset sync"), _Reader(value, "value of an offset sync")
-        topic, partition = fields.string(), fields.int32()
-        return cls(TopicPartition(topic, partition), data.int64(), data.int64())
+        topic, partition = decode_key(OFFSET_SYNC, key).values()
+        upstream, offset = decode_value(OFFSET_SYNC, value).values()
+        return cls(TopicPartition(topic, partition), upstream, offset)
 
 
 MirrorRecord = Heartbeat | Checkpoint | OffsetSync
@@ -99,44 +127,49 @@ def fits(text: str) -> bool:
     return len(text.encode()) <= _LONGEST
 
 
+def decode_key(record: RecordFields, data: bytes) -> dict[str, Any]:
+    """Return the fields of a key by name. `UndecodableError` for bytes that are none."""
+    return _decode(record.key, data, f"key of a {record.kind}")
+
+
+def decode_value(record: RecordFields, data: bytes) -> dict[str, Any]:
+    """Return the fields of a value by name. `UndecodableError` for bytes that are none, or of another version."""
+    fields = _decode(record.value, data, f"value of a {record.kind}")
+    if fields.get("version", VERSION) != VERSION:
+        raise UndecodableError(f"value of a {record.kind}: unknown version {fields['version']}")
+    return fields
+
+
+def _encode(fields: Fields, *values: str | int) -> bytes:
+    return b"".join(
+        _string(value) if isinstance(value, str) else struct.pack(_NUMBERS[kind], value)
+        for kind, value in zip(fields.values(), values, strict=True)
+    )
+
+
 def _string(text: str) -> bytes:
     data = text.encode()
     return struct.pack(">h", len(data)) + data
 
 
-class _Reader:
-    """Takes fields off the front of `data`. What follows the last field is ignored, as Java's `Struct` does."""
-
-    def __init__(self, data: bytes, name: str) -> None:
-        self._data, self._name, self._at = data, name, 0
-
-    def int64(self) -> int:
-        return int(self._unpack(">q", 8))
-
-    def int32(self) -> int:
-        return int(self._unpack(">i", 4))
-
-    def version(self) -> None:
-        version = self._unpack(">h", 2)
-        if version != _VERSION:
-            raise UndecodableError(f"{self._name}: unknown version {version}")
-
-    def string(self) -> str:
-        length = self._unpack(">h", 2)
-        if length < 0:
-            raise UndecodableError(f"{self._name}: a string has the length {length}")
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError:
-            raise UndecodableError(f"{self._name}: a string is not UTF-8") from None
-
-    def _unpack(self, form: str, size: int) -> int:
-        (number,) = struct.unpack(form, self._take(size))
-        return int(number)
-
-    def _take(self, size: int) -> bytes:
-        data = self._data[self._at : self._at + size]
-        if len(data) < size:
-            raise UndecodableError(f"{self._name}: {len(self._data)} bytes are too few")
-        self._at += size
-        return data
+def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
+    """Take the fields off the front of `data`. What follows the last one is ignored, as Java does."""
+    found: dict[str, Any] = {}
+    at = 0
+    try:
+        for field, kind in fields.items():
+            form = _NUMBERS["int16" if kind == "string" else kind]
+            (number,) = struct.unpack_from(form, data, at)
+            at += struct.calcsize(form)
+            if kind != "string":
+                found[field] = number
+                continue
+            if not 0 <= number <= len(data) - at:
+                raise UndecodableError(f"{name}: {field} has {number} bytes, {len(data) - at} follow")
+            found[field] = data[at : at + number].decode()
+            at += number
+    except struct.error:
+        raise UndecodableError(f"{name}: {len(data)} bytes are too few") from None
+    except UnicodeDecodeError:
+        raise UndecodableError(f"{name}: {field} is not UTF-8") from None
+    return found

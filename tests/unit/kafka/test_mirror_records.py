@@ -50,7 +50,7 @@ def test_what_is_encoded_is_decoded(record: MirrorRecord) -> None:
 @given(RECORDS, st.data())
 def test_cut_bytes_are_refused(record: MirrorRecord, data: st.DataObject) -> None:
     size = data.draw(st.integers(0, len(record.value) - 1))
-    with pytest.raises(UndecodableError, match="too few"):
+    with pytest.raises(UndecodableError, match=r"too few|follow"):
         type(record).decode(record.key, record.value[:size])
 
 

@@ -1,0 +1,133 @@
+"""Which checkpoints are written, and how groups of the target are set by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from kbackup.archive.models import GroupOffset
+from kbackup.jobs.mirror.internal.checkpoints import checkpoints, is_due
+from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
+from kbackup.jobs.mirror.positions import GroupSync, sync_group_offsets
+from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
+from kbackup.types import TopicPartition
+from tests.unit.jobs.fake_groups import FakeCluster, FakeGroups
+
+TP, REMOTE = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
+
+
+def checkpoint(upstream: int, offset: int, group: str = "billing", metadata: str = "") -> Checkpoint:
+    return Checkpoint(group, REMOTE, upstream, offset, metadata)
+
+
+def committed(*offsets: int, metadata: str = "") -> list[GroupOffset]:
+    return [
+        GroupOffset(topic="orders", partition=n, offset=o, metadata=metadata) for n, o in enumerate(offsets)
+    ]
+
+
+def test_only_known_positions_get_a_checkpoint() -> None:
+    answers = {0: 5, 1: None, 2: -1, 3: 0}
+    made = checkpoints(
+        {"billing": committed(7, 7, 7, 7, metadata="md")},
+        {"orders": "A.orders"},
+        lambda tp, upstream: answers[tp.partition],
+    )
+    assert [(c.tp, c.upstream, c.offset, c.metadata) for c in made] == [
+        (TopicPartition("A.orders", 0), 7, 5, "md"),
+        (TopicPartition("A.orders", 3), 7, 0, "md"),
+    ]
+
+
+def test_metadata_that_no_record_can_hold_is_left_out() -> None:
+    groups = {"billing": committed(7, metadata="x" * 32_768)}
+    (made,) = checkpoints(groups, {"orders": "A.orders"}, lambda tp, upstream: upstream)
+    assert made.metadata == ""
+
+
+@pytest.mark.parametrize(
+    ("upstream", "offset", "due"),
+    [(10, 20, False), (11, 20, False), (11, 21, True), (11, 19, False), (9, 19, True), (9, 20, True)],
+)
+def test_a_checkpoint_is_due_by_mirrormakers_rule(upstream: int, offset: int, due: bool) -> None:
+    assert is_due(checkpoint(upstream, offset), checkpoint(10, 20)) is due
+    assert is_due(checkpoint(upstream, offset), None)
+
+
+class Topic:
+    """An internal topic that refuses writes while `away`, after it took the first record."""
+
+    def __init__(self) -> None:
+        self.records: list[OffsetSync] = []
+        self.away = False
+        self.readings = 0
+
+    def read(self) -> Iterable[OffsetSync]:
+        self.readings += 1
+        return list(self.records)
+
+    def write(self, records: Sequence[OffsetSync]) -> None:
+        if self.away:
+            self.records.append(records[0])
+            raise ConnectionError
+        self.records += records
+
+
+def test_a_journal_reads_its_topic_once_and_again_after_a_failure() -> None:
+    topic = Topic()
+    syncs = [OffsetSync(TP, n, n) for n in range(4)]
+    topic.records = syncs[:1]
+    journal: Journal[OffsetSync] = Journal(topic.read, topic.write)
+    journal.append([])
+    assert topic.readings == 0
+    journal.append(syncs[1:2])
+    assert (topic.readings, journal.last()) == (1, {TP_KEY: syncs[1]})
+    topic.away = True
+    with pytest.raises(ConnectionError):
+        journal.append(syncs[2:])
+    topic.away = False
+    assert (journal.last(), topic.readings) == ({TP_KEY: syncs[2]}, 2)
+
+
+def test_the_store_of_a_journal_knows_old_syncs_and_new_ones() -> None:
+    topic = Topic()
+    topic.records = [OffsetSync(TP, 0, 0)]
+    journal = SyncJournal(topic.read, topic.write)
+    assert journal.store().translate(TP, 200) == 1
+    journal.append([OffsetSync(TP, 100, 101)])
+    assert journal.store().translate(TP, 200) == 102
+
+
+TP_KEY = OffsetSync(TP, 0, 0).key
+
+
+def test_groups_are_set_forward_only_and_never_with_members() -> None:
+    groups = FakeGroups(
+        held={
+            "behind": {REMOTE: (5, 3, "old")},
+            "ahead": {REMOTE: (50, None, "")},
+            "same": {REMOTE: (20, None, "")},
+            "elsewhere": {("other", 0): (1, None, "")},
+            "live": {REMOTE: (5, None, "")},
+        },
+        live={"live": 2},
+        unreadable={"unreadable"},
+    )
+    names = ["absent", "behind", "ahead", "same", "elsewhere", "live", "unreadable"]
+    synced = sync_group_offsets(
+        [checkpoint(9, 20, name, "md") for name in names], FakeCluster(groups).cluster
+    )
+    assert synced == GroupSync(
+        {"absent": 1, "behind": 1, "elsewhere": 1},
+        {"live": "it has 2 live member(s)", "unreadable": "it can't be read"},
+    )
+    assert {name: held.get(REMOTE) for name, held in groups.held.items()} == {
+        "absent": (20, None, "md"),
+        "behind": (20, None, "md"),
+        "ahead": (50, None, ""),
+        "same": (20, None, ""),
+        "elsewhere": (20, None, "md"),
+        "live": (5, None, ""),
+    }
+    assert groups.held["elsewhere"]["other", 0] == (1, None, "")
