@@ -1,0 +1,91 @@
+"""`kbackup mirror translate`: where a group goes on in the target of a flow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.options import archive_option, common_options, key_option, s3_options
+from kbackup.cli.output import Reporter
+from kbackup.errors import UsageError
+from kbackup.store import open_store
+
+if TYPE_CHECKING:
+    from kbackup.jobs.mirror.flow import Flow
+    from kbackup.jobs.mirror.positions.report import Translation
+
+
+@click.command("translate")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("group")
+@click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
+@common_options
+@archive_option
+@key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
+@s3_options
+@pass_frame
+def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> None:
+    """Show where GROUP of the source goes on in the target of each flow of a properties FILE.
+
+    'checkpoint' is what RemoteClusterUtils.translateOffsets returns; 'exact' is the position by the offset map, as of
+    the newest restore point. Nothing is changed.
+    """
+    from kbackup.archive.reader import open_archive
+    from kbackup.jobs.mirror.positions.report import translate_group
+    from kbackup.jobs.mirror.properties import load_flows
+    from kbackup.kafka.admin import Cluster
+
+    config, shown = frame.config, []
+    for flow in _selected(load_flows(file, config.archive).flows, names):
+        key = config.encryption.key or ""
+        store = open_store(_archive(flow), config.s3, key)
+        state = open_store(config.restore.state, config.s3, key) if config.restore.state else store
+        frame.reporter.doing(f"connecting to {flow.target}")
+        cluster = Cluster(_target(flow), "target")
+        translation = translate_group(flow, group, open_archive(store), state, cluster)
+        show(translation, frame.reporter)
+        shown.append(translation)
+    frame.reporter.document({"group": group, "flows": shown})
+
+
+def show(translation: Translation, reporter: Reporter) -> None:
+    reporter.fields(
+        [
+            ("flow", translation.flow),
+            ("group", translation.group),
+            ("restore point", translation.restore_point),
+            ("captured at", translation.captured_at),
+        ]
+    )
+    reporter.line()
+    reporter.table(
+        ("topic", "partition", "committed in source", "checkpoint", "exact"),
+        [(o.topic, o.partition, o.committed, o.checkpoint, o.exact) for o in translation.offsets],
+    )
+
+
+def _selected(flows: tuple[Flow, ...], names: tuple[str, ...]) -> list[Flow]:
+    known = [flow.name for flow in flows]
+    if missing := [name for name in names if name not in known]:
+        raise UsageError(f"the file has no flow {missing[0]}", f"there are {', '.join(known)}")
+    return [flow for flow in flows if not names or flow.name in names]
+
+
+def _archive(flow: Flow) -> str:
+    if flow.archive is None:
+        raise UsageError(
+            f"flow {flow.name}: no archive is named", "set kbackup.archive in the file, or give --archive"
+        )
+    return flow.archive
+
+
+def _target(flow: Flow) -> dict[str, str]:
+    if flow.target_properties is None:
+        raise UsageError(
+            f"flow {flow.name}: the file names no brokers of {flow.target}",
+            f"set {flow.target}.bootstrap.servers",
+        )
+    return dict(flow.target_properties)

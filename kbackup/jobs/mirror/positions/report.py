@@ -1,0 +1,103 @@
+"""Where a group of the source goes on in the target: as Java's `RemoteClusterUtils` says, and exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kbackup.archive.content import group_offsets
+from kbackup.archive.flow_map import open_map
+from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.reader import Archive
+from kbackup.errors import RefusedError, UsageError, suggest_name
+from kbackup.jobs.mirror.apply.positions import heads_of, read_positions
+from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.positions.translation import exact_translation
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.mirror_records import Checkpoint
+from kbackup.kafka.mirror_records.reader import read_records
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Positions of a group in one partition. `committed` is the group's offset in the source as of the restore point,
+    `checkpoint` what `RemoteClusterUtils.translateOffsets` returns, `exact` the answer of the offset map. None: not
+    known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    checkpoint: int | None
+    exact: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """`offsets` are in order of remote topic and partition."""
+
+    flow: str
+    group: str
+    restore_point: int
+    captured_at: str
+    offsets: tuple[Translated, ...]
+
+
+def translate_group(flow: Flow, group: str, archive: Archive, state: Store, cluster: Cluster) -> Translation:
+    """Translate the positions of a group as of the newest restore point. `state` is where the flow keeps its state,
+    `cluster` the target's. `UsageError` for a group of which neither the archive nor the target knows a position."""
+    point = archive.head
+    if point is None:
+        raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
+    groups, _ = group_offsets(archive, point.topics)
+    remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in point.topics}
+    committed = {TopicPartition(remote[o.topic], o.partition): o for o in groups.get(group, ())}
+    checkpoints = _checkpoints(flow, group, cluster)
+    if not committed and not checkpoints:
+        hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
+        raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
+    exact = _exact(flow, committed, point, remote, state, cluster)
+    return Translation(
+        flow.name,
+        group,
+        point.number,
+        archive.groups(point).captured_at,
+        tuple(
+            Translated(
+                tp.topic,
+                tp.partition,
+                committed[tp].offset if tp in committed else None,
+                checkpoints.get(tp),
+                exact.get(tp),
+            )
+            for tp in sorted({*committed, *checkpoints})
+        ),
+    )
+
+
+def _exact(
+    flow: Flow,
+    committed: Mapping[TopicPartition, GroupOffset],
+    point: Manifest,
+    remote: Mapping[str, str],
+    state: Store,
+    cluster: Cluster,
+) -> dict[TopicPartition, int | None]:
+    noted = read_positions(cluster, flow.source, flow.target)
+    flow_map = open_map(state, flow.source, flow.target)
+    if flow_map.slots:
+        flow_map = open_map(state, flow.source, flow.target, heads_of(noted, flow_map.slots))
+    incarnations = {s.name: s.incarnation for s in point.topics}
+    positions = {tp: n.position for tp, n in noted.items()}
+    translate = exact_translation(remote, incarnations, positions, flow_map)
+    return {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
+
+
+def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartition, int]:
+    """Return the last checkpoint of each of the group's partitions, as Java's clients read them."""
+    topic = flow.policy.checkpoints_topic(flow.source)
+    if not cluster.topics([topic]):
+        return {}
+    records = read_records(cluster.connection.properties, "target", topic, Checkpoint.decode)
+    return {c.tp: c.offset for c in records if c.group == group}
