@@ -1,13 +1,14 @@
-"""Descriptors of segments, and the table `backups/<seq>/segments.parquet` that holds those a run added."""
+"""Descriptors of segments, and tables of them by columns."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -49,32 +50,28 @@ class Segment:
     key: str
 
 
-_FIELDS: list[pa.Field[Any]] = [
-    pa.field("topic", pa.string(), nullable=False),
-    pa.field("incarnation", pa.int32(), nullable=False),
-    pa.field("partition", pa.int32(), nullable=False),
-    pa.field("first", pa.int64(), nullable=False),
-    pa.field("last", pa.int64(), nullable=False),
-    pa.field("count", pa.int64(), nullable=False),
-    pa.field("bytes", pa.int64(), nullable=False),
-    pa.field("stored", pa.int64(), nullable=False),
-    pa.field("min_timestamp", pa.int64()),
-    pa.field("max_timestamp", pa.int64()),
-    pa.field("largest", pa.int64(), nullable=False),
-    pa.field("crc", pa.string(), nullable=False),
-    pa.field("index_crc", pa.string(), nullable=False),
-    pa.field("key", pa.string(), nullable=False),
-]
-SCHEMA = pa.schema(_FIELDS)
-FOLDED = pa.schema([*_FIELDS, pa.field("seq", pa.int64(), nullable=False)])
-"""The segments that several runs added, and the number of the run that did."""
-PLACE = pa.schema(_FIELDS[:4])
+_KINDS: dict[Any, pa.DataType] = {
+    int: pa.int64(), str: pa.string(), bool: pa.bool_(), tuple[str, ...]: pa.list_(pa.string()),
+}  # fmt: skip
+_INT32 = ("incarnation", "partition", "topics", "partitions", "groups", "losses", "warnings")
+
+
+def schema_of(row: type) -> pa.Schema:
+    """A column for each field of a class. Integers are int64, but for those of `_INT32`; `int | None` can be null."""
+    columns: list[pa.Field[Any]] = []
+    for name, hint in get_type_hints(row).items():
+        nullable = isinstance(hint, UnionType)
+        kind = _KINDS[get_args(hint)[0] if nullable else hint]
+        columns.append(pa.field(name, pa.int32() if name in _INT32 else kind, nullable=nullable))
+    return pa.schema(columns)
+
+
+SCHEMA = schema_of(Segment)
+PLACE = pa.schema(list(SCHEMA)[:4])
 """The columns that say where a segment begins: topic, incarnation, partition, first."""
 
 Starts = Mapping[tuple[str, int, int], Int64Array]
 """(topic, incarnation, partition) -> the first offset of each of its segments, rising."""
-
-_NAMES = [field.name for field in fields(Segment)]
 
 
 def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
@@ -89,21 +86,9 @@ def to_batch(segments: Sequence[Segment]) -> pa.RecordBatch:
 def from_batches(batches: Iterable[pa.RecordBatch]) -> list[Segment]:
     found: list[Segment] = []
     for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in _NAMES]
+        columns = [batch.column(name).to_pylist() for name in SCHEMA.names]
         found += [Segment(*row) for row in zip(*columns, strict=True)]
     return found
-
-
-def encode_segments(segments: Sequence[Segment]) -> bytes:
-    """segments.parquet, in order of topic, partition and offset."""
-    sink = io.BytesIO()
-    table = pa.Table.from_batches([to_batch(sorted(segments, key=in_order))], schema=SCHEMA)
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
-
-
-def decode_segments(data: bytes, name: str) -> list[Segment]:
-    return from_batches(decode_table(data, name).to_batches())
 
 
 def decode_table(
@@ -113,7 +98,7 @@ def decode_table(
     columns: Sequence[str] | None = None,
     rows: int | None = None,
 ) -> pa.Table:
-    """A table of `schema` (`SCHEMA` or `FOLDED`) with at most `rows`, or some columns of it: those of `PLACE` alone are
+    """A table of `schema` with at most `rows`, or some columns of it: those of `PLACE` alone are
     a thirtieth of the memory that segments take. `CorruptError` for anything else."""
     names = schema.names if columns is None else list(columns)
     try:
@@ -126,22 +111,6 @@ def decode_table(
         return table.cast(pa.schema([schema.field(n) for n in names]))
     except (pa.ArrowException, OSError, ValueError) as error:  # the last where names are no text
         raise CorruptError(f"file {name} is not a Parquet table: {error}", _HINT) from error
-
-
-def encode_folded(tables: Sequence[pa.Table]) -> bytes:
-    """Tables of schema `FOLDED` as one, in order of topic, partition and offset; the same bytes for the same rows."""
-    sink = io.BytesIO()
-    table = pa.concat_tables([FOLDED.empty_table(), *tables])
-    keys = [*PLACE.names, "seq"]
-    pq.write_table(table.sort_by([(key, "ascending") for key in keys]), sink, compression="zstd")
-    return sink.getvalue()
-
-
-def with_seq(table: pa.Table, seq: int) -> pa.Table:
-    """A run's table as one of schema `FOLDED`; by way of a bare buffer, as below."""
-    numbers = pa.py_buffer(np.full(len(table), seq, np.int64).data)
-    column = pa.Array.from_buffers(pa.int64(), len(table), [None, numbers])
-    return table.append_column(FOLDED.field("seq"), column)
 
 
 def rows_where(table: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:

@@ -27,4 +27,4 @@ def command(frame: Frame, limit: int | None) -> None:
     frame.reporter.table(
         ("catalog", "at", "what", "by", "result"), [(r.catalog, r.at, r.kind, r.by, r.summary) for r in rows]
     )
-    frame.reporter.document({"archive": store.url, "history": rows})
+    frame.reporter.document({"archive": store.url, "history": [row._asdict() for row in rows]})

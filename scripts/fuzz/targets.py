@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from kbackup.archive import layout, models, offset_map
 from kbackup.archive.catalog import documents
-from kbackup.archive.catalog.commit import SCHEMAS
 from kbackup.archive.catalog.documents import TableRef
+from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import encode, open_rows
 from kbackup.archive.models import Document, _sum, dump, load
 from kbackup.errors import KbackupError

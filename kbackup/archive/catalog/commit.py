@@ -20,18 +20,8 @@ from typing import Any
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Kind, Label, Latest, Link, Operation, Pin, Tables
-from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.tables import (
-    HISTORY,
-    INCARNATIONS,
-    LOG_STARTS,
-    LOSSES,
-    PAST,
-    POINTS,
-    SEGMENTS,
-    open_rows,
-    write_rows,
-)
+from kbackup.archive.catalog.state import SCHEMAS, State
+from kbackup.archive.catalog.tables import open_rows, write_rows
 from kbackup.archive.models import dump, load, now
 from kbackup.errors import (
     AlreadyExistsError,
@@ -45,15 +35,6 @@ from kbackup.store.base import Store
 
 _ATTEMPTS = 100
 _LOST = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
-SCHEMAS = {
-    "points": POINTS,
-    "incarnations": INCARNATIONS,
-    "segments": SEGMENTS,
-    "losses": LOSSES,
-    "past": PAST,
-    "log_starts": LOG_STARTS,
-    "history": HISTORY,
-}
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open, drop_superseded
 from kbackup.archive.catalog.recovery import lose_points, rebuild
 from kbackup.archive.catalog.retention import drop_unreferenced
-from kbackup.archive.catalog.state import IncarnationPartition, Life, LogStart, State, mask
-from kbackup.archive.catalog.tables import INCARNATIONS, LOG_STARTS, LOSSES, PAST, POINTS, SEGMENTS, Rows
+from kbackup.archive.catalog.state import IncarnationPartition, Life, LogStart, LostRange, State, mask
+from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.models import TopicState
 from kbackup.errors import RefusedError
 
@@ -64,21 +64,16 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
     source = without_holes(without_dropped(source, copy), copy)
     source = with_whole_segments(source, copy)
     source = with_kept(source, copy) if keep else without_expired(source, copy)
+    tables: dict[str, Any] = {name: rows.replace(rows.read()) for name, rows in source.tables().items()}
     state = replace(
         source,
         number=copy.number,
         swept=copy.swept,
         reinstated=copy.reinstated,
-        history=copy.history,
         open_run=copy.open_run,
         origin=origin,
         isolation_levels=copy.isolation_levels | source.isolation_levels,
-        points=Rows(POINTS).append(source.points.read()),
-        incarnations=Rows(INCARNATIONS).append(source.incarnations.read()),
-        segments=Rows(SEGMENTS).append(source.segments.read()),
-        losses=Rows(LOSSES).append(source.losses.read()),
-        past=Rows(PAST).append(source.past.read()),
-        log_starts=Rows(LOG_STARTS).append(source.log_starts.read()),
+        **tables | {"history": copy.history},
     )
     return copy if _say_the_same(copy, state) else state
 
@@ -164,12 +159,12 @@ def without_expired(source: State, copy: State) -> State:
                 for place in [(ids[0], ids[1], ids[2])]
             )
         ),
-        log_starts=_log_starts({**source.starts, **higher}),
+        log_starts=_log_starts(source, {**source.starts, **higher}),
     )
 
 
-def _log_starts(starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
-    return Rows(LOG_STARTS).append([start._asdict() for _, start in sorted(starts.items())])
+def _log_starts(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
+    return state.log_starts.replace([start for _, start in sorted(starts.items())])
 
 
 def with_kept(source: State, copy: State) -> State:
@@ -185,12 +180,11 @@ def with_kept(source: State, copy: State) -> State:
     holes = _expired_unseen(source, copy)
     known = {_range(row) for row in [*copied.losses.dicts(), *holes]}
     ours = set(copy.segments.columns("key")[0])
-    (theirs,) = copied.segments.columns("key")
     state = rebuild(
         replace(
             copied,
-            log_starts=_log_starts(starts),
-            segments=copied.segments.keep(mask(key not in ours for key in theirs)),
+            log_starts=_log_starts(copied, starts),
+            segments=copied.segments.without("key", ours),
         ),
         kept,
         (),
@@ -212,7 +206,7 @@ def with_kept(source: State, copy: State) -> State:
 
 
 def _with_lives(state: State, lives: Iterable[Life]) -> State:
-    return replace(state, incarnations=Rows(INCARNATIONS).append([life._asdict() for life in lives]))
+    return replace(state, incarnations=state.incarnations.replace(list(lives)))
 
 
 def _merged(ours: Life | None, theirs: Life | None, copy: State) -> Life:
@@ -249,33 +243,29 @@ def _expired_unseen(source: State, copy: State) -> list[dict[str, Any]]:
             f"offsets {max(below)} to {start.start - 1} of {place[0]}-{place[2]}: "
             "they expired at the source before they were copied"
         )
-        ids = dict(zip(("topic", "incarnation", "partition"), place, strict=True))
-        hole = {"point": point, **ids, "kind": "damaged", "start": max(below), "end": start.start}
-        holes.append({**hole, "message": message})
+        hole = LostRange(point, *place, "damaged", max(below), start.start, message)
+        holes.append(hole._asdict())
     return holes
 
 
 def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) -> State:
     """`source` as of restore point `number`, which has `topics`, without all others."""
     before = {p.number for p in source.restore_points if p.number < number}
-    (points,) = source.points.columns("number")
     lives = [
         life._replace(last=None if life.last is None or life.last >= number else life.last)
         for life in source.lives.values()
         if life.first is None or life.first <= number
     ]
-    (added,) = source.segments.columns("point")
-    (lost,) = source.losses.columns("point")
     earlier = replace(
         source,
         next_point=number + 1,
-        points=source.points.keep(mask(each <= number for each in points)),
-        incarnations=Rows(INCARNATIONS).append([life._asdict() for life in lives]),
-        segments=source.segments.keep(mask(point <= number for point in added)),
-        losses=source.losses.keep(mask(point <= number for point in lost)),
+        points=source.points.keep(mask(each <= number for each in source.points.columns("number")[0])),
+        incarnations=source.incarnations.replace(lives),
+        segments=source.segments.keep(mask(point <= number for point in source.segments.columns("point")[0])),
+        losses=source.losses.keep(mask(point <= number for point in source.losses.columns("point")[0])),
         pins={point: at for point, at in source.pins.items() if point == number},
         labels={name: point for name, point in source.labels.items() if point == number},
-        log_starts=_log_starts(_starts_at(source, topics)),
+        log_starts=_log_starts(source, _starts_at(source, topics)),
         past=source.past.keep(mask(point < number for point in source.past.columns("number")[0])),
     )
     return drop_unreferenced(lose_points(earlier, before))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
-from kbackup.archive.catalog.state import Incarnation, Life, Point, State
+from kbackup.archive.catalog.state import Incarnation, Life, LostRange, Point, State
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
 
@@ -54,15 +55,9 @@ def next_incarnation(state: State, topic: str, topic_id: str) -> int:
     one that was never given."""
     highest = state.highest.get(topic, 0)
     life = state.lives.get((topic, highest))
-    if (
-        life is not None
-        and life.first is None
-        and not life.retired
-        and topic_id
-        and life.topic_id == topic_id
-    ):
-        return highest
-    return highest + 1
+    if life is None or life.first is not None or life.retired or not topic_id or life.topic_id != topic_id:
+        return highest + 1
+    return highest
 
 
 def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnation, str]) -> State:
@@ -76,13 +71,8 @@ def reserve_incarnations(state: State, run: str, incarnations: Mapping[Incarnati
                 f"topic {topic}: incarnation {incarnation} can't follow {state.highest.get(topic, 0)}",
                 "run the command again",
             )
-    return replace(
-        state, incarnations=state.incarnations.append([_life(*key, new[key]) for key in sorted(new)])
-    )
-
-
-def _life(topic: str, incarnation: int, topic_id: str, first: int | None = None) -> dict[str, Any]:
-    return Life(topic, incarnation, topic_id, first, None, False)._asdict()
+    lives = [Life(*key, new[key], None, None, False) for key in sorted(new)]
+    return replace(state, incarnations=state.incarnations.append(lives))
 
 
 def add_point(state: State, run: str, new: NewPoint) -> State:
@@ -102,7 +92,7 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
     return replace(
         state,
         next_point=number + 1,
-        points=state.points.append([new.point._asdict() | {"documents": list(new.point.documents)}]),
+        points=state.points.append([new.point]),
         segments=state.segments.append(
             new.segments.append_column(state.segments.schema.field("point"), column)
         ),
@@ -123,13 +113,12 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> A
     known = {key: state.lives[key] for key in present if key in state.lives}
     begun = [key for key, life in known.items() if life.first is None or life.retired]
     if not ended and not begun:
-        return state.incarnations.append([_life(*key, present[key], number) for key in new])
+        return state.incarnations.append([Life(*key, present[key], number, None, False) for key in new])
     lives = dict(state.lives)
     before = max((point.number for point in state.restore_points), default=number - 1)
     lives |= {key: lives[key]._replace(last=before) for key in ended}
-    lives |= {key: Life(*key, present[key], number, None, False) for key in begun}
-    lives |= {key: Life(*key, present[key], number, None, False) for key in new}
-    return state.incarnations.replace([life._asdict() for life in drop_superseded(lives.values())])
+    lives |= {key: Life(*key, present[key], number, None, False) for key in [*begun, *new]}
+    return state.incarnations.replace(drop_superseded(lives.values()))
 
 
 def _is_open(life: Life) -> bool:
@@ -150,17 +139,8 @@ def drop_superseded(lives: Iterable[Life]) -> list[Life]:
 
 
 def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
-    """A row of `tables.LOSSES`: a loss that restore point `number` found."""
-    return {
-        "point": number,
-        "topic": loss.topic,
-        "incarnation": incarnation,
-        "partition": loss.partition,
-        "kind": loss.kind,
-        "start": loss.start,
-        "end": loss.end,
-        "message": loss.message,
-    }
+    """A row of the losses table: a loss that restore point `number` found."""
+    return LostRange(point=number, incarnation=incarnation, **asdict(loss))._asdict()
 
 
 def keep_points(state: State, numbers: Iterable[int], at: str) -> State:
@@ -196,9 +176,6 @@ def check_listed(state: State, numbers: Iterable[int]) -> None:
             gone = number in state.past_manifests
             why = "was let go" if gone else "does not exist"
             raise UsageError(f"restore point {number} {why}", "see 'kbackup list'")
-
-
-Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 def may_salvage(state: State) -> bool:

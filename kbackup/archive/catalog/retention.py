@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, LogStart, State, mask
+from kbackup.archive.catalog.state import (
+    Incarnation,
+    IncarnationPartition,
+    LogStart,
+    PastPoint,
+    State,
+    mask,
+)
 from kbackup.archive.catalog.tables import Rows
 from kbackup.errors import RefusedError
 
@@ -29,14 +34,19 @@ def expire_points(state: State, numbers: Iterable[int]) -> State:
     newest = state.restore_points[-1].number
     if newest in going:
         raise RefusedError(f"restore point {newest} is the newest one", "keep the newest restore point")
-    gone = [{"number": p.number, "manifest": p.manifest} for p in state.restore_points if p.number in going]
-    (numbers_column,) = state.points.columns("number")
+    return drop_points(state, going)
+
+
+def drop_points(state: State, numbers: Collection[int]) -> State:
+    """Without restore points, their pins and labels, and what no other restore point has. The numbers stay given."""
+    gone = [PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
     return drop_unreferenced(
         replace(
             state,
-            points=state.points.keep(mask(number not in going for number in numbers_column)),
+            points=state.points.without("number", numbers),
             past=state.past.append(gone),
-            labels={name: number for name, number in state.labels.items() if number not in going},
+            pins={number: at for number, at in state.pins.items() if number not in numbers},
+            labels={name: number for name, number in state.labels.items() if number not in numbers},
         )
     )
 
@@ -49,12 +59,10 @@ def drop_unreferenced(state: State) -> State:
         for key, life in state.lives.items()
     ]
     kept = drop_superseded(lives)
-    changed = kept != list(state.lives.values())
+    if kept != list(state.lives.values()):
+        state = replace(state, incarnations=state.incarnations.replace(kept))
     return replace(
         state,
-        incarnations=state.incarnations.replace([life._asdict() for life in kept])
-        if changed
-        else state.incarnations,
         segments=state.segments.keep(_had(state, last)),
         losses=state.losses.keep(_concern(state.losses, last)),
         log_starts=state.log_starts.keep(_of(state.log_starts, last)),
@@ -64,10 +72,8 @@ def drop_unreferenced(state: State) -> State:
 def _had(state: State, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
     """bool[segments]: whether any restore point has the segment: it was added up to the last one of its incarnation."""
     topics, incarnations, points = state.segments.columns("topic", "incarnation", "point")
-    return mask(
-        point <= last.get(key, 0)
-        for key, point in zip(zip(topics, incarnations, strict=True), points, strict=True)
-    )
+    keys = zip(topics, incarnations, strict=True)
+    return mask(point <= last.get(key, 0) for key, point in zip(keys, points, strict=True))
 
 
 def _concern(losses: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
@@ -140,7 +146,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
     return replace(
         state,
         segments=state.segments.keep(np.array(keep, np.bool_)),
-        log_starts=state.log_starts.replace([row._asdict() for _, row in sorted(rows.items())]),
+        log_starts=state.log_starts.replace([row for _, row in sorted(rows.items())]),
     )
 
 
@@ -191,30 +197,20 @@ def undo_expiration(state: State, before: State, after: State) -> State:
         **{key: life for key, life in before.lives.items() if key not in after.last_points()},
     }
     lives |= {key: life for key, life in state.lives.items() if not life.retired}
-    (past,) = state.past.columns("number")
+    known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
+    losses = after.losses.dicts()
     labels = {name: number for name, number in before.labels.items() if number in numbers}
     return replace(
         state,
         reinstated=state.number + 1,
         labels={**labels, **state.labels},
-        points=state.points.append([r for r in before.points.dicts() if r["number"] in numbers]),
-        past=state.past.keep(mask(number not in numbers for number in past)),
-        segments=state.segments.append(_difference(before.segments, (after.segments, state.segments), "key")),
-        losses=state.losses.append(_missing_losses(before, after)),
-        incarnations=state.incarnations.replace([life._asdict() for life in drop_superseded(lives.values())]),
+        points=state.points.append([p for p in before.restore_points if p.number in numbers]),
+        past=state.past.without("number", numbers),
+        segments=state.segments.append(before.segments.without("key", known).read()),
+        losses=state.losses.append([row for row in before.losses.dicts() if row not in losses]),
+        incarnations=state.incarnations.replace(drop_superseded(lives.values())),
         log_starts=before.log_starts,
     )
-
-
-def _difference(before: Rows, others: Iterable[Rows], name: str) -> pa.Table:
-    """The rows of `before` that are in none of `others`, by column `name`."""
-    left = {key for rows in others for key in rows.columns(name)[0]}
-    return before.keep(mask(key not in left for key in before.columns(name)[0])).read()
-
-
-def _missing_losses(before: State, after: State) -> list[dict[str, Any]]:
-    left = [tuple(row.values()) for row in after.losses.dicts()]
-    return [row for row in before.losses.dicts() if tuple(row.values()) not in set(left)]
 
 
 def mark_swept(state: State, number: int) -> State:

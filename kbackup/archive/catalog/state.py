@@ -15,17 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
-from kbackup.archive.catalog.tables import (
-    HISTORY,
-    INCARNATIONS,
-    LOG_STARTS,
-    LOSSES,
-    PAST,
-    POINTS,
-    SEGMENTS,
-    Rows,
-)
-from kbackup.archive.segments import integers
+from kbackup.archive.catalog.tables import SEGMENTS, Rows
+from kbackup.archive.segments import integers, schema_of
 from kbackup.types import Int64Array
 
 Incarnation = tuple[str, int]
@@ -35,7 +26,9 @@ IncarnationPartition = tuple[str, int, int]
 
 
 class Point(NamedTuple):
-    """A row of the points table (`tables.POINTS`)."""
+    """A row a restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are counts.
+    `manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that one first.
+    """
 
     number: int
     run: str
@@ -58,7 +51,9 @@ class Point(NamedTuple):
 
 
 class Life(NamedTuple):
-    """A row of the incarnations table (`tables.INCARNATIONS`)."""
+    """A row an incarnation. `first` and `last` are restore points that have it: `first` is null where a run reserved
+    the number and no restore point has it yet, `last` is null while it lives. `retired`: no restore point is left, and
+    the row keeps the number from being given again."""
 
     topic: str
     incarnation: int
@@ -69,7 +64,7 @@ class Life(NamedTuple):
 
 
 class LogStart(NamedTuple):
-    """A row of the log starts table (`tables.LOG_STARTS`)."""
+    """A row a partition whose oldest records were let go: `records` of them, in `bytes` of plain records files."""
 
     topic: str
     incarnation: int
@@ -77,6 +72,49 @@ class LogStart(NamedTuple):
     start: int
     records: int
     bytes: int
+
+
+class LostRange(NamedTuple):
+    """A row a loss: what restore point `point` and all later ones that have the incarnation lack."""
+
+    point: int
+    topic: str
+    incarnation: int
+    partition: int | None
+    kind: str
+    start: int | None
+    end: int | None
+    message: str
+
+
+class PastPoint(NamedTuple):
+    """A row a restore point that was let go."""
+
+    number: int
+    manifest: str
+
+
+class HistoryRow(NamedTuple):
+    """A row a catalog: the kind of operation that made it, its run, host and process, time, and a sentence."""
+
+    catalog: int
+    kind: str
+    run: str
+    by: str
+    at: str
+    summary: str
+
+
+SCHEMAS = {
+    "points": schema_of(Point),
+    "incarnations": schema_of(Life),
+    "segments": SEGMENTS,
+    "losses": schema_of(LostRange),
+    "past": schema_of(PastPoint),
+    "log_starts": schema_of(LogStart),
+    "history": schema_of(HistoryRow),
+}
+"""The tables of a catalog. `history` is of catalogs that were swept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,18 +134,17 @@ class State:
     origin: Origin | None = None
     pins: Mapping[int, str] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
-    points: Rows = field(default_factory=lambda: Rows(POINTS))
-    incarnations: Rows = field(default_factory=lambda: Rows(INCARNATIONS))
-    segments: Rows = field(default_factory=lambda: Rows(SEGMENTS))
-    losses: Rows = field(default_factory=lambda: Rows(LOSSES))
-    past: Rows = field(default_factory=lambda: Rows(PAST))
-    log_starts: Rows = field(default_factory=lambda: Rows(LOG_STARTS))
-    history: Rows = field(default_factory=lambda: Rows(HISTORY))
+    points: Rows = field(default_factory=lambda: Rows(SCHEMAS["points"]))
+    incarnations: Rows = field(default_factory=lambda: Rows(SCHEMAS["incarnations"]))
+    segments: Rows = field(default_factory=lambda: Rows(SCHEMAS["segments"]))
+    losses: Rows = field(default_factory=lambda: Rows(SCHEMAS["losses"]))
+    past: Rows = field(default_factory=lambda: Rows(SCHEMAS["past"]))
+    log_starts: Rows = field(default_factory=lambda: Rows(SCHEMAS["log_starts"]))
+    history: Rows = field(default_factory=lambda: Rows(SCHEMAS["history"]))
 
     def tables(self) -> dict[str, Rows]:
         """The tables by name."""
-        names = ("points", "incarnations", "segments", "losses", "past", "log_starts", "history")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in SCHEMAS}
 
     @cached_property
     def restore_points(self) -> tuple[Point, ...]:

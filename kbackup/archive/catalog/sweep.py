@@ -17,11 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 
+from msgspec.structs import astuple
+
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, TableRef
 from kbackup.archive.catalog.retention import mark_swept, undo_expiration
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.state import HistoryRow, Incarnation, IncarnationPartition, State
 from kbackup.archive.models import Manifest, load
 from kbackup.errors import CorruptError, NotFoundError, RefusedError
 from kbackup.store.base import Failed, ObjectInfo, Store
@@ -146,8 +148,7 @@ def referred_keys(committed: Committed) -> set[str]:
 
 def table_refs(catalog: Catalog) -> list[TableRef]:
     """The files of a catalog's tables."""
-    tables = catalog.tables
-    return [ref for name in tables.__struct_fields__ for ref in getattr(tables, name)]
+    return [ref for refs in astuple(catalog.tables) for ref in refs]
 
 
 def _ends(state: State, manifest: Manifest | None) -> Ends:
@@ -199,7 +200,8 @@ def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Auth
     the catalogs that go stays in a table. `RefusedError` where rows were brought back in the meantime."""
     if not orphans.objects:
         return newest
-    history = _history(store, newest, [e.key for e in orphans.objects])
+    numbers = [n for e in orphans.objects if (n := layout.parse_catalog_key(e.key)) is not None]
+    history = read_history(store, newest.state.archive_id, numbers)
 
     def operation(state: State) -> State:
         if state.reinstated != newest.state.reinstated:
@@ -210,7 +212,7 @@ def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Auth
         if state.swept >= orphans.upto and not history:
             return state
         known = set(state.history.columns("catalog")[0])
-        rows = [row for row in history if row["catalog"] not in known]
+        rows = [row for row in history if row.catalog not in known]
         return mark_swept(replace(state, history=state.history.append(rows)), orphans.upto)
 
     return commit(store, newest, operation, author)
@@ -225,30 +227,18 @@ def delete_orphans(store: Store, orphans: Orphans) -> list[Failed]:
     return failed
 
 
-def _history(store: Store, newest: Committed, keys: Collection[str]) -> list[dict[str, object]]:
-    numbers = sorted(n for key in keys if (n := layout.parse_catalog_key(key)) is not None)
+def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[HistoryRow]:
+    """The rows of catalogs, in order; none for a catalog that a sweep has deleted."""
 
-    def rows(number: int) -> list[dict[str, object]]:
+    def read(number: int) -> HistoryRow | None:
         try:
-            return [history_row(read_catalog(store, number, newest.state.archive_id))]
+            made = read_catalog(store, number, archive_id).operation
         except NotFoundError:
-            return []  # another sweep was faster
+            return None
+        return HistoryRow(number, made.kind, made.run, made.by, made.at, made.summary)
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return [row for found in pool.map(rows, numbers) for row in found]
-
-
-def history_row(catalog: Catalog) -> dict[str, object]:
-    """A row of `tables.HISTORY`."""
-    operation = catalog.operation
-    return {
-        "catalog": catalog.number,
-        "kind": operation.kind,
-        "run": operation.run,
-        "by": operation.by,
-        "at": operation.at,
-        "summary": operation.summary,
-    }
+        return [row for row in pool.map(read, sorted(numbers)) if row is not None]
 
 
 def last_expiration(store: Store, newest: Committed) -> int | None:

@@ -1,4 +1,4 @@
-"""The tables of a catalog: their columns, their bytes, and rows as a few immutable chunks.
+"""The tables of a catalog: their bytes, and rows as a few immutable chunks.
 
 A commit appends to the last chunk and now and then merges chunks, so that there are at most three of each table and
 a commit writes about 1/256 of the rows. Chunks are read when their rows are first needed.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,74 +23,8 @@ from kbackup.archive.segments import SCHEMA, decode_table, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
-_TEXT, _INT32, _INT64, _FLAG = pa.string(), pa.int32(), pa.int64(), pa.bool_()
-
-
-def _schema(columns: dict[str, pa.DataType], nullable: Sequence[str] = ()) -> pa.Schema:
-    fields: list[pa.Field[Any]] = [
-        pa.field(name, kind, nullable=name in nullable) for name, kind in columns.items()
-    ]
-    return pa.schema(fields)
-
-
-POINTS = _schema(
-    {
-        "number": _INT64, "run": _TEXT, "origin": _TEXT, "started_at": _TEXT, "committed_at": _TEXT,
-        "cluster_id": _TEXT, "isolation_level": _TEXT,
-        "topics": _INT32, "partitions": _INT32, "segments": _INT64, "records": _INT64, "bytes": _INT64,
-        "stored_bytes": _INT64, "groups": _INT32, "losses": _INT32, "warnings": _INT32,
-        "manifest": _TEXT, "documents": pa.list_(_TEXT),
-    }
-)  # fmt: skip
-"""A row a restore point. `segments`, `records` and bytes count what it added; `losses` and `warnings` are counts.
-`manifest` is the checksum of its manifest; `documents` are the keys of the documents that it needs, that one first."""
-
-INCARNATIONS = _schema(
-    {
-        "topic": _TEXT,
-        "incarnation": _INT32,
-        "topic_id": _TEXT,
-        "first": _INT64,
-        "last": _INT64,
-        "retired": _FLAG,
-    },
-    ("first", "last"),
-)
-"""A row an incarnation. `first` and `last` are restore points that have it: `first` is null where a run reserved the
-number and no restore point has it yet, `last` is null while it lives. `retired`: no restore point is left, and the row
-keeps the number from being given again."""
-
-SEGMENTS = SCHEMA.append(pa.field("point", _INT64, nullable=False))
+SEGMENTS = SCHEMA.append(pa.field("point", pa.int64(), nullable=False))
 """A row a segment; `point` is the restore point that added it."""
-
-LOSSES = _schema(
-    {
-        "point": _INT64, "topic": _TEXT, "incarnation": _INT32, "partition": _INT32, "kind": _TEXT,
-        "start": _INT64, "end": _INT64, "message": _TEXT,
-    },
-    ("partition", "start", "end"),
-)  # fmt: skip
-"""A row a loss: what restore point `point` and all later ones that have the incarnation lack."""
-
-PAST = _schema({"number": _INT64, "manifest": _TEXT})
-"""A row a restore point that was let go."""
-
-LOG_STARTS = _schema(
-    {
-        "topic": _TEXT,
-        "incarnation": _INT32,
-        "partition": _INT32,
-        "start": _INT64,
-        "records": _INT64,
-        "bytes": _INT64,
-    }
-)
-"""A row a partition whose oldest records were let go: `records` of them, in `bytes` of plain records files."""
-
-HISTORY = _schema(
-    {"catalog": _INT64, "kind": _TEXT, "run": _TEXT, "by": _TEXT, "at": _TEXT, "summary": _TEXT}
-)
-"""A row a catalog that was swept: the operation that made it."""
 
 _SMALL, _MIDDLE = 64, 4096
 _RATIO = 16
@@ -152,8 +86,12 @@ class Rows:
         """The rows as Python values: for tables that are small, or wanted whole."""
         return self.read().to_pylist()
 
-    def append(self, rows: pa.Table | Sequence[dict[str, Any]]) -> Rows:
-        table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=self.schema)
+    def append(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
+        if isinstance(rows, pa.Table):
+            table = rows
+        else:
+            dicts = [row if isinstance(row, dict) else row._asdict() for row in rows]
+            table = pa.Table.from_pylist(dicts, schema=self.schema)
         if not len(table):
             return self
         total = len(self) + len(table)
@@ -165,7 +103,7 @@ class Rows:
             joined.insert(0, chunks.pop().read())
         return Rows(self.schema, (*chunks, self._chunk(pa.concat_tables(joined))))
 
-    def replace(self, rows: pa.Table | Sequence[dict[str, Any]]) -> Rows:
+    def replace(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
         """All rows anew, as one chunk."""
         return Rows(self.schema).append(rows)
 
@@ -181,6 +119,10 @@ class Rows:
             elif kept.any():
                 chunks.append(self._chunk(rows_where(chunk.read(), kept)))
         return Rows(self.schema, tuple(chunks))
+
+    def without(self, column: str, values: Collection[object]) -> Rows:
+        """The rows whose `column` is none of `values`."""
+        return self.keep(np.fromiter((value not in values for value in self.columns(column)[0]), np.bool_))
 
     def _chunk(self, table: pa.Table) -> Chunk:
         return Chunk(self.schema, len(table), table.cast(self.schema))

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import SCHEMAS, Point, State
 from kbackup.archive.catalog.sweep import referred_keys
-from kbackup.archive.catalog.tables import POINTS, SEGMENTS, Chunk, open_rows, read_ref
+from kbackup.archive.catalog.tables import Chunk, open_rows, read_ref
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, load
 from kbackup.archive.reader import Archive
@@ -191,12 +191,8 @@ def check_earlier(store: Store, found: Survey, findings: Findings) -> set[str]:
     if found.archive is None:
         return set()
     keys = referred_keys(found.archive.committed)
-    refs = {
-        ref.key: (name, ref)
-        for catalog in found.catalogs.values()
-        for name in catalog.tables.__struct_fields__
-        for ref in getattr(catalog.tables, name)
-    }
+    tables = [asdict(catalog.tables) for catalog in found.catalogs.values()]
+    refs = {ref.key: (name, ref) for each in tables for name, some in each.items() for ref in some}
 
     def read(entry: tuple[str, TableRef]) -> list[str]:
         name, ref = entry
@@ -205,8 +201,7 @@ def check_earlier(store: Store, found: Survey, findings: Findings) -> set[str]:
             if column is None:
                 read_ref(store, ref)
                 return []
-            schema, column_name = column
-            (values,) = open_rows(store, schema, [ref]).columns(column_name)
+            (values,) = open_rows(store, SCHEMAS[name], [ref]).columns(column)
             return _flat(values)
         return []
 
@@ -217,7 +212,7 @@ def check_earlier(store: Store, found: Survey, findings: Findings) -> set[str]:
     return keys | refs.keys()
 
 
-_NAMING = {"points": (POINTS, "documents"), "segments": (SEGMENTS, "key")}
+_NAMING = {"points": "documents", "segments": "key"}
 """The tables that name objects, and the column that does."""
 
 

@@ -17,9 +17,8 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout, offset_map
-from kbackup.archive.catalog import tables
 from kbackup.archive.catalog.documents import Catalog, Operation
-from kbackup.archive.catalog.tables import SEGMENTS
+from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.content import content_of
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
@@ -276,12 +275,10 @@ def told_columns(start: str) -> list[str]:
     return re.findall(r"`(\w+)`", re.split(r"\.\s", text)[0])
 
 
-@pytest.mark.parametrize(
-    ("name", "schema"),
-    [("points", tables.POINTS), ("incarnations", tables.INCARNATIONS), ("segments", SEGMENTS)],
-)
-def test_columns_of_tables(name: str, schema: pa.Schema) -> None:
+@pytest.mark.parametrize("name", ["points", "incarnations", "segments"])
+def test_columns_of_tables(name: str) -> None:
     """In order, each with its type, and with what may be null."""
+    schema = SCHEMAS[name]
     assert first_cells(f"### {name}") == schema.names
     rows = [line.split("|") for line in section(f"### {name}").splitlines() if line.startswith("| `")]
     for _, cell, kind, *_ in rows:
@@ -295,17 +292,9 @@ def _type(field: pa.Field[Any]) -> str:
     return "list of string" if field.name == "documents" else str(field.type)
 
 
-@pytest.mark.parametrize(
-    ("name", "schema"),
-    [
-        ("losses", tables.LOSSES),
-        ("past", tables.PAST),
-        ("log_starts", tables.LOG_STARTS),
-        ("history", tables.HISTORY),
-    ],
-)
-def test_columns_of_small_tables(name: str, schema: pa.Schema) -> None:
-    assert told_columns("A row a loss:" if name == "losses" else f"- `{name}`, a row") == schema.names
+@pytest.mark.parametrize("name", ["losses", "past", "log_starts", "history"])
+def test_columns_of_small_tables(name: str) -> None:
+    assert told_columns("A row a loss:" if name == "losses" else f"- `{name}`, a row") == SCHEMAS[name].names
 
 
 def test_members_of_catalogs(store: Store) -> None:

@@ -10,15 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kbackup.archive import offset_map
-from kbackup.archive.segments import (
-    FOLDED,
-    SCHEMA,
-    Segment,
-    decode_table,
-    encode_folded,
-    encode_segments,
-    with_seq,
-)
+from kbackup.archive.catalog.tables import SEGMENTS, Chunk, encode
+from kbackup.archive.segments import SCHEMA, Segment, decode_table, to_batch
 from kbackup.errors import CorruptError
 
 
@@ -60,16 +53,15 @@ def bomb(rows: int, schema: pa.Schema = SCHEMA) -> bytes:
 
 @pytest.mark.parametrize("count", [0, 1, 30_000])
 def test_tables_that_are_written_are_read(count: int) -> None:
-    data = encode_segments(honest(count))
-    assert len(decode_table(data, "a table", rows=count)) == count
-    folded = encode_folded([with_seq(decode_table(data, "a table"), 7)])
-    assert len(decode_table(folded, "a table", FOLDED)) == count
+    table = pa.Table.from_batches([to_batch(honest(count))])
+    table = table.append_column(SEGMENTS.field("point"), pa.array([7] * count, pa.int64()))
+    assert Chunk(SEGMENTS, count, lambda: encode(table)).read().equals(table)
 
 
 def test_more_rows_than_its_document_says() -> None:
-    data = encode_segments(honest(3))
-    with pytest.raises(CorruptError, match="a table has 3 rows, its document says 2"):
-        decode_table(data, "a table", rows=2)
+    data = encode(pa.Table.from_batches([to_batch(honest(3))]))
+    with pytest.raises(CorruptError, match="has 3 rows, its document says 2"):
+        Chunk(SCHEMA, 2, lambda: data).read()
 
 
 def test_more_rows_than_its_bytes_hold() -> None:

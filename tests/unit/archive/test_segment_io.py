@@ -9,7 +9,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.segment_io import adopt, read_index, read_segment
-from kbackup.archive.segments import Segment, decode_segments, encode_segments
+from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, UnreachableError
 from tests.support.faulty_store import FaultyStore, down
 from tests.unit.archive.making import target, write
@@ -148,14 +148,3 @@ def test_a_store_that_fails_is_not_damage(store: FaultyStore) -> None:
     store.faults.append(down("open_range", "*_records"))
     with pytest.raises(UnreachableError):
         adopt(store, target(), segment.key)
-
-
-def test_a_table_of_segments(store: FaultyStore) -> None:
-    segments = write(store, target(1), range(40)) + write(store, target(0), range(5, 30, 3))
-    segments.append(replace(segments[0], partition=7, min_timestamp=None, max_timestamp=None, crc=""))
-    data = encode_segments(segments)
-    assert decode_segments(data, "table") == sorted(segments, key=lambda s: (s.partition, s.first))
-    assert decode_segments(encode_segments([]), "table") == []
-    for broken in (b"", data[:-9], b"PAR1" + data):
-        with pytest.raises(CorruptError, match="file table is not a Parquet table"):
-            decode_segments(broken, "table")

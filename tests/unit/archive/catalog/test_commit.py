@@ -11,8 +11,8 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest, read_catalog
 from kbackup.archive.catalog.documents import Catalog, Latest
 from kbackup.archive.catalog.operations import label_point
-from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.tables import INCARNATIONS, POINTS, SEGMENTS, Rows
+from kbackup.archive.catalog.state import SCHEMAS, State
+from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.models import dump, load
 from kbackup.errors import CorruptError, NotFoundError, OutcomeUnknownError, UsageError
 from kbackup.store.base import Store
@@ -153,11 +153,11 @@ def test_every_table_is_written_before_the_catalog() -> None:
 def test_an_archive_opens_with_eight_requests(points: int) -> None:
     points = min(points, sample(range(points + 1), 2)[-1])
     store = MemoryStore()
-    rows = Rows(POINTS)
-    base = Rows(POINTS).append([point(1)._asdict() | {"documents": ["d"]}]).read()
+    rows = Rows(SCHEMAS["points"])
+    base = Rows(SCHEMAS["points"]).append([point(1)._asdict() | {"documents": ["d"]}]).read()
     numbered = base.take([0] * points)
-    index = POINTS.names.index("number")
-    numbered = numbered.set_column(index, POINTS.field("number"), [list(range(1, points + 1))])
+    index = SCHEMAS["points"].names.index("number")
+    numbered = numbered.set_column(index, SCHEMAS["points"].field("number"), [list(range(1, points + 1))])
     for size in (points - points // 20 - 1, points // 20, 1):  # the chunks that single commits end in
         rows, numbered = rows.append(numbered.slice(0, size)), numbered.slice(size)
     state = State(ARCHIVE, next_point=points + 1, points=rows)
@@ -165,7 +165,9 @@ def test_an_archive_opens_with_eight_requests(points: int) -> None:
     added = one.append_column(SEGMENTS.field("point"), [[1]])
     life = {"topic": "t", "incarnation": 1, "topic_id": "id", "first": 1, "last": None, "retired": False}
     state = replace(
-        state, segments=Rows(SEGMENTS).append(added), incarnations=Rows(INCARNATIONS).append([life])
+        state,
+        segments=Rows(SEGMENTS).append(added),
+        incarnations=Rows(SCHEMAS["incarnations"]).append([life]),
     )
     commit(store, Committed(State(ARCHIVE), None), lambda _: state, AUTHOR)
     store.requests.clear()
@@ -183,15 +185,15 @@ def test_a_swept_catalog_is_not_found() -> None:
 
 def test_rows_stay_as_they_were_appended_and_commits_write_a_fraction() -> None:
     """A row at a time: at most three chunks, rows in order, and about 1/256 of the rows written anew with each."""
-    rows, rewritten = Rows(POINTS), 0
+    rows, rewritten = Rows(SCHEMAS["points"]), 0
     total = 6000
-    one = Rows(POINTS).append([point(1)._asdict() | {"documents": ["d"]}]).read()
-    index = POINTS.names.index("number")
-    start = one.take([0] * 5000).set_column(index, POINTS.field("number"), [list(range(5000))])
+    one = Rows(SCHEMAS["points"]).append([point(1)._asdict() | {"documents": ["d"]}]).read()
+    index = SCHEMAS["points"].names.index("number")
+    start = one.take([0] * 5000).set_column(index, SCHEMAS["points"].field("number"), [list(range(5000))])
     rows = rows.append(start)
     steps = sample(range(5000, total), 300)
     for number in range(5000, 5000 + len(steps)):
-        after = rows.append(one.set_column(index, POINTS.field("number"), [[number]]))
+        after = rows.append(one.set_column(index, SCHEMAS["points"].field("number"), [[number]]))
         rewritten += sum(chunk.rows for chunk in after.chunks if chunk not in rows.chunks)
         assert len(after.chunks) <= 3
         rows = after

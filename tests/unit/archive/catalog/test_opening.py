@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.catalog.commit import SCHEMAS, Author, commit
-from kbackup.archive.catalog.state import State
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import Rows
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import Archive, open_archive
