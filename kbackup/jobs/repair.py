@@ -138,6 +138,7 @@ class _Repair:
     spark: Callable[[], SparkSession]
     listener: Listener
     sizes: Mapping[str, int] = field(default_factory=dict)
+    modified: Mapping[str, float] = field(default_factory=dict)
     mended: list[Mended] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restored: set[int] = field(default_factory=set)
@@ -182,7 +183,9 @@ def _check_archive(store: Store, keys: Sequence[str]) -> None:
 def _repair(job: _Repair, lease: HeldLease) -> RepairReport:
     phases = Phases(job.listener)
     with phases.step("list objects"):
-        job.sizes = {entry.key: entry.size for entry in job.store.list()}
+        entries = list(job.store.list())
+        job.sizes = {entry.key: entry.size for entry in entries}
+        job.modified = {entry.key: entry.modified for entry in entries}
         _check_archive(job.store, list(job.sizes))
     with phases.step("restore points"):
         _check_lease(job)
@@ -292,27 +295,29 @@ def _rebuilt(
     whole manifests by number. What lies behind the newest catalog of a whole archive was never committed."""
     state = base.state
     manifests = listed_manifests(state, documents)
-    if base.is_whole:
-        return state, manifests
     found = unlisted_points(base, documents)
+    if base.is_whole and not found:
+        return state, manifests
     manifests |= {number: manifest for number, (manifest, _) in found.items()}
     given = numbers_given(job.sizes)
     job.restored |= found.keys()
+    state = with_points(state, [point for _, point in found.values()], given + 1)
+    least = 0 if "points" in base.stale else base.state.next_point
+    listed = {*state.numbers.tolist(), *state.past_manifests}
     job.lost |= {
         number
         for key in job.sizes
         if (parsed := layout.parse_point_key(key)) is not None
-        and (number := parsed[0]) >= base.state.next_point
-        and number not in manifests
+        and least <= (number := parsed[0])
+        and number not in listed
     }
-    state = with_points(state, [point for _, point in found.values()], given + 1)
     past = [{"number": number, "manifest": ""} for number in sorted(job.lost - state.past_manifests.keys())]
     state = replace(state, past=state.past.append(past))
     if not state.isolation_levels:
         state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
     manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
     state = without_let_go(state)
-    rows = attribute(_found_segments(job, state), state, manifests)
+    rows = attribute(_found_segments(job, state), state, manifests, job.modified)
     lives = lives_of(state, manifests, job.sizes)
     state = with_rows(state, lives, rows, losses_of(state, _known_manifests(state, documents) | manifests))
     without = lose_segments(state, damaged)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -47,16 +48,19 @@ def listed_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
 
 def unlisted_points(base: Base, documents: Documents) -> dict[int, tuple[Manifest, Point]]:
     """By number, restore points whose manifests are whole and that the base lacks. Of two with one number, the later
-    one. Below the next number of the newest catalog only those that its table of restore points may have lost."""
+    one. Below the next number of the newest catalog only those that its table of restore points may have lost. Beside
+    a whole base those of the open run alone: its catalog may be lost, and no later run has given the number away."""
     state = base.state
     known = set(state.numbers.tolist())
     least = 0 if "points" in base.stale or base.committed.catalog is None else state.next_point
+    open_run = state.open_run.run if state.open_run is not None else ""
     found = [
         (document, point_of(document, ref))
         for document, ref in documents.values()
         if isinstance(document, Manifest)
         and document.archive_id == state.archive_id
         and document.number >= least
+        and (not base.is_whole or document.run == open_run)
         and document.number not in known
         and state.past_manifests.get(document.number) != document.checksum
     ]
@@ -71,9 +75,13 @@ def numbers_given(sizes: Sizes) -> int:
 
 def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> list[Life]:
     """The incarnations that restore points have, by their manifests, by the table, and by the segments' rows. Numbers
-    that folders or reservations tell of stay given."""
+    that folders or reservations tell of stay given.
+
+    A topic stays in all later restore points, until another incarnation takes its place.
+    """
     newest = max(manifests, default=0)
     is_newest = state.newest is None or state.newest.number <= newest
+    topics = {(t.name, t.incarnation) for t in manifests[newest].topics} if newest else set()
     seen: dict[Incarnation, set[int]] = defaultdict(set)
     ids = {key: life.topic_id for key, life in state.lives.items()}
     for number, manifest in manifests.items():
@@ -83,22 +91,23 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
     names = ("topic", "incarnation", "point")
     for name, incarnation, point in set(zip(*state.segments.columns(*names), strict=True)):
         seen[name, incarnation].add(point)
-    alive = {(t.name, t.incarnation) for t in manifests[newest].topics} if newest else set()
     for key, life in state.lives.items():
         seen[key] |= {number for number in (life.first, life.last) if number is not None and not life.retired}
-        if not is_newest and life.first is not None and life.last is None:
-            alive.add(key)
+    firsts = {key: min(numbers) for key, numbers in seen.items() if numbers}
     folders = {place[0] for key in sizes if (place := layout.parse_topic_key(key)) is not None}
     lives: list[Life] = []
     for key in sorted({*seen, *folders}):
-        numbers = seen.get(key)
-        if numbers:
-            last = None if key in alive else max(numbers)
-            lives.append(Life(*key, ids.get(key, ""), min(numbers), last, False))
-        else:
-            known = state.lives.get(key)
+        known = state.lives.get(key)
+        if key not in firsts:
             retired = known is None or known.retired
             lives.append(Life(*key, ids.get(key, ""), None, None, retired))
+            continue
+        later = min((n for other, n in firsts.items() if other[0] == key[0] and other > key), default=0)
+        is_alive = key in topics if is_newest else known is None or known.last is None
+        last = max([*seen[key], *(number for number in state.numbers.tolist() if number < later)])
+        lives.append(
+            Life(*key, ids.get(key, ""), firsts[key], None if is_alive and not later else last, False)
+        )
     return drop_superseded(lives)
 
 
@@ -120,10 +129,21 @@ def without_let_go(state: State) -> State:
     )
 
 
-def attribute(segments: Iterable[Segment], state: State, manifests: Mapping[int, Manifest]) -> pa.Table:
-    """Rows of `tables.SEGMENTS`: each segment by the first restore point that reaches behind it. Left out are segments
-    that none reaches, that lie before the log start, that overlap others, and that are known to be damaged."""
+def attribute(
+    segments: Iterable[Segment],
+    state: State,
+    manifests: Mapping[int, Manifest],
+    modified: Mapping[str, float] = MappingProxyType({}),
+) -> pa.Table:
+    """Rows of `tables.SEGMENTS`: each segment by the restore point that added it. Left out are segments that no restore
+    point reaches, that lie before the log start, that overlap others, and that are known to be damaged.
+
+    The first restore point added a segment whose manifest reaches behind the segment. Listed restore points before it
+    whose manifests are lost may have added it as well: each takes the oldest objects, by `modified`, as many as its
+    row counts.
+    """
     partitions = _partitions(manifests)
+    lost = sorted(set(state.numbers.tolist()) - manifests.keys())
     damaged = _damaged(state)
     taken: dict[IncarnationPartition, list[tuple[int, int, int]]] = defaultdict(list)
     columns = state.segments.columns("topic", "incarnation", "partition", "first", "last", "point")
@@ -131,24 +151,80 @@ def attribute(segments: Iterable[Segment], state: State, manifests: Mapping[int,
         taken[topic, incarnation, partition].append((first, last, number))
     for known in taken.values():
         known.sort()
-    kept: list[Segment] = []
-    points: list[int] = []
-    for segment in sorted(segments, key=lambda s: (*in_order(s), -s.last)):
+    kept: list[tuple[Segment, list[int]]] = []
+    for segment in sorted(segments, key=by_preference):
         place = place_of(segment)
-        point = next((number for number, p in partitions.get(place, ()) if p.end > segment.last), None)
+        points = _possible(segment, partitions.get(place, ()), lost, state.lives.get(place[:2]))
         start = state.starts.get(place)
-        if point is None or (start is not None and segment.last < start.start):
+        if not points or (start is not None and segment.last < start.start):
             continue
         at = bisect_right(taken[place], (segment.first, 1 << 63))
         beside = [each[:2] for each in taken[place][max(0, at - 1) : at + 1]]
         if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(place, ())]):
             continue
-        point = min([point, *(each for _, _, each in taken[place][at : at + 1])])
-        taken[place].insert(at, (segment.first, segment.last, point))
-        kept.append(segment)
-        points.append(point)
-    table = pa.Table.from_batches([to_batch(kept)])
-    return table.append_column(SEGMENTS.field("point"), pa.array(points, pa.int64()))
+        next_point = next((point for _, _, point in taken[place][at : at + 1] if point), None)
+        if next_point is not None and not 0 < points[-1] <= next_point:
+            points = [*(point for point in points if 0 < point < next_point), next_point]
+        taken[place].insert(at, (segment.first, segment.last, points[-1]))
+        kept.append((segment, points))
+    chosen = _chosen(kept, state, manifests, modified)
+    rows = [(segment, point) for (segment, _), point in zip(kept, chosen, strict=True) if point]
+    table = pa.Table.from_batches([to_batch([segment for segment, _ in rows])])
+    return table.append_column(SEGMENTS.field("point"), pa.array([point for _, point in rows], pa.int64()))
+
+
+def by_preference(segment: Segment) -> tuple[object, ...]:
+    """The key to sort by: in order, and of two that begin alike first the one beside which the other is an orphan."""
+    name = layout.parse_segment(segment.key.rpartition("/")[2])
+    return (*in_order(segment), -(name.spare if name is not None else 0), -segment.last)
+
+
+def _possible(
+    segment: Segment,
+    states: Sequence[tuple[int, PartitionState]],
+    lost: Sequence[int],
+    life: Life | None,
+) -> list[int]:
+    """The restore points that may have added a segment: those of `lost` manifests after the last one that does not
+    reach it, then the first one that does, 0 where none does."""
+    reaching = next((number for number, p in states if p.end > segment.last), None)
+    before = max((number for number, p in states if p.end <= segment.first), default=0)
+    if reaching is not None:
+        return [*(n for n in lost if before < n < reaching), reaching]
+    last = life.last if life is not None and life.last is not None else max(lost, default=0)
+    later = [n for n in lost if before < n <= last]
+    return [*later, 0] if later else []
+
+
+def _chosen(
+    kept: Sequence[tuple[Segment, Sequence[int]]],
+    state: State,
+    manifests: Mapping[int, Manifest],
+    modified: Mapping[str, float],
+) -> list[int]:
+    """Of the restore points that may have added each segment, one; 0 for a segment of an interrupted run."""
+    chosen = [points[-1] for _, points in kept]
+    counted = Counter(state.segments.columns("point")[0])
+    counted.update(row["point"] for row in state.losses.dicts() if row["kind"] == "damaged")
+    counted.update(points[0] for _, points in kept if len(points) == 1)
+    unsure = {at for at, (_, points) in enumerate(kept) if len(points) > 1}
+    for point in state.restore_points:
+        pool = [at for at in unsure if point.number in kept[at][1]]
+        if point.number in manifests or _has_expired(state, manifests, point.number):
+            continue
+        oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
+        for at in oldest[: max(0, point.segments - counted[point.number])]:
+            chosen[at] = point.number
+            unsure.remove(at)
+    return chosen
+
+
+def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -> bool:
+    """Whether segments that restore point `number` added may have been let go."""
+    before = manifests.get(max((n for n in manifests if n < number), default=0))
+    topics = before.topics if before is not None else ()
+    ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
 
 
 def _partitions(
@@ -183,7 +259,7 @@ def unreached(
     known |= {key for key, life in state.lives.items() if life.first is None and not life.retired}
     reached = {place: max(p.end for _, p in states) for place, states in partitions.items()}
     found: list[Segment] = []
-    for segment in sorted(segments, key=lambda s: (*in_order(s), -s.last)):
+    for segment in sorted(segments, key=by_preference):
         place = place_of(segment)
         if place[:2] in known and segment.first not in named.get(place, ()):
             continue
@@ -219,7 +295,7 @@ def place_of(segment: Segment) -> IncarnationPartition:
 
 
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
-    """What the partition indexes say; damaged ones are left out."""
+    """What the partition indexes say; damaged ones, whose names and offsets don't agree, are left out."""
     found: dict[IncarnationPartition, list[int]] = {}
     for key in sizes:
         place = layout.parse_topic_key(key)
@@ -227,7 +303,10 @@ def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[
         if place is not None and partition is not None:
             with suppress(CorruptError, NotFoundError):
                 entries = decode_partition_index(store.get(key), key)
-                found[*place[0], partition] = [entry.start_offset for entry in entries]
+                starts = [entry.start_offset for entry in entries]
+                names = [layout.parse_segment(f"{entry.name}_index") for entry in entries]
+                if [name and name[:2] for name in names] == [(partition, start) for start in starts]:
+                    found[*place[0], partition] = starts
     return found
 
 

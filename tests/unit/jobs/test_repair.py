@@ -18,11 +18,12 @@ import kbackup.jobs.repair as repair_job
 import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.documents import Catalog
 from kbackup.archive.catalog.operations import keep_points, label_point
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import NewerError, TopicState
+from kbackup.archive.models import NewerError, TopicState, load
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import Segment
@@ -234,21 +235,10 @@ def test_whatever_is_lost_every_restore_point_has_what_is_whole_or_says_what_it_
     bad = {key for key in hurt if key in truth}
     done = repaired(store)
     after, whole = held(store), less(before, bad)
-    beside = {"index_partition", layout.MANIFEST}
-    if any(key.startswith(layout.TABLES) for key in hurt) and any(
-        name in key for name in beside for key in hurt
-    ):
-        # nothing tells which restore point added a segment: a later one has it, the newest one has all
-        newest = {key for keys in after[max(after)].values() for key in keys}
-        assert max(after) != LAST or newest == {key for keys in whole[LAST].values() for key in keys}
-        return
     for number in after.keys() & before.keys():
         assert after[number] == whole[number]
         lost = {key for keys in before[number].values() for key in keys if key in bad}
         assert len(lacking(store, number)) >= len(lost) > 0 or not (lost or lacking(store, number))
-    newest = {layout.LATEST, layout.DERIVED, catalogs(made)[-1]}
-    if newest <= hurt.keys() or set(catalogs(made)[-2:]) <= hurt.keys():
-        return  # the archive may be as of an earlier catalog
     assert after.keys() >= before.keys() - set(done.lost)
     assert not done.lost or any(
         key.startswith(layout.CATALOG) or key.startswith(layout.TABLES) for key in hurt
@@ -396,6 +386,51 @@ def test_lost_tables_cost_nothing(store: MemoryStore, table: str, how: str, expi
         assert {n: archive.losses(archive.manifest(n)) for n in after} == losses
     assert archive.state.pins.keys() == {5}
     assert report.losses == ()
+
+
+def lose_table(store: MemoryStore, table: str) -> None:
+    """Every table `table` of every catalog."""
+    for key in catalogs(store):
+        refs = getattr(load(Catalog, store.get(key), key).tables, table)
+        store.delete([ref.key for ref in refs if ref.key in all_objects(store)])
+
+
+@pytest.mark.parametrize("numbers", [{1}, {2, 3}, {4}, {3, 6}, {5, 6}, {1, 2, 3, 4, 5, 6}])
+@pytest.mark.parametrize("table", ["segments", "incarnations"])
+def test_a_lost_table_and_lost_manifests_cost_nothing(
+    store: MemoryStore, numbers: set[int], table: str
+) -> None:
+    """A restore point's row counts the segments that it added: they are the oldest objects that it may have added."""
+    before = held(store)
+    lose_table(store, table)
+    store.delete([key_of(store, number, layout.MANIFEST) for number in numbers])
+    report = repaired(store)
+    assert held(store) == before
+    assert (report.lost, report.new_point) == ((), None)
+    assert sorted(loss.partition(":")[0] for loss in report.losses) == [f"restore point {n}" for n in numbers]
+
+
+@pytest.mark.parametrize("at", [0, 20, 50, 58, 62, 90])
+def test_a_lost_table_and_a_damaged_partition_index_are_no_loss(store: MemoryStore, at: int) -> None:
+    before, key = held(store), "topics/orders/index_partition_000"
+    lose_table(store, "segments")
+    data = store.get(key)
+    store.put(key, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    assert repaired(store).losses == ()
+    assert held(store) == before
+
+
+def test_a_restore_point_whose_catalog_is_lost_without_a_trace_is_found(store: MemoryStore) -> None:
+    """The archive looks as if its newest backup had died right before the commit: repair commits what is whole."""
+    before = held(store)
+    committed = max(
+        key for key in catalogs(store) if load(Catalog, store.get(key), key).operation.kind == "backup"
+    )
+    store.delete([key for key in catalogs(store) if key >= committed] + [layout.LATEST, layout.DERIVED])
+    assert open_archive(store).restore_points[-1].number == LAST - 1
+    report = repaired(store)
+    assert held(store) == before
+    assert (report.restored, report.losses) == ((LAST,), ())
 
 
 @pytest.mark.parametrize("left", [(layout.POINTS, layout.TOPICS), (layout.TOPICS,)])
