@@ -29,6 +29,7 @@ _UNREACHABLE = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT,
+    KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._NO_OFFSET,
 }

@@ -25,7 +25,8 @@ def emit_checkpoints(
     maps: Maps,
 ) -> list[Checkpoint]:
     """Write the checkpoints of a restore point's groups that are due. Return the last one of each of these groups and
-    partitions, written now or before, for `positions.sync_group_offsets`.
+    partitions, written now or before, for `positions.sync_group_offsets`. A flow that emits none writes none, and gets
+    what it would write.
 
     `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
     translates by its records.
@@ -38,9 +39,11 @@ def emit_checkpoints(
     else:
         incarnations = {state.name: state.incarnation for state in states}
         translate = exact_translation(remote, incarnations, positions, maps)
-    journal = target.checkpoint_journal
-    last = journal.last() if groups else {}
     current = list(checkpoints(groups, remote, translate))
+    if not current or not flow.emit_checkpoints.enabled:
+        return current
+    journal = target.checkpoint_journal
+    last = journal.last()
     journal.append([c for c in current if is_due(c, last.get(c.key))])
     return [last[c.key] for c in current]
 

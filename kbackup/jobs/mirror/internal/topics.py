@@ -37,9 +37,11 @@ class InternalTopics:
     Entering creates missing topics. `warnings` says what differs from the properties file.
     """
 
-    def __init__(self, flow: Flow, cluster: Cluster) -> None:
-        """`cluster` is the target's."""
+    def __init__(self, flow: Flow, cluster: Cluster, *, heartbeats_only: bool = False) -> None:
+        """`cluster` is the target's. `heartbeats_only`: for a pair of clusters that is not enabled, whose heartbeats
+        MirrorMaker 2 writes nevertheless; no other topic is made."""
         self.flow, self.cluster = flow, cluster
+        self._heartbeats_only = heartbeats_only
         self.warnings: list[str] = []
         self.synced: dict[TopicPartition, AppliedPosition] = {}
         """By remote partition: the position up to which offset syncs are written."""
@@ -96,17 +98,21 @@ class InternalTopics:
 
     def create(self) -> None:
         """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
-        flow = self.flow
-        due = [
-            *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
-            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
-            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
-            *([self.offset_syncs] if flow.emit_offset_syncs else []),
-        ]
+        due = [self.heartbeats] if self.flow.emit_heartbeats.enabled else []
+        if not self._heartbeats_only:
+            due += self._topics_of_an_enabled_flow()
         for in_source in (False, True):
             topics = [topic for topic in due if topic.in_source is in_source]
             if topics:
                 _create(self.cluster if not in_source else self._source_cluster(), topics)
+
+    def _topics_of_an_enabled_flow(self) -> list[InternalTopic]:
+        flow = self.flow
+        return [
+            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
+            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
+            *([self.offset_syncs] if flow.emit_offset_syncs else []),
+        ]
 
     def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
         """Return the properties of the cluster that a topic is in, and that cluster's role."""
