@@ -1,6 +1,7 @@
 """A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
 
-Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`.
+Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`; changes to many topics:
+`topic_admin`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from kbackup.kafka.retry import (
     ask_until_ready,
 )
 from kbackup.kafka.security_admin import SecurityAdmin
+from kbackup.kafka.topic_admin import TopicAdmin
 from kbackup.types import TopicPartition
 
 _PATIENCE = (2.0, 13.0)  # s, for the first answer; it is looked in between whether there will be any
@@ -58,13 +60,15 @@ class Topic:
 class Cluster:
     """The admin side of one cluster. Every method raises `UnreachableError` or `ClusterError` naming it.
 
-    `groups` are its consumer groups, `security` its ACLs, users and dynamic configs."""
+    `groups` are its consumer groups, `security` its ACLs, users and dynamic configs, `topic_admin` changes many topics
+    at once."""
 
     def __init__(self, properties: Properties, role: str) -> None:
         self.connection = Connection(properties, role)
         self._admin = self.connection.admin()
         self.groups = GroupAdmin(self.connection, self._admin)
         self.security = SecurityAdmin(self.connection, self._admin)
+        self.topic_admin = TopicAdmin(self.connection, self._admin)
 
     def connect(self) -> tuple[str, int]:
         """(cluster id, number of brokers); the first thing to ask. Who is not let in is told so at once."""

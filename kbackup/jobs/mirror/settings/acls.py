@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from kbackup.archive.models import Acl
 from kbackup.jobs.mirror.flow import Flow, NameFilter
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.security_types import AclRule, Untold, acl_words
+
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +28,37 @@ def sync_acls(
 
     `acls` are the source's, from `Metadata.acls` (None: the archive does not know them). `replicated` tells whether a
     name of the source is a topic that the flow replicates, whether or not the topic exists."""
-    raise NotImplementedError
+    if not acls:
+        return AclsReport((), ())
+    rules = {rule for acl in acls if (rule := remote_acl(flow, acl, replicated)) is not None}
+    told = cluster.security.acls()
+    if isinstance(told, Untold) and told.reason == "not there":
+        return AclsReport((), (f"{told.why}, so it takes no ACLs",) if rules else ())
+    existing = set() if isinstance(told, Untold) else {*told[0]}
+    new = sorted(rules - existing)
+    answers = dict.fromkeys(new, "") if dry_run else _create(cluster, new)
+    return AclsReport(
+        created=tuple(acl_words(rule) for rule, why in answers.items() if not why),
+        refused=tuple(dict.fromkeys(filter(None, answers.values()))),
+    )
+
+
+def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
+    """The ACL of a remote topic that an ACL of the source stands for; None where there is none.
+
+    Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ."""
+    allowed = acl.permission == "allow"
+    if acl.resource != "topic" or acl.pattern != "literal" or (allowed and acl.operation == "write"):
+        return None
+    if not replicated(acl.name):
+        return None
+    operation = "read" if allowed and acl.operation == "all" else acl.operation
+    remote = flow.policy.format_remote_topic(flow.source, acl.name)
+    return AclRule(acl.resource, remote, acl.pattern, acl.principal, acl.host, operation, acl.permission)
+
+
+def _create(cluster: Cluster, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+    answers: dict[AclRule, str] = {}
+    for at in range(0, len(rules), _AT_ONCE):
+        answers |= cluster.security.create_acls(rules[at : at + _AT_ONCE])
+    return answers

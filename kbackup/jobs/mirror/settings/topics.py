@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.mirror.settings.configs import replicated_configs
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.topic_admin import TopicToCreate
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +27,24 @@ def sync_topics(
 ) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
     partitions to those that have fewer. `dry_run`: report the changes, and make none."""
-    raise NotImplementedError
+    existing = cluster.topics(topic.remote for topic in topics)
+    new = [topic for topic in topics if topic.remote not in existing]
+    growing = {
+        topic.remote: topic.partitions
+        for topic in topics
+        if topic.remote in existing and len(existing[topic.remote].partitions) < topic.partitions
+    }
+    refused: dict[str, str] = {}
+    if not dry_run:
+        refused |= cluster.topic_admin.create([_to_create(flow, topic) for topic in new])
+        refused |= cluster.topic_admin.add_partitions(growing)
+    return TopicsReport(
+        created=tuple(sorted(topic.remote for topic in new if topic.remote not in refused)),
+        grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
+        refused=refused,
+    )
+
+
+def _to_create(flow: Flow, topic: RemoteTopic) -> TopicToCreate:
+    configs = replicated_configs(flow, topic.configs or {})
+    return TopicToCreate(topic.remote, topic.partitions, flow.replication_factor, configs)
