@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -18,11 +18,9 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from kbackup.kafka.client import Connection
-from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.retry import CONTROLLER_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
 
 _BATCH = 500  # topics in one request
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +40,58 @@ class TopicAdmin:
 
     def create(self, topics: Sequence[TopicToCreate]) -> dict[str, str]:
         """Create topics. A topic that exists already counts as created: another process was faster."""
-        refused: dict[str, str] = {}
-        for batch in _batches(topics):
-            new = [
-                NewTopic(t.name, t.partitions, t.replication_factor, config=dict(t.configs)) for t in batch
-            ]
-            futures = self._admin.create_topics(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
-            refused |= self._refusals(futures, "creating topic", KafkaError.TOPIC_ALREADY_EXISTS)
-        return refused
+        named = {topic.name: topic for topic in topics}
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            new = [_new_topic(named[name]) for name in names]
+            return self._admin.create_topics(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+
+        return self._change(named, ask, "creating topic", KafkaError.TOPIC_ALREADY_EXISTS)
 
     def add_partitions(self, totals: Mapping[str, int]) -> dict[str, str]:
         """Raise each topic's number of partitions to the total given."""
-        refused: dict[str, str] = {}
-        for batch in _batches(list(totals.items())):
-            new = [NewPartitions(name, total) for name, total in batch]
-            futures = self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
-            refused |= self._refusals(futures, "adding partitions to topic")
-        return refused
+
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            new = [NewPartitions(name, totals[name]) for name in names]
+            return self._admin.create_partitions(new, operation_timeout=TIMEOUT, request_timeout=TIMEOUT)
+
+        return self._change(totals, ask, "adding partitions to topic")
 
     def alter_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> dict[str, str]:
         """Set configs of topics; None removes one, so that the default of the brokers holds."""
-        refused: dict[str, str] = {}
-        for batch in _batches(list(changes.items())):
-            resources = [_alteration(name, configs) for name, configs in batch]
-            futures = self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
-            named = {resource.name: future for resource, future in futures.items()}
-            refused |= self._refusals(named, "setting configs of topic")
-        return refused
 
-    def _refusals(
-        self, futures: Mapping[str, Future[Any]], doing: str, harmless: int | None = None
+        def ask(names: list[str]) -> Mapping[str, Future[Any]]:
+            resources = [_alteration(name, changes[name]) for name in names]
+            futures = self._admin.incremental_alter_configs(resources, request_timeout=TIMEOUT)
+            return {resource.name: future for resource, future in futures.items()}
+
+        return self._change(changes, ask, "setting configs of topic")
+
+    def _change(
+        self,
+        names: Iterable[str],
+        ask: Callable[[list[str]], Mapping[str, Future[Any]]],
+        doing: str,
+        harmless: int | None = None,
     ) -> dict[str, str]:
-        refused: dict[str, str] = {}
-        for name, future in futures.items():
-            try:
-                future.result(timeout=TIMEOUT * 2)
-            except KafkaException as raised:
-                error: KafkaError = raised.args[0]
-                explained = self.connection.error(error, f"{doing} {name}")
-                if error.code() < 0:  # an error of the client library's own: no broker answered
-                    raise explained from raised
-                if error.code() != harmless:
-                    refused[name] = explained.message
-        return refused
+        def ask_in_batches(waiting: list[str]) -> Answers[str, None]:
+            for at in range(0, len(waiting), _BATCH):
+                futures = ask(waiting[at : at + _BATCH])
+                yield from (answered(*asked) for asked in futures.items())
+
+        _, refused = ask_until_ready(names, ask_in_batches, CONTROLLER_NOT_READY)
+        reasons: dict[str, str] = {}
+        for name, error in refused.items():
+            explained = self.connection.error(error, f"{doing} {name}")
+            if error.code() < 0:  # an error of the client library's own: no broker answered
+                raise explained
+            if error.code() != harmless:
+                reasons[name] = explained.message
+        return reasons
+
+
+def _new_topic(topic: TopicToCreate) -> NewTopic:
+    return NewTopic(topic.name, topic.partitions, topic.replication_factor, config=dict(topic.configs))
 
 
 def _alteration(name: str, configs: Mapping[str, str | None]) -> ConfigResource:
@@ -93,8 +100,3 @@ def _alteration(name: str, configs: Mapping[str, str | None]) -> ConfigResource:
         operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
         resource.add_incremental_config(ConfigEntry(config, value, incremental_operation=operation))
     return resource
-
-
-def _batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), _BATCH):
-        yield items[at : at + _BATCH]
