@@ -25,7 +25,7 @@ def sync_configs(
     default. Configs that the flow excludes stay as they are."""
     known = {topic.remote: topic.configs for topic in topics if topic.configs is not None}
     changed: dict[str, dict[str, str | None]] = {}
-    for remote, current in cluster.topic_configs(cluster.topics(known)).items():
+    for remote, current in cluster.topic_configs({*known} & {*cluster.topic_names()}).items():
         if changes := _changes(flow, known[remote], current):
             changed[remote] = changes
     refused = {} if dry_run else cluster.topic_admin.alter_configs(changed)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings.configs import replicated_configs
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.topic_admin import TopicToCreate
 
 
@@ -27,7 +27,7 @@ def sync_topics(
 ) -> TopicsReport:
     """Create the remote topics that the target lacks, with the source's configs and number of partitions, and add
     partitions to those that have fewer. `dry_run`: report the changes, and make none."""
-    existing = cluster.topics(topic.remote for topic in topics)
+    existing = existing_topics(topics, cluster)
     new = [topic for topic in topics if topic.remote not in existing]
     growing = {
         topic.remote: topic.partitions
@@ -43,6 +43,12 @@ def sync_topics(
         grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
         refused=refused,
     )
+
+
+def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str, Topic]:
+    """The remote topics that the target has. A name that Kafka does not allow, being too long, must not be asked for:
+    it is an error for all."""
+    return cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
 
 
 def _to_create(flow: Flow, topic: RemoteTopic) -> TopicToCreate:

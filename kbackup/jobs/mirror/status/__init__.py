@@ -6,8 +6,23 @@ The document is what `kbackup mirror status`, the web page and `expire` know of 
 from kbackup.jobs.mirror.status.document import (
     FlowStatus,
     TopicStatus,
+    read_flow_status,
     read_status,
     write_status,
 )
+from kbackup.jobs.mirror.status.lag import FlowLag, flow_lag
+from kbackup.jobs.mirror.status.rounds import after_error, after_round, first_status, still_alive
 
-__all__ = ["FlowStatus", "TopicStatus", "read_status", "write_status"]
+__all__ = [
+    "FlowLag",
+    "FlowStatus",
+    "TopicStatus",
+    "after_error",
+    "after_round",
+    "first_status",
+    "flow_lag",
+    "read_flow_status",
+    "read_status",
+    "still_alive",
+    "write_status",
+]

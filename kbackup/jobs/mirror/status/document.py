@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
 from kbackup.archive import layout
-from kbackup.archive.models import Document, Loss, Part, TopicName, dump, load
+from kbackup.archive.models import Document, Part, TopicName, dump, load
 from kbackup.errors import NotFoundError
 from kbackup.store.base import Store
 
@@ -18,7 +16,7 @@ class TopicStatus(Part, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
     partition number: the next source offset to apply.
 
-    `held_back` is the reason why the topic's records wait; '' where nothing holds them."""
+    `held_back` is the reason why the topic's records wait; empty where they don't."""
 
     source: TopicName
     remote: TopicName
@@ -27,22 +25,30 @@ class TopicStatus(Part, frozen=True, kw_only=True):
     held_back: str = ""
 
 
-class Duty(Part, frozen=True, kw_only=True):
-    """A duty of the flow beside records, such as 'configs', 'acls', 'checkpoints'. `refused` has the target's reasons
-    of the last time."""
+class Refusal(Part, frozen=True, kw_only=True):
+    """What the target refused in the last round: `subject` is 'topics', 'configs', 'acls' or 'groups'."""
 
-    name: str
-    done_at: str
-    refused: tuple[str, ...] = ()
+    subject: str
+    reason: str
+
+
+class Incident(Part, frozen=True, kw_only=True):
+    """Records that the flow never applies, or a topic that was created again, noticed at `at`."""
+
+    at: str
+    topic: str
+    partition: int | None = None
+    start: int | None = None
+    end: int | None = None
+    message: str
 
 
 class FlowStatus(Document, frozen=True, kw_only=True):
-    """`restore_point` is the newest one that is applied, 0 where none is; `written_at` is the flow's sign of life.
+    """`restore_point` is the newest one that is applied, 0 where none is. `written_at` is the flow's sign of life.
 
-    `records` and `bytes` are those of the process since it started; `round_*` those of its last round. `losses` are
-    records that the flow can never apply and topics that were created again; `skipped` maps topics that the flow
-    selects and does not replicate to the reason. `error` is the message of a round that failed, '' after one that
-    went well."""
+    `rounds`, `records` and `bytes` are those of the process since `started_at`; `round_*` those of its last round with
+    a new restore point. `incidents` are the newest ones of the flow. `error` is the message of a round that failed,
+    empty after one that went well."""
 
     format: Literal["kbackup-flow-status"] = "kbackup-flow-status"
     source: str
@@ -51,18 +57,18 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     tool: str
     started_at: str
     written_at: str
-    restore_point: int
-    restore_point_at: str
+    restore_point: int = 0
+    restore_point_at: str = ""
     rounds: int = 0
     records: int = 0
     bytes: int = 0
+    round_at: str = ""
     round_records: int = 0
     round_bytes: int = 0
     round_seconds: float = 0.0
     topics: tuple[TopicStatus, ...] = ()
-    skipped: dict[str, str] = msgspec.field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
-    duties: tuple[Duty, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
     error: str = ""
 
     @property
@@ -77,12 +83,22 @@ def write_status(state: Store, status: FlowStatus) -> None:
 
 def read_status(store: Store) -> list[FlowStatus]:
     """The status of every flow of the archive, by source and target."""
-    statuses = []
-    for source in store.list_dirs(layout.MIRRORS):
-        for target in store.list_dirs(f"{layout.MIRRORS}{source}/"):
-            key = f"{layout.MIRRORS}{source}/{target}/{STATUS}"
-            try:
-                statuses.append(load(FlowStatus, store.get(key), key))
-            except NotFoundError:
-                continue  # the flow's first round has not ended
+    keys = (
+        f"{layout.MIRRORS}{source}/{target}/{STATUS}"
+        for source in store.list_dirs(layout.MIRRORS)
+        for target in store.list_dirs(f"{layout.MIRRORS}{source}/")
+    )
+    statuses = [status for key in keys if (status := _read(store, key)) is not None]
     return sorted(statuses, key=lambda status: (status.source, status.target))
+
+
+def read_flow_status(store: Store, source: str, target: str) -> FlowStatus | None:
+    """The status of one flow; None before its first round."""
+    return _read(store, layout.mirror_key(source, target, STATUS))
+
+
+def _read(store: Store, key: str) -> FlowStatus | None:
+    try:
+        return load(FlowStatus, store.get(key), key)
+    except NotFoundError:
+        return None

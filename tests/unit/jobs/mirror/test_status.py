@@ -1,0 +1,129 @@
+"""The status of a flow, and how far it is behind its archive."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kbackup.archive.reader import Archive
+from kbackup.errors import CorruptError
+from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
+from kbackup.jobs.mirror.status import (
+    FlowStatus,
+    after_error,
+    after_round,
+    first_status,
+    flow_lag,
+    read_flow_status,
+    read_status,
+    write_status,
+)
+from kbackup.types import TopicPartition
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+from tests.support.mirrors import flow_of
+
+ORDERS = RemoteTopic("orders", "A.orders", 3)
+CLICKS = RemoteTopic("clicks", "A.clicks", 1)
+
+
+def applied(*positions: int, point: int = 1, **more: object) -> Applied:
+    """Positions of the partitions of orders."""
+    told = {
+        TopicPartition("A.orders", partition): AppliedPosition(1, position)
+        for partition, position in enumerate(positions)
+    }
+    return Applied(point=point, positions=told, **more)  # type: ignore[arg-type]
+
+
+def status_of(archive: Archive, round_: Applied, *topics: RemoteTopic) -> FlowStatus:
+    first = first_status(flow_of(), archive.info.id, None)
+    return after_round(first, archive.manifest(round_.point), topics or (ORDERS,), round_, {})
+
+
+@pytest.fixture(scope="module")
+def archive() -> Archive:
+    return make_archive(MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("positions", "behind"),
+    [
+        (
+            (),
+            46,
+        ),  # 10 and 24 in partition 0 (of 0 to 9, 15, 17 to 39), 12 in partition 1, none in partition 2
+        ((10, 12, 0), 24),
+        ((41, 12, 0), 0),
+        ((40, 11, 0), 1),
+        ((5, 0, 0), 41),
+        ((41,), 12),  # partitions that the flow has not seen yet
+    ],
+)
+def test_records_behind(archive: Archive, positions: tuple[int, ...], behind: int) -> None:
+    lag = flow_lag(archive.state, status_of(archive, applied(*positions)))
+    assert (lag.records, lag.topics) == (behind, {"A.orders": behind})
+
+
+def test_records_of_another_incarnation_are_behind(archive: Archive) -> None:
+    positions = {TopicPartition("A.orders", p): AppliedPosition(0, 100) for p in range(3)}
+    assert flow_lag(archive.state, status_of(archive, Applied(1, positions=positions))).records == 46
+    later = {TopicPartition("A.orders", p): AppliedPosition(2, 0) for p in range(3)}
+    assert flow_lag(archive.state, status_of(archive, Applied(1, positions=later))).records == 0
+
+
+def test_an_archive_without_records_has_no_lag() -> None:
+    from kbackup.archive.catalog.state import State
+
+    first = first_status(flow_of(), "id", None)
+    lag = flow_lag(State("id"), first)
+    assert (lag.records, lag.seconds, lag.newest) == (0, 0.0, 0)
+
+
+def test_seconds_behind_count_from_the_first_point_that_is_not_applied(archive: Archive) -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC) + timedelta(seconds=90)  # restore point 2 is of January 2nd
+    assert flow_lag(archive.state, status_of(archive, applied(10, 12, 0)), at).seconds == 90
+    assert flow_lag(archive.state, status_of(archive, applied(41, 12, 0, point=2)), at).seconds == 0
+    first = first_status(flow_of(), archive.info.id, None)
+    assert flow_lag(archive.state, first, at).seconds == 90 + 24 * 3600
+
+
+def test_a_round_is_written_and_read(archive: Archive) -> None:
+    store = MemoryStore()
+    lost = Lost("orders", 1, 0, "A.orders", 10, 15, "5 records of orders-0 expired before the flow took them")
+    recreated = Recreated("clicks", "A.clicks", 2, held_back=True)
+    round_ = applied(
+        10, 12, 0, records=22, bytes=220, recreated=(recreated,), too_late=(lost,), seconds=1.23456
+    )
+    first = first_status(flow_of(), archive.info.id, None)
+    refused = {"topics": {"A.clicks": "no"}, "acls": ("no authorizer",)}
+    status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), round_, refused)
+    write_status(store, status)
+
+    (found,) = read_status(store)
+    assert found == read_flow_status(store, "A", "B")
+    assert (found.name, found.restore_point, found.records, found.round_seconds) == ("A->B", 1, 22, 1.235)
+    clicks, orders = found.topics
+    assert (orders.incarnation, orders.applied, orders.held_back) == (1, (10, 12, 0), "")
+    assert (clicks.incarnation, clicks.applied, clicks.held_back) == (-1, (0,), "no")
+    assert [(r.subject, r.reason) for r in found.refusals] == [("topics", "no"), ("acls", "no authorizer")]
+    assert [i.message for i in found.incidents] == [recreated.message, lost.message]
+
+    failed = after_error(found, "B is away")
+    assert (failed.error, failed.restore_point, failed.topics) == ("B is away", 1, found.topics)
+    again = first_status(flow_of(), archive.info.id, failed)
+    assert (again.error, again.records, again.topics) == ("", 0, found.topics)
+    assert again.incidents == found.incidents
+    elsewhere = first_status(flow_of(), "another archive", failed)
+    assert (elsewhere.restore_point, elsewhere.topics) == (0, ())
+
+
+def test_only_flows_that_have_a_status_are_read() -> None:
+    store = MemoryStore()
+    store.put("mirrors/A/C/map-1.parquet", b"x")
+    assert read_status(store) == []
+    store.put("mirrors/A/C/status.json", b"{}")
+    with pytest.raises(CorruptError, match=r"mirrors/A/C/status\.json"):
+        read_status(store)
