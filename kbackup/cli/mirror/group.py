@@ -6,7 +6,7 @@ import importlib
 
 import click
 
-SUBCOMMANDS = {"run": "run", "translate": "translate"}
+SUBCOMMANDS = {"run": "run", "status": "status", "translate": "translate"}
 """Subcommand: module of this package, with an object `command`. `kbackup mirror FILE` is `kbackup mirror run FILE`."""
 
 _DEFAULT = "run"

@@ -11,16 +11,20 @@ from kbackup.jobs.mirror.status.document import (
     write_status,
 )
 from kbackup.jobs.mirror.status.lag import FlowLag, flow_lag
+from kbackup.jobs.mirror.status.overview import FlowOverview, TopicOverview, flows_of
 from kbackup.jobs.mirror.status.rounds import after_error, after_round, first_status, still_alive
 
 __all__ = [
     "FlowLag",
+    "FlowOverview",
     "FlowStatus",
+    "TopicOverview",
     "TopicStatus",
     "after_error",
     "after_round",
     "first_status",
     "flow_lag",
+    "flows_of",
     "read_flow_status",
     "read_status",
     "still_alive",

@@ -1,0 +1,91 @@
+"""`kbackup mirror status`: how far the flows of an archive are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.archive.reader import open_archive
+from kbackup.cli.caching import looked_into
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import human_duration, human_size, plural
+from kbackup.cli.options import (
+    archive_argument,
+    archive_option,
+    cache_option,
+    common_options,
+    key_option,
+    s3_options,
+)
+from kbackup.cli.output import Reporter
+from kbackup.errors import UsageError, suggest_name
+from kbackup.store import open_store
+
+if TYPE_CHECKING:
+    from kbackup.jobs.mirror.status import FlowOverview
+
+_INCIDENTS = 5  # newest ones that are shown
+
+
+@click.command("status")
+@archive_argument
+@common_options
+@archive_option
+@click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
+@key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
+@cache_option
+@s3_options
+@pass_frame
+def command(frame: Frame, names: tuple[str, ...]) -> None:
+    """Show the flows that mirror an archive: applied restore point, records and seconds behind, what is held back.
+
+    Reads the archive alone: no cluster is asked, and no properties file is needed.
+    """
+    from kbackup.jobs.mirror.status import flows_of
+
+    config = frame.config
+    store = looked_into(frame)
+    address = config.restore.state
+    state = open_store(address, config.s3, config.encryption.key or "") if address else store
+    flows = _selected(flows_of(open_archive(store), state), names)
+    for at, flow in enumerate(flows):
+        if at:
+            frame.reporter.line()
+        _show(flow, frame.reporter)
+    if not flows:
+        frame.reporter.line("no flow has applied anything of this archive")
+    frame.reporter.document({"archive": store.url, "flows": flows})
+
+
+def _selected(flows: list[FlowOverview], names: tuple[str, ...]) -> list[FlowOverview]:
+    known = [flow.flow for flow in flows]
+    for name in names:
+        if name not in known:
+            hint = suggest_name(name, known, f"there are {', '.join(known)}" if known else "run it first")
+            raise UsageError(f"the archive has no status of flow {name}", hint)
+    return [flow for flow in flows if not names or flow.flow in names]
+
+
+def _show(flow: FlowOverview, reporter: Reporter) -> None:
+    behind = f"{plural(flow.records_behind, 'record')}, {human_duration(flow.seconds_behind)}"
+    rate = f"{plural(flow.round_records, 'record')} ({human_size(flow.round_bytes)})"
+    reporter.fields(
+        [
+            ("flow", flow.flow),
+            ("applied", f"restore point {flow.restore_point} of {flow.newest_restore_point}"),
+            ("behind", behind),
+            ("last round", f"{flow.round_at or '-'}: {rate} in {flow.round_seconds:.1f}s"),
+            ("last sign", f"{flow.written_at}, {human_duration(flow.silent_seconds)} ago"),
+        ]
+    )
+    reporter.table(
+        ("topic", "remote topic", "partitions", "records behind", "held back"),
+        [(t.topic, t.remote, len(t.applied), t.records_behind, t.held_back or None) for t in flow.topics],
+    )
+    for incident in flow.incidents[-_INCIDENTS:]:
+        reporter.warning(f"{incident.at}: {incident.message}")
+    for refusal in flow.refusals:
+        reporter.warning(f"{refusal.subject}: {refusal.reason}")
+    if flow.error:
+        reporter.warning(f"the last round failed: {flow.error}")
