@@ -35,7 +35,10 @@ def _sections(name: str) -> Iterator[str]:
     assert command is not None, name
     yield _command(name, command)
     if isinstance(command, click.Group):
-        for part, below in command.commands.items():
+        context = click.Context(command)
+        for part in command.list_commands(context):
+            below = command.get_command(context, part)
+            assert below is not None, part
             yield _command(f"{name} {part}", below)
 
 
@@ -53,7 +56,7 @@ def _usage(command: click.Command) -> Iterator[str]:
         if isinstance(param, click.Argument):
             yield param.make_metavar(click.Context(command))
     if isinstance(command, click.Group):
-        yield f"[{'|'.join(command.commands)}]"
+        yield f"[{'|'.join(command.list_commands(click.Context(command)))}]"
 
 
 def _shared(title: str, params: Iterable[click.Parameter]) -> str:

@@ -9,11 +9,13 @@ import msgspec
 
 from kbackup.archive import models
 from kbackup.archive.catalog import documents
+from kbackup.archive.flow_map.slots import FlowState
 from kbackup.archive.models import Document
 from kbackup.jobs.delta_import import Import
 from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.export_place import ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import GroupsBefore
+from kbackup.jobs.mirror.status import FlowStatus
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
 
@@ -35,6 +37,8 @@ DOCUMENTS: dict[str, type[Document]] = {
     "export_seen": Seen,
     "export_point": ExportedPoint,
     "export_import": Import,
+    "flow": FlowState,
+    "flow_status": FlowStatus,
 }
 """Name of the schema: model."""
 

@@ -20,6 +20,7 @@ from kbackup.archive import layout, offset_map
 from kbackup.archive.catalog.documents import Catalog, Operation
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.content import content_of
+from kbackup.archive.flow_map.slots import FlowState
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -42,6 +43,7 @@ from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups_before import Captures, GroupBefore
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.points import keep, label
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
@@ -53,6 +55,7 @@ from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
+from tests.support.mirrors import flow_of
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
@@ -61,6 +64,7 @@ NAMES = {
     "plan.json": "restore_plan",
     "report.json": "restore_report",
     "groups-before-1.json": "groups_before",
+    "status.json": "flow_status",
 }
 
 
@@ -114,6 +118,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
     keep(made, "latest")
     label(made, "latest", "before-migration")
+    flow = FlowState(
+        source="A",
+        target="B",
+        archive_id=archive.info.id,
+        target_cluster_id="target",
+        slots=32,
+        created_at="2026-01-03T00:00:00.000Z",
+    )
+    made.put_new(layout.mirror_key("A", "B", "flow.json"), dump(flow))
+    write_status(made, first_status(flow_of(), archive.info.id, None))
     return made
 
 
@@ -250,7 +264,7 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
     constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.CATALOG, layout.TABLES, layout.POINTS}
-    constants |= {layout.DERIVED, layout.RESTORES, layout.DRILLS, layout.SCRATCH, KEYS}
+    constants |= {layout.DERIVED, layout.RESTORES, layout.DRILLS, layout.MIRRORS, layout.SCRATCH, KEYS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 

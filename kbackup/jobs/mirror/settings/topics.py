@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings.configs import replicated_configs
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.topic_admin import TopicToCreate
+
+_VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
+_PAUSE = 0.1  # s, before the brokers are asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,31 @@ def sync_topics(
     if not dry_run:
         refused |= cluster.topic_admin.create([_to_create(flow, topic) for topic in new])
         refused |= cluster.topic_admin.add_partitions(growing)
+        totals = {topic.remote: topic.partitions for topic in new} | growing
+        refused |= _await({remote: n for remote, n in totals.items() if remote not in refused}, cluster)
     return TopicsReport(
         created=tuple(sorted(topic.remote for topic in new if topic.remote not in refused)),
         grown={remote: total for remote, total in sorted(growing.items()) if remote not in refused},
         refused=refused,
     )
+
+
+def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
+    """Wait until the brokers show the partitions that they have just agreed to; the topics of which they don't."""
+    deadline = time.monotonic() + _VISIBLE_SECONDS
+    missing = dict(totals)
+    while missing:
+        shown = cluster.topics(missing.keys() & {*cluster.topic_names()})
+        missing = {
+            remote: total
+            for remote, total in missing.items()
+            if remote not in shown or len(shown[remote].partitions) < total
+        }
+        if not missing or time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE)
+    where = cluster.connection.address
+    return {remote: f"{where} does not show the new partitions of topic {remote} yet" for remote in missing}
 
 
 def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str, Topic]:
