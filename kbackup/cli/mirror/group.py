@@ -20,6 +20,11 @@ class _Mirror(click.Group):
             args = [_DEFAULT, *args]
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUBCOMMANDS)
 

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.caching import looked_into
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.options import (
     archive_argument,
     archive_option,
-    cache_option,
     common_options,
     key_option,
     s3_options,
 )
 from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
 
@@ -34,7 +33,6 @@ _INCIDENTS = 5  # newest ones that are shown
 @archive_option
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
 @key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
-@cache_option
 @s3_options
 @pass_frame
 def command(frame: Frame, names: tuple[str, ...]) -> None:
@@ -45,7 +43,7 @@ def command(frame: Frame, names: tuple[str, ...]) -> None:
     from kbackup.jobs.mirror.status import flows_of
 
     config = frame.config
-    store = looked_into(frame)
+    store = archive_store(frame)
     address = config.restore.state
     state = open_store(address, config.s3, config.encryption.key or "") if address else store
     flows = _selected(flows_of(open_archive(store), state), names)

@@ -1,4 +1,4 @@
-"""formats/archive.md, restores.md and their schemas against files that the writers make."""
+"""formats/archive.md, restores.md, mirrors.md and their schemas against files that the writers make."""
 
 from __future__ import annotations
 
