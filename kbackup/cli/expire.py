@@ -82,6 +82,11 @@ _policy_options = options(
     show_default=True,
     help="Delete what went so long ago: readers have that much time to end.",
 )
+@click.option(
+    "--ignore-mirrors",
+    is_flag=True,
+    help="Let records go even if a mirror that is alive has not applied them yet.",
+)
 @click.option("--confirm", is_flag=True, help="Do it. Without, it only says what it would do.")
 @click.option("--undo", is_flag=True, help="Take the newest expiration back, within its grace time.")
 @s3_options
@@ -96,6 +101,7 @@ def command(
     keep_within: timedelta | None,
     older_than: timedelta | None,
     grace: timedelta,
+    ignore_mirrors: bool,
     confirm: bool,
     undo: bool,
 ) -> None:
@@ -104,6 +110,7 @@ def command(
     A restore point stays if any --keep option asks for it (as restic does it, times in UTC), if it is pinned ('kbackup
     keep'), or if it is the newest. Without any --keep option all stay. --older-than takes records from the start of
     each partition, also from restore points that stay; never what a pinned one has, and never of compacted topics.
+    What a mirror has not applied yet stays as well, if it gave a sign of life within --grace.
 
     Readers lose sight of what went at once; the first run after --grace deletes it. Until then --undo takes it back.
     Each run also deletes orphans of interrupted runs. A backup may run at the same time.
@@ -125,7 +132,7 @@ def command(
     with ShownProgress(frame.reporter) as shown:
         report = expire(
             store,
-            Expiry(policy, older_than, grace),
+            Expiry(policy, older_than, grace, ignore_mirrors),
             frame.config.backup.lease_seconds,
             shown,
             confirm=confirm,
@@ -148,6 +155,8 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.note(
             f"note: topic {topic} keeps all records: it is compacted, or its settings are not known"
         )
+    for flow in report.mirrors:
+        reporter.note(f"note: flow {flow} has not applied everything: --ignore-mirrors lets its records go")
     going = [p for p in report.restore_points if not p.stays]
     done = report.confirmed
     if report.expiration is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -11,8 +11,10 @@ from typing import NamedTuple
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_under_lease
 from kbackup.archive.catalog.retention import (
+    Hold,
     expire_points,
     expire_records,
+    held_points,
     old_starts,
     records_by_point,
 )
@@ -32,17 +34,20 @@ from kbackup.errors import RefusedError
 from kbackup.formats.torn import ENTRY
 from kbackup.jobs.expire_policy import Policy, moment, reasons
 from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.mirror.status.holds import flow_holds
 from kbackup.store.base import Store
 
 
 @dataclass(frozen=True)
 class Expiry:
     """What goes: restore points that `policy` does not keep, records older than `older_than` counted back from the
-    newest restore point. Orphans are deleted when `grace` is over."""
+    newest restore point. Orphans are deleted when `grace` is over. Records that a flow of a mirror has not applied
+    stay, if it gave a sign of life within `grace`, unless `ignore_mirrors`."""
 
     policy: Policy
     older_than: timedelta | None = None
     grace: timedelta = timedelta(days=1)
+    ignore_mirrors: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ class ExpireReport:
     `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
     of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` maps the others to
     reasons. `unreadable` is a damaged catalog of the grace time: nothing is deleted before its time is over. `spared`
-    topics keep all records: they are compacted, or their settings are not known."""
+    topics keep all records: they are compacted, or their settings are not known. `mirrors` are the flows because of
+    which records or restore points stay."""
 
     archive: str
     confirmed: bool
@@ -79,6 +85,7 @@ class ExpireReport:
     bytes: int
     before: str | None
     spared: tuple[str, ...]
+    mirrors: tuple[str, ...]
     deleted_from: str | None
     deleted: int
     deleted_bytes: int
@@ -98,6 +105,7 @@ class _Plan:
     fates: tuple[PointFate, ...]
     cutoff: int | None
     spared: tuple[str, ...]
+    mirrors: tuple[str, ...]
 
     @property
     def expires(self) -> bool:
@@ -116,7 +124,8 @@ def expire(
     phases = Phases(listener)
     archive = open_archive(store)
     with phases.step("choose"):
-        plan = _plan(archive, expiry)
+        live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
+        plan = _plan(archive, expiry, live)
     if not confirm:
         return _report(
             archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases
@@ -164,20 +173,26 @@ def _commit(archive: Archive, plan: _Plan) -> int:
     return archive.state.number
 
 
-def _plan(archive: Archive, expiry: Expiry) -> _Plan:
+def _plan(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> _Plan:
     newest = archive.restore_point("latest")
     state = archive.state
     points = archive.restore_points
     why = reasons(expiry.policy, [moment(p.number, p.committed_at) for p in points], datetime.now(UTC))
     for number in state.pins:
         why[number] = ["pinned", *why.get(number, [])]
+    mirrors = set[str]()
+    for number, names in held_points(state, holds).items():
+        if number not in why:
+            mirrors |= {*names}
+            why[number] = [f"mirror {name}" for name in names]
     gone = frozenset(p.number for p in points if p.number not in why)
     after = expire_points(state, gone)
     cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
     if expiry.older_than is not None:
         cutoff = _cutoff(newest, expiry.older_than)
         spared = frozenset(_spared(archive, after))
-        starts = old_starts(after, cutoff, spared)
+        starts = old_starts(after, cutoff, spared, holds)
+        mirrors |= _needed(holds, after, cutoff, spared)
         after = expire_records(after, starts)
     before_records, after_records = records_by_point(state), records_by_point(after)
     if before_records[newest.number] and not after_records[newest.number]:
@@ -195,7 +210,15 @@ def _plan(archive: Archive, expiry: Expiry) -> _Plan:
         )
         for p in points
     )
-    return _Plan(gone, starts, state, after, fates, cutoff, _names(spared, after))
+    return _Plan(gone, starts, state, after, fates, cutoff, _names(spared, after), tuple(sorted(mirrors)))
+
+
+def _needed(holds: Sequence[Hold], after: State, cutoff: int, spared: frozenset[Incarnation]) -> set[str]:
+    """The names of the holds without which more records would go."""
+    if not holds:
+        return set()
+    without = old_starts(after, cutoff, spared)
+    return {hold.name for hold in holds if old_starts(after, cutoff, spared, [hold]) != without}
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
@@ -259,6 +282,7 @@ def _report(
         bytes=before.bytes - after.bytes,
         before=_text(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
         spared=plan.spared,
+        mirrors=plan.mirrors,
         deleted_from=_text(datetime.now(UTC) + expiry.grace) if number is not None else None,
         deleted=len(deleted),
         deleted_bytes=sum(each.size for each in deleted),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,49 @@ from kbackup.archive.catalog.state import (
 )
 from kbackup.archive.catalog.tables import Rows
 from kbackup.errors import RefusedError
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Records that somebody still has to read: `name` has read restore points up to `restore_point`.
+
+    `positions` maps a topic to an incarnation and the next offsets to read of its partitions. Earlier incarnations are
+    read, later ones are not. Topics that are not in it are not read at all, so that only restore points later than
+    `restore_point` hold them."""
+
+    name: str
+    restore_point: int
+    positions: Mapping[str, tuple[int, Sequence[int]]]
+
+    def holds(self, topic: str, incarnation: int, partition: int, last: int, point: int) -> bool:
+        """Whether records up to offset `last` of a partition, which restore point `point` added, have to stay."""
+        position = self.positions.get(topic)
+        if point > self.restore_point:
+            return True
+        if position is None:
+            return False
+        reading, following = position
+        if incarnation != reading:
+            return incarnation > reading
+        return last >= (following[partition] if partition < len(following) else 0)
+
+
+def held_points(state: State, holds: Sequence[Hold]) -> dict[int, list[str]]:
+    """The restore points that must stay, each with the names of its holds: an incarnation that is over goes with the
+    last restore point that has it."""
+    names = ("topic", "incarnation", "partition", "last", "point")
+    last_points = state.last_points()
+    held: dict[int, list[str]] = {}
+    if not holds:
+        return held
+    for topic, incarnation, partition, last, point in zip(*state.segments.columns(*names), strict=True):
+        number = last_points.get((topic, incarnation), 0)
+        for hold in holds:
+            if hold.name in held.get(number, ()):
+                continue
+            if hold.holds(topic, incarnation, partition, last, point):
+                held.setdefault(number, []).append(hold.name)
+    return held
 
 
 def expire_points(state: State, numbers: Iterable[int]) -> State:
@@ -93,10 +136,10 @@ def _of(rows: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
 
 
 def old_starts(
-    state: State, cutoff: int, spared: Collection[Incarnation] = ()
+    state: State, cutoff: int, spared: Collection[Incarnation] = (), holds: Sequence[Hold] = ()
 ) -> dict[IncarnationPartition, int]:
     """New log starts that let go of records from before `cutoff` (ms since the epoch), by whole segments from the start
-    of each partition. Segments that a pinned restore point has stay, and incarnations `spared`."""
+    of each partition. Segments that a pinned restore point has stay, those of `holds`, and incarnations `spared`."""
     last, pinned = state.last_points(), sorted(state.pins)
     lives = state.lives
     names = ["topic", "incarnation", "partition", "first", "last", "max_timestamp", "point"]
@@ -109,7 +152,9 @@ def old_starts(
         if place in stopped or key in spared:
             continue
         first = lives[key].first or 0
-        held = any(max(point, first) <= pin <= last[key] for pin in pinned)
+        held = any(max(point, first) <= pin <= last[key] for pin in pinned) or any(
+            hold.holds(topic, incarnation, partition, end, point) for hold in holds
+        )
         if newest is None or newest >= cutoff or held:
             stopped.add(place)
             continue

@@ -391,7 +391,7 @@ def test_grace() -> None:
     store.requests.clear()
     dry = expired(store, confirm=False)
     assert (dry.expiration, dry.deleted, dry.failed) == (None, 0, {})
-    assert store.requests["LIST"] == 1, "catalogs alone: it asks little of a large archive"
+    assert store.requests["LIST"] == 2, "catalogs and flows alone: it asks little of a large archive"
     third = expired(store)
     assert third.deleted > 10
     check_whole(store, clean=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kbackup import __version__
 from kbackup.archive.models import Manifest, now
-from kbackup.jobs.mirror.apply import Applied
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.status.document import FlowStatus, Incident, Refusal, TopicStatus
 from kbackup.types import TopicPartition
+
+if TYPE_CHECKING:  # `expire` and the web page read a status without loading what applies records
+    from kbackup.jobs.mirror.apply import Applied
+    from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 
 _INCIDENTS = 100  # newest ones that a status keeps
 
@@ -87,16 +90,13 @@ def _replace(status: FlowStatus, **fields: object) -> FlowStatus:
 def _topic(
     topic: RemoteTopic, positions: Mapping[TopicPartition, AppliedPosition], held_back: str
 ) -> TopicStatus:
-    known = [
-        positions.get(TopicPartition(topic.remote, p), AppliedPosition(-1, 0))
-        for p in range(topic.partitions)
-    ]
-    incarnation = max((position.incarnation for position in known), default=-1)
+    known = [positions.get(TopicPartition(topic.remote, p)) for p in range(topic.partitions)]
+    incarnation = max((position.incarnation for position in known if position is not None), default=-1)
     return TopicStatus(
         source=topic.source,
         remote=topic.remote,
         incarnation=incarnation,
-        applied=tuple(p.next if p.incarnation == incarnation else 0 for p in known),
+        applied=tuple(p.next if p is not None and p.incarnation == incarnation else 0 for p in known),
         held_back=held_back,
     )
 
