@@ -29,9 +29,9 @@ def histories(draw: st.DrawFn, steps: st.SearchStrategy[int] | None = None) -> P
     step = steps or st.sampled_from([1, 1, 1, 1, 2, 3, 50])
     gaps = draw(st.lists(st.tuples(step, step, st.integers(1, 60)), max_size=12))
     pairs: Pairs = []
-    source, target = draw(st.integers(0, 100)), draw(st.integers(0, 100))
-    for ahead, behind, count in gaps:
-        source, target = source + ahead, target + behind
+    source, target = draw(st.integers(0, 100)), draw(st.sampled_from([0, 0, 50]))
+    for n, (ahead, behind, count) in enumerate(gaps):
+        source, target = source + ahead, target + behind if n else target
         pairs += [(source + i, target + i) for i in range(count)]
         source, target = source + count, target + count
     return pairs

@@ -31,8 +31,9 @@ def exact_translation(
     """Return the translation by the offset map. `remote` and `incarnations` are by topic of the source.
 
     The answer is the first record at or after the committed offset; behind the last applied record the target's next
-    offset, so that what is applied later is never skipped. While a partition's position is in an older incarnation
-    than the group's offset, there is no answer.
+    offset, so that what is applied later is never skipped. There is no answer while a partition's position is in an
+    older incarnation than the group's offset. Before the first applied record there is one only where the target's log
+    begins with that record: others may have written what comes before, such as a MirrorMaker 2 that the flow replaced.
     """
 
     @functools.cache
@@ -46,6 +47,9 @@ def exact_translation(
 
     def translate(tp: TopicPartition, upstream: int) -> int | None:
         known = runs(tp)
-        return None if known is None or not len(known.source) else known.map(upstream).offset
+        if known is None or not len(known.source):
+            return None
+        mapped = known.map(upstream)
+        return None if mapped.how == "before start" and mapped.offset > 0 else mapped.offset
 
     return translate

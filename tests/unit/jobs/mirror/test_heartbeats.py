@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from kbackup.errors import KbackupError, UnreachableError
+from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, heartbeats
 from kbackup.kafka.mirror_records import Heartbeat
 from tests.support.mirrors import flow_of
@@ -51,8 +53,8 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Writer:
     return made
 
 
-def clock_of(text: str = "emit.heartbeats.interval.seconds = 1\n") -> HeartbeatClock:
-    flow = flow_of(text)
+def clock_of(*, enabled: bool = True, seconds: float = 0.01) -> HeartbeatClock:
+    flow = replace(flow_of(), emit_heartbeats=Clock(enabled, seconds))
     return HeartbeatClock(flow, InternalTopics(flow, FakeCluster(FakeGroups()).cluster))
 
 
@@ -64,7 +66,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_the_first_heartbeat_comes_at_once(writer: Writer) -> None:
-    with clock_of("emit.heartbeats.interval.seconds = 3600\n") as clock:
+    with clock_of(seconds=3600) as clock:
         wait_until(lambda: clock.count == 1)
         clock.check()
     ((topic, heartbeat, timestamp),) = writer.written
@@ -75,7 +77,7 @@ def test_the_first_heartbeat_comes_at_once(writer: Writer) -> None:
 
 
 def test_a_flow_without_heartbeats_has_no_thread(writer: Writer) -> None:
-    with clock_of("emit.heartbeats.enabled = false\n") as clock:
+    with clock_of(enabled=False) as clock:
         clock.check()
     assert not writer.written
 
@@ -98,7 +100,7 @@ def test_a_failure_is_told_until_a_heartbeat_is_written(
         wait_until(fails)
         assert told == [writer.error]
         writer.error = None
-        wait_until(lambda: clock.count == 1)
+        wait_until(lambda: clock.count > 0)
         clock.check()
 
 

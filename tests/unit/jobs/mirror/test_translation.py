@@ -55,8 +55,11 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
             store.add(sync)
             last = sync
         exact, theirs = exactly(applied)(TP, committed), store.translate(TP, committed)
-        assert exact is not None
         assert theirs is not None
+        assert (exact is None) is (committed < pairs[0][0] and pairs[0][1] > 0)
+        if exact is None:
+            assert theirs == BEFORE_FIRST
+            continue
         assert exact >= theirs
         assert all(exact <= target for source, target in pairs if source >= committed)
         assert all(exact > target for source, target in applied if source < committed)
@@ -77,6 +80,13 @@ def test_mirrormaker_never_skips_a_record_by_our_syncs(pairs: Pairs, lag: int, d
 
 def test_a_partition_of_which_nothing_was_applied_has_no_answer() -> None:
     assert exactly([])(TP, 5) is None
+
+
+def test_before_the_first_record_there_is_an_answer_where_the_log_begins_with_it() -> None:
+    """What comes before it may be unread records that somebody else has mirrored."""
+    assert exactly([(10, 0), (11, 1)])(TP, 3) == 0
+    assert exactly([(10, 8), (11, 9)])(TP, 3) is None
+    assert exactly([(10, 8), (11, 9)])(TP, 10) == 8
 
 
 def test_an_offset_of_the_next_incarnation_has_no_answer_before_its_records_are_applied() -> None:
