@@ -83,6 +83,9 @@ def _sentence(report: DrillReport) -> str:
             f"The backup was restored and is what the archive holds: {plural(compared.records, 'record')} in "
             f"{plural(len(compared.topics), 'topic')}, compared one by one."
         )
+    if report.losses:
+        places = plural(len(report.losses), "place")
+        return f"The archive has lost records of what was restored, in {places}: see below."
     if compared is not None and not compared.findings:
         return "All records came back, but something else went wrong: see below."
     return "Not everything came back as it is in the archive: see below."
@@ -135,6 +138,7 @@ def _details(report: DrillReport) -> Iterable[tuple[str, str]]:
             yield words, human_duration(report.seconds[name])
     yield "archive", report.archive
     yield "archive id", report.archive_id
+    yield "damaged restore points", ", ".join(map(str, report.damaged)) or "none"
     yield "restored into", f"cluster {report.target_cluster_id} at {report.target}"
     yield "as topics and groups", f"{report.prefix}*"
     yield "versions", ", ".join(f"{name} {version}" for name, version in report.versions.items())

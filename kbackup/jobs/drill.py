@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kbackup import __version__
 from kbackup.archive.content import Content
 from kbackup.archive.models import Manifest, now
+from kbackup.archive.overview import damaged_segments
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Restore
 from kbackup.errors import InterruptedByUserError, KbackupError, NoArchiveError, RefusedError, UsageError
@@ -69,6 +70,7 @@ class _Run:
     restored: RestoreReport | None = None
     comparison: AgainstReport | None = None
     warnings: list[str] = field(default_factory=list)
+    damaged: tuple[int, ...] = ()
     left: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
@@ -84,10 +86,22 @@ class _Run:
         with self.phases.step("plan"):
             self.content = choose_content(self.asked.options, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
+            self._look_for_damage()
             self._check_cluster()
             scratch = Scratch(cluster, self.prefix)
             scratch.check_free()
             self.scratch = scratch
+
+    def _look_for_damage(self) -> None:
+        if self.point is None:
+            return
+        self.damaged = tuple(sorted(damaged_segments(open_archive(self.store).state)))
+        others = [str(number) for number in self.damaged if number != self.point.number]
+        if others:
+            self.warnings.append(
+                f"restore points {', '.join(others)} lack records that were found missing or damaged: "
+                "see 'kbackup list'"
+            )
 
     def _check_cluster(self) -> None:
         if self.point is None or self.point.cluster_id != self.cluster_id or self.asked.on_source:
@@ -186,6 +200,8 @@ class _Run:
             comparison=self.comparison,
             findings=tuple(findings),
             warnings=tuple(dict.fromkeys(self.warnings)),
+            losses=tuple(loss.message for loss in self.content.damaged) if self.content is not None else (),
+            damaged=self.damaged,
             left=self.left,
             kept=self.kept,
             error=DrillError.of(error) if error is not None else None,

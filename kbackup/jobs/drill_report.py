@@ -35,9 +35,11 @@ class DrillReport(Document, frozen=True, kw_only=True):
     """drills/<id>/report.json. `passed`: all of the restore point came back as it is in the archive, and nothing of
     the drill is left on the target but what was to be kept.
 
-    `findings` say what did not. `left` names what could not be deleted, `kept` what was not to be. `data_age` is how
-    old the restore point was when the drill began, `seconds` how long each phase took, both in seconds; the phases of
-    the restore itself are those that begin with 'restore: '. `versions` are those of what took part.
+    `findings` say what did not. `losses` are the records of what was chosen that were found missing or damaged in the
+    archive; `damaged` are all restore points that lack such records. `left` names what could not be deleted, `kept`
+    what was not to be. `data_age` is how old the restore point was when the drill began, `seconds` how long each phase
+    took, both in seconds; the phases of the restore itself are those that begin with 'restore: '. `versions` are those
+    of what took part.
     """
 
     format: Literal["kbackup-drill-report"] = "kbackup-drill-report"
@@ -59,6 +61,8 @@ class DrillReport(Document, frozen=True, kw_only=True):
     comparison: AgainstReport | None
     findings: tuple[str, ...]
     warnings: tuple[str, ...]
+    losses: tuple[str, ...] = ()
+    damaged: tuple[int, ...] = ()
     left: tuple[str, ...]
     kept: tuple[str, ...]
     error: DrillError | None

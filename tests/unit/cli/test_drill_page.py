@@ -54,6 +54,13 @@ def test_what_is_wrong_comes_first() -> None:
     assert page.text.index("this is wrong") < page.text.index("Topics topic")
 
 
+def test_lost_records_are_told_in_the_first_sentence() -> None:
+    failed = report(result="failed", findings=("loss: of 7",), losses=("of 7",), damaged=(6, 7))
+    text = Page(drill_page(failed)).text
+    assert "The archive has lost records of what was restored, in 1 place: see below." in text
+    assert "damaged restore points 6, 7" in text
+
+
 @pytest.mark.parametrize("result", ["passed", "failed", "interrupted"])
 def test_hostile_names_stay_text(result: str) -> None:
     evil = report(

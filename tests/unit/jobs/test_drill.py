@@ -7,21 +7,31 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.models import GroupOffset
+from kbackup.archive.reader import open_archive
+from kbackup.archive.writer import Target
+from kbackup.cli.drill_page import drill_page
 from kbackup.config.models import Restore
 from kbackup.errors import ClusterError
+from kbackup.jobs import drill as job
 from kbackup.jobs import drill_scratch
 from kbackup.jobs.drill import Drill, drill
 from kbackup.jobs.drill_report import DrillReport
 from kbackup.jobs.listen import Silent
-from kbackup.jobs.restore_choose import choose_plan
+from kbackup.jobs.restore_choose import choose_content, choose_plan
 from kbackup.kafka.group_admin import GroupInfo
 from kbackup.store import open_store
+from tests.support.archives import commit_point, make_archive, topic_state, write
+from tests.support.memory_store import MemoryStore
 
 PREFIX = "drill-x."
+RESTORE_POINT = job._restore_point
 OFFSET = GroupOffset(topic="orders", partition=0, offset=1, leader_epoch=None, metadata="")
 
 
@@ -179,3 +189,28 @@ def test_a_group_without_a_scratch_name_ends_it_before_anything_is_made(
 def test_the_report_is_of_what_was_restored(restoring: Restoring, tmp_path: Path) -> None:
     restoring.content = replace(restoring.content, restore_point=8)
     assert _drill(tmp_path).restore_point == 8
+
+
+@pytest.mark.parametrize(("point", "others"), [("2", "1"), ("3", "1, 2")])
+def test_it_tells_what_the_archive_has_lost(
+    restoring: Restoring, monkeypatch: pytest.MonkeyPatch, point: str, others: str
+) -> None:
+    """Restore point 3 has another incarnation of the topic, and lacks nothing."""
+    store = MemoryStore()
+    make_archive(store)
+    archive = open_archive(store)
+    again = write(store, Target("orders", 2, 0, 1000, "none"), range(4))
+    state = topic_state("orders", 3, "present", [(0, 4, again)])
+    commit_point(archive, 3, [msgspec.structs.replace(state, incarnation=2, id="another id")], again, [])
+    key = archive.added(0, 2)[-1].key
+    author = Author("repair", "", "test")
+    commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
+    monkeypatch.setattr(job, "choose_content", choose_content)
+    monkeypatch.setattr(job, "_restore_point", RESTORE_POINT)
+    restoring.refused = True
+    wanted = Drill(Restore(backup=point), PREFIX)
+    report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
+    assert report.damaged == (1, 2)
+    assert ["is missing" in loss for loss in report.losses] == ([True] if point == "2" else [])
+    assert any(f"restore points {others} lack records" in each for each in report.warnings)
+    assert f"restore points {others} lack records" in drill_page(report)
