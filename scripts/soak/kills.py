@@ -17,7 +17,7 @@ from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from tests.conftest import Bucket
 from tests.faults.kill_loop import KillLoop
-from tests.faults.truth import open_shop, sell
+from tests.faults.shop import open_shop, sell
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

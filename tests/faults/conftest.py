@@ -19,7 +19,7 @@ from kbackup.errors import NotFoundError
 from kbackup.jobs.backup import BackupReport, backup
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
-from tests.faults.truth import Shop, open_shop, sell
+from tests.faults.shop import Shop, open_shop, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,8 +15,8 @@ from kbackup.store.base import Store
 from tests.faults.conftest import Counting, backup_arguments, free_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, Kbackup, run
+from tests.faults.shop import Shop, check_archive, sell
 from tests.faults.trip import Trip
-from tests.faults.truth import Shop, check_archive, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,9 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
-from tests.faults.truth import Rows, Shop, in_archive, in_cluster
+from tests.faults.shop import Shop
 from tests.support.mirrors import flow_of
+from tests.support.truth import PartitionRecords, in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +66,7 @@ class Mirror:
         with self.applier(spark) as applier:
             return self.round(applier)
 
-    def held(self) -> Rows:
+    def held(self) -> PartitionRecords:
         """What the archive has, by remote partition."""
         return {self.remote(tp): rows for tp, rows in in_archive(self.store).items()}
 
@@ -75,9 +76,9 @@ class Mirror:
     def check(self, applied: Applied) -> None:
         """Records, positions and offset map against the archive and the target itself."""
         held = self.held()
-        there = in_cluster(self.broker, sorted({tp.topic for tp in held}))
-        assert {tp: [r.record for r in rows] for tp, rows in there.items()} == {
-            tp: [r.record for r in rows] for tp, rows in held.items()
+        there = in_cluster(self.broker.bootstrap, sorted({tp.topic for tp in held}))
+        assert {tp: [r[1:] for r in rows] for tp, rows in there.items()} == {
+            tp: [r[1:] for r in rows] for tp, rows in held.items()
         }
         assert {tp: p.next for tp, p in applied.positions.items()} == {
             tp: rows[-1].offset + 1 for tp, rows in held.items() if rows

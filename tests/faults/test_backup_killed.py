@@ -19,7 +19,8 @@ from tests.faults.conftest import BackUp, Counting, backup_arguments, free_lease
 from tests.faults.dying import Wish
 from tests.faults.mortal import LONG, die
 from tests.faults.process import run
-from tests.faults.truth import Rows, Shop, check_archive, in_archive
+from tests.faults.shop import Shop, check_archive
+from tests.support.truth import PartitionRecords, in_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +115,7 @@ def _strays(store: Store) -> dict[str, str]:
     }
 
 
-def _count(rows: Rows) -> int:
+def _count(rows: PartitionRecords) -> int:
     return sum(map(len, rows.values()))
 
 

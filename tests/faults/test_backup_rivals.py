@@ -21,7 +21,8 @@ from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, backup_arguments, free_lease, outwait_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
-from tests.faults.truth import Shop, check_archive, in_archive
+from tests.faults.shop import Shop, check_archive
+from tests.support.truth import in_archive
 
 if TYPE_CHECKING:
     from tests.conftest import Bucket

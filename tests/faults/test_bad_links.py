@@ -20,9 +20,9 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.conftest import Bucket
 from tests.faults.conftest import Counting, free_lease, options
+from tests.faults.shop import Shop, check_archive, open_shop, sell
 from tests.faults.trip import Trip
 from tests.faults.trouble import S3_FAULTS, KafkaTrouble, S3Trouble
-from tests.faults.truth import Shop, check_archive, open_shop, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ import pytest
 from kbackup.jobs.verify import verify
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, Counting, outwait_lease
-from tests.faults.truth import Shop, check_archive, sell
+from tests.faults.shop import Shop, check_archive, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

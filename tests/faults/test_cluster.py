@@ -13,8 +13,8 @@ from scripts.dev.spark import SparkCluster
 from tests.faults.conftest import backup_arguments
 from tests.faults.dying import Wish
 from tests.faults.process import run
+from tests.faults.shop import Shop, check_archive
 from tests.faults.trip import Trip
-from tests.faults.truth import Shop, check_archive
 
 ROOT = Path(__file__).parents[2]
 _TWINS = {

@@ -13,7 +13,7 @@ from kbackup.jobs.drill_report import DrillReport
 from kbackup.store.file import FileStore
 from tests.faults.dying import Act, Wish
 from tests.faults.process import run
-from tests.faults.truth import Shop
+from tests.faults.shop import Shop
 
 PREFIX = "interrupted."
 

@@ -27,7 +27,7 @@ from scripts.dev.process import free_ports
 from tests.faults.conftest import BackUp, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup
-from tests.faults.truth import Shop, check_archive, open_shop, sell
+from tests.faults.shop import Shop, check_archive, open_shop, sell
 from tests.support.following import Following
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pathlib import Path
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from tests.faults.conftest import backup_arguments
-from tests.faults.truth import Shop, check_archive
+from tests.faults.shop import Shop, check_archive
 
 ROOT = Path(__file__).parents[2]
 _SCRIPT = """

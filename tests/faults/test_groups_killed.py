@@ -13,8 +13,9 @@ from kbackup.jobs.select import Selection
 from kbackup.kafka.admin import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.dying import Wish
+from tests.faults.shop import Shop
 from tests.faults.trip import Trip
-from tests.faults.truth import Shop, commit
+from tests.support.truth import Position, commit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +35,7 @@ def test_undo_after_a_restore_that_was_killed_while_it_set_groups(
     trip = Trip(shop, FileStore(archive))
     cluster, group = Cluster(shop.broker.client(), "target"), f"{trip.id}-group"
     own = next(iter(shop.committed))
-    commit(shop.broker, group, {own: 1})
+    commit(shop.broker.bootstrap, group, {own: Position(1)})
     before, _ = cluster.groups.committed([group])
     assert [(c.tp, c.offset) for c in before[group]] == [(own, 1)]
     trip.die(wish, tmp_path / "dead", spark)

@@ -12,7 +12,7 @@ from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, backup_arguments
 from tests.faults.dying import Act, Wish
 from tests.faults.process import run
-from tests.faults.truth import Shop, check_archive
+from tests.faults.shop import Shop, check_archive
 
 
 @pytest.mark.parametrize("act", ["interrupt", "terminate", "terminate all"])

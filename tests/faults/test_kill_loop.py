@@ -10,7 +10,7 @@ from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from tests.conftest import Bucket
 from tests.faults.kill_loop import KillLoop
-from tests.faults.truth import open_shop, sell
+from tests.faults.shop import open_shop, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

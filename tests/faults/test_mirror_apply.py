@@ -11,7 +11,7 @@ from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp
 from tests.faults.mirrored import Mirror
-from tests.faults.truth import Shop, sell
+from tests.faults.shop import Shop, sell
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,8 +16,9 @@ from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import When, Wish
 from tests.faults.process import Kbackup, run
+from tests.faults.shop import Shop
 from tests.faults.trip import Trip
-from tests.faults.truth import Shop, in_cluster
+from tests.support.truth import in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,10 +106,10 @@ def test_a_resume_after_its_progress_is_gone_is_refused(
     cluster = Cluster(trip.broker.client(), "target")
     group = layout.progress_group(trip.id)
     cluster.groups.delete([group])
-    before = in_cluster(trip.broker, [f"{trip.id}-{t}" for t in trip.shop.topics])
+    before = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
     with pytest.raises(ClusterError, match=rf"the progress of unit \d+ is gone from the target: {trip.id}-"):
         trip.resume(spark)
-    after = in_cluster(trip.broker, [f"{trip.id}-{t}" for t in trip.shop.topics])
+    after = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
     assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {
         tp: rows for tp, rows in before.items() if rows
     }

@@ -18,7 +18,8 @@ from scripts.dev.process import free_ports
 from tests.faults.conftest import backup_arguments, free_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
-from tests.faults.truth import Shop, check_archive, in_archive, in_cluster, open_shop, sell
+from tests.faults.shop import Shop, check_archive, open_shop, sell
+from tests.support.truth import in_archive, in_cluster
 
 if TYPE_CHECKING:
     from tests.conftest import Bucket
@@ -96,10 +97,10 @@ def test_a_target_that_restarts_in_the_middle_of_a_restore(fragile: Shop, tmp_pa
         ended = run(tmp_path / "again", arguments)
     assert ended.code == 0, ended.err
     held = in_archive(FileStore(archive))
-    found = in_cluster(fragile.broker, [f"{prefix}-{t}" for t in fragile.topics])
+    found = in_cluster(fragile.broker.bootstrap, [f"{prefix}-{t}" for t in fragile.topics])
     for tp, rows in held.items():
         restored = found[tp._replace(topic=f"{prefix}-{tp.topic}")]
-        assert [r.record for r in restored] == [r.record for r in rows]
+        assert [r[1:] for r in restored] == [r[1:] for r in rows]
 
 
 def test_resumed_into_another_cluster(fragile: Shop, shop: Shop, archive: Path, tmp_path: Path) -> None:

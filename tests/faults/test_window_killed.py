@@ -15,7 +15,8 @@ from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import Wish
 from tests.faults.process import run
-from tests.faults.truth import Shop, in_archive, in_cluster
+from tests.faults.shop import Shop
+from tests.support.truth import in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,10 +50,10 @@ def test_killed_and_resumed(
     assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
 
     wanted = {
-        tp._replace(topic=f"{id_}-{tp.topic}"): [r.record for r in rows if LOW <= r.timestamp <= HIGH]
+        tp._replace(topic=f"{id_}-{tp.topic}"): [r[1:] for r in rows if LOW <= (r.timestamp or 0) <= HIGH]
         for tp, rows in in_archive(store).items()
     }
     topics = sorted({tp.topic for tp in wanted if wanted[tp]})
-    found = {tp: [r.record for r in rows] for tp, rows in in_cluster(shop.broker, topics).items()}
+    found = {tp: [r[1:] for r in rows] for tp, rows in in_cluster(shop.broker.bootstrap, topics).items()}
     assert found == {tp: rows for tp, rows in wanted.items() if tp.topic in topics}
     assert report.records == sum(map(len, wanted.values())) == HIGH - LOW + 1

@@ -19,7 +19,8 @@ from tests.faults.conftest import Counting
 from tests.faults.dying import Wish
 from tests.faults.mortal import die
 from tests.faults.process import run
-from tests.faults.truth import Shop, committed, in_archive, in_cluster
+from tests.faults.shop import Shop
+from tests.support.truth import in_archive, in_cluster, positions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,9 +88,9 @@ class Trip:
         """Records, offset map and groups, each against the archive and the target itself."""
         store = self.store
         held = {self._target(tp): rows for tp, rows in in_archive(store).items()}
-        found = in_cluster(self.broker, [f"{self.id}-{t}" for t in self.shop.topics])
-        assert {tp: [r.record for r in rows] for tp, rows in found.items()} == {
-            tp: [r.record for r in rows] for tp, rows in held.items()
+        found = in_cluster(self.broker.bootstrap, [f"{self.id}-{t}" for t in self.shop.topics])
+        assert {tp: [r[1:] for r in rows] for tp, rows in found.items()} == {
+            tp: [r[1:] for r in rows] for tp, rows in held.items()
         }
         key = layout.restore_key(self.id, layout.OFFSETS)
         went = _expanded(offset_map.decode(store.get(key), key))
@@ -100,10 +101,10 @@ class Trip:
         groups = archive.groups(archive.restore_point("latest")).groups
         stood = {TopicPartition(o.topic, o.partition): o.offset for g in groups for o in g.offsets}
         assert stood.keys() == self.shop.committed.keys()
-        stands = committed(self.broker, f"{self.id}-group", list(map(self._target, stood)))
+        stands = positions(self.broker.bootstrap, f"{self.id}-group")
         for tp, offset in stood.items():
             source = next(r.offset for r in held[self._target(tp)] if r.offset >= offset)
-            assert stands[self._target(tp)] == went[self._target(tp)][source]
+            assert stands[self._target(tp)].offset == went[self._target(tp)][source]
 
     def _target(self, tp: TopicPartition) -> TopicPartition:
         return TopicPartition(f"{self.id}-{tp.topic}", tp.partition)

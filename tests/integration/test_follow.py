@@ -13,10 +13,9 @@ from kbackup.config.models import Backup, Follow
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-from tests.faults.truth import commit, in_archive, in_cluster
 from tests.integration.backed_up import produce
 from tests.support.following import Following
-from tests.support.truth import log_ends, positions
+from tests.support.truth import Position, commit, in_archive, in_cluster, log_ends, positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,14 +63,14 @@ def test_every_round_adds_what_came_in_and_the_last_takes_the_rest(
         following.another_round(3)
         assert len(following.commits) == commits, "nothing new, no restore point"
 
-        commit(broker, name, {TopicPartition(first, 0): 40})
+        commit(broker.bootstrap, name, {TopicPartition(first, 0): Position(40)})
         following.until(lambda: len(following.commits) == commits + 1)
         assert following.commits[-1].totals.records == 0
         produce(broker, first, 0, range(50, 300))
     assert following.report is not None
     assert (following.report.records, following.report.losses) == (350, {})
     assert not following.errors
-    assert in_archive(store) == in_cluster(broker, [first, later])
+    assert in_archive(store) == in_cluster(broker.bootstrap, [first, later])
     archive = open_archive(store)
     assert [m.number for m in archive.restore_points] == list(range(1, len(following.commits) + 1))
     (group,) = archive.groups(archive.restore_point("latest")).groups
@@ -91,7 +90,7 @@ def test_small_partitions_wait(
         following.another_round(2)
         assert len(following.commits) == 1, "ten records wait for more"
 
-        commit(broker, name, {TopicPartition(name, 0): 57})
+        commit(broker.bootstrap, name, {TopicPartition(name, 0): Position(57)})
         following.until(lambda: len(following.commits) == 2)
         following.another_round()  # what follows from a commit is written after it
         held = following.commits[1]
@@ -104,7 +103,7 @@ def test_small_partitions_wait(
         assert group_offsets(store, name) == {name: 50}, (
             "the Java tool finds no group ahead of what is archived"
         )
-        commit(broker, name, {TopicPartition(name, 0): 58})
+        commit(broker.bootstrap, name, {TopicPartition(name, 0): Position(58)})
         following.another_round(2)
         assert len(following.commits) == 2, "a group that moves on in what waits is no news"
 
@@ -126,7 +125,7 @@ def test_small_partitions_wait(
         following.another_round()
         assert partition(open_archive(store), name, 0).end == 60
     assert following.commits[-1].totals.records == 10, "at the end nobody waits"
-    assert in_archive(store) == in_cluster(broker, [name])
+    assert in_archive(store) == in_cluster(broker.bootstrap, [name])
     names = f"--map={name}={name}-back", f"--map-group={name}={name}-back"
     report = kbackup.restore(archive, "--backup=2", *names)
     assert [o["how"] for g in report["groups"] for o in g["offsets"]] == ["past end"]

@@ -18,20 +18,24 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicPartition,
 )
+from confluent_kafka import TopicPartition as KafkaTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kbackup.archive import layout
-from kbackup.archive.models import Manifest
-from kbackup.archive.reader import open_archive
+from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 from tests.support.group_requests import raw_positions
 from tests.unit.formats.reference import Record, decode_records
 
 Records = dict[int, list[Record]]
 """Records by partition, in order; a partition with none is there too."""
+
+PartitionRecords = dict[TopicPartition, list[Record]]
+"""The same of several topics."""
 
 _PATIENCE = 90.0  # s
 _MOST = 1 << 30  # bytes; more than any segment of a test
@@ -60,7 +64,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
     )
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        consumer.assign([KafkaTopicPartition(topic, p, 0) for p in partitions])
         found: Records = {p: [] for p in sorted(partitions)}
         going, until = set(partitions), time.monotonic() + _PATIENCE
         while going:
@@ -95,7 +99,7 @@ def log_ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
     level = IsolationLevel[isolation.upper()]
-    asked = {TopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
+    asked = {KafkaTopicPartition(topic, p): OffsetSpec.latest() for p in partitions}
     futures = admin.list_offsets(asked, isolation_level=level)
     return {tp.partition: future.result(30).offset for tp, future in futures.items()}
 
@@ -103,7 +107,7 @@ def log_ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
 def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Position]) -> None:
     """Put a group without members at `positions`."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
-    wanted = [TopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
+    wanted = [KafkaTopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
     try:
         for some in consumer.commit(offsets=wanted, asynchronous=False) or []:
             assert some.error is None, some.error
@@ -117,20 +121,42 @@ def positions(bootstrap: str, group: str) -> dict[tuple[str, int], Position]:
     return {place: Position(offset, metadata) for place, (offset, _, metadata) in stand.items()}
 
 
+def in_cluster(bootstrap: str, topics: Iterable[str]) -> PartitionRecords:
+    """All that a consumer of committed records gets to see of `topics`."""
+    return {
+        TopicPartition(topic, partition): records
+        for topic in topics
+        for partition, records in read_topic(bootstrap, topic).items()
+    }
+
+
+def in_archive(store: Store, manifest: Manifest | None = None) -> PartitionRecords:
+    """What a restore point (default: the newest) holds, from the files that it names."""
+    archive = open_archive(store)
+    point = manifest or archive.restore_point("latest")
+    return {
+        TopicPartition(topic.name, partition): records
+        for topic in point.topics
+        for partition, records in _topic_records(archive, point, topic).items()
+    }
+
+
 def archive_records(
     store: Store, topic: str, manifest: Manifest | None = None, incarnation: int | None = None
 ) -> Records:
-    """What a restore point (default: the newest) holds of a topic, from the files that it names.
-
-    Each segment's index is compared with its records on the way, and its descriptor with both.
-    """
+    """The same of one topic, or of one of its incarnations."""
     archive = open_archive(store)
     point = manifest or archive.restore_point("latest")
     (state,) = [t for t in point.topics if t.name == topic and incarnation in (None, t.incarnation)]
+    return _topic_records(archive, point, state)
+
+
+def _topic_records(archive: Archive, point: Manifest, state: TopicState) -> Records:
+    """Each segment's index is compared with its records on the way, and its descriptor with both."""
     found: Records = {p.partition: [] for p in state.partitions}
     expired = archive.state.starts
     for segment in archive.segments(point, [state]):
-        found[segment.partition] += segment_records(store, segment)
+        found[segment.partition] += segment_records(archive.store, segment)
     for partition in state.partitions:
         held = found[partition.partition]
         went = expired.get((state.name, state.incarnation, partition.partition))
