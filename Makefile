@@ -8,7 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-find-links --no-annotate --custom-compile-command "make lock" $(UPGRADE)
 
 WORKERS := --numprocesses auto --dist worksteal
-# Each worker has its own broker, MinIO and Spark (some 5 GiB); a file's tests share what they made with them.
+# Each worker has its own broker, MinIO and Spark (some 5 GiB); a file's tests share what they made with them. The
+# longest files come first, so that no worker waits for the other at the end.
 SERVERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 
 .PHONY: demo test check quick project soak venv lock bench clean tools
@@ -24,7 +25,7 @@ test: check
 	$(MAKE) project
 	$(BIN)/python -m scripts.dev.tools browser
 	$(BIN)/python -m scripts.dev fetch
-	$(BIN)/pytest $(SERVERS) tests/contract tests/integration tests/interop tests/faults
+	$(BIN)/pytest $(SERVERS) tests/faults tests/integration tests/interop tests/contract
 
 check: venv
 	$(BIN)/ruff check

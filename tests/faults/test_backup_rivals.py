@@ -18,7 +18,7 @@ from kbackup.jobs.expire_policy import Policy
 from kbackup.jobs.listen import Silent
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
-from tests.faults.conftest import BackUp, backup_arguments, free_lease, outwait_lease
+from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, free_lease, outwait_lease
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup, run
 from tests.faults.shop import Shop, check_archive
@@ -69,8 +69,8 @@ def test_the_second_writer_is_told_who_holds_the_archive(
 def test_a_sleeper_changes_nothing(
     asleep: Wish, archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
 ) -> None:
-    store = FileStore(archive)
-    with Kbackup(tmp_path / "run", backup_arguments(shop, str(archive)), asleep) as sleeper:
+    store, arguments = FileStore(archive), backup_arguments(shop, str(archive), lease_seconds=SHORT_LEASE)
+    with Kbackup(tmp_path / "run", arguments, asleep) as sleeper:
         sleeper.wait_paused()
         outwait_lease(store)
         report, _ = back_up(store)
@@ -97,7 +97,8 @@ def test_a_sleeper_leaves_newer_derived_files_alone(
     """It committed; by the time it wakes up, what it was about to write would be old."""
     store = FileStore(archive)
     asleep = Wish("pause", "before", "write topics/*/consumer_offsets_*")
-    with Kbackup(tmp_path / "run", backup_arguments(shop, str(archive)), asleep) as sleeper:
+    arguments = backup_arguments(shop, str(archive), lease_seconds=SHORT_LEASE)
+    with Kbackup(tmp_path / "run", arguments, asleep) as sleeper:
         sleeper.wait_paused()
         outwait_lease(store)
         back_up(store)

@@ -24,7 +24,7 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.dev.process import free_ports
-from tests.faults.conftest import BackUp, backup_arguments, free_lease, options
+from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, free_lease, options
 from tests.faults.dying import Wish
 from tests.faults.process import Kbackup
 from tests.faults.shop import Shop, check_archive, open_shop, sell
@@ -58,7 +58,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
                 max_attempts=2,
             ),
         )
-        with Following(options(shop), QUICK, broker, store, spark) as following:
+        with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, broker, store, spark) as following:
             following.until(lambda: len(following.commits) == 1)
 
             broker.kill()
@@ -86,7 +86,7 @@ def test_a_broker_and_a_store_that_go_away_and_come_back(spark: SparkSession) ->
 
 def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: SparkSession) -> None:
     store = FileStore(archive)
-    with Following(options(shop), QUICK, shop.broker, store, spark) as following:
+    with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, shop.broker, store, spark) as following:
         following.until(lambda: bool(following.commits))
         before = [m.number for m in open_archive(store).restore_points]
         theirs = Lease(
