@@ -52,6 +52,7 @@ from tests.unit.archive.catalog.interleaving import (
 )
 
 NOW = 1000.0
+SOAKED = 5000  # executions of each scenario
 GRACE_BEGAN = 500.0
 """Bases are made at time 0, actors run at `NOW`: what was let go in a base has no grace time left."""
 
@@ -101,8 +102,8 @@ def run(
 
 
 def sampled() -> int:
-    """How many executions, by rising number of changes between actors: of a sample a few."""
-    return len(sample(range(600), 30))
+    """How many executions, by rising number of changes between actors: of a sample a few; `SOAKED` of a soak."""
+    return len(sample(range(300), 30))
 
 
 def backup_to(end: int, cut: int = 2) -> Actor:
@@ -203,8 +204,18 @@ SCENARIOS: dict[str, tuple[Callable[[], MemoryStore], list[Actor], Visible]] = {
 @pytest.mark.exhaustive(keep=6)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_interleaving(name: str) -> None:
+    check_interleavings(name, sampled())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_more_interleavings(name: str) -> None:
+    check_interleavings(name, SOAKED)
+
+
+def check_interleavings(name: str, limit: int) -> None:
     base, actors, visible = SCENARIOS[name]
-    report = run(base, actors, visible, sampled())
+    report = run(base, actors, visible, limit)
     print(f"{name}: {report}")  # `pytest -rP`
     errors = {error for end in report.ends for error in end}
     assert errors <= {"", "LeaseLostError", "RefusedError"}
