@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Literal
 
 import pyarrow as pa
 
@@ -53,8 +54,12 @@ def records(partition: int, offsets: Sequence[int]) -> RecordBlock:
 
 
 def write(store: Store, target: Target, offsets: Sequence[int]) -> list[Segment]:
+    return write_block(store, target, records(target.partition, offsets))
+
+
+def write_block(store: Store, target: Target, block: RecordBlock) -> list[Segment]:
     with PartitionWriter(store, target) as writer:
-        return [*writer.append(records(target.partition, offsets)), *writer.finish()]
+        return [*writer.append(block), *writer.finish()]
 
 
 def make_archive(store: Store) -> Archive:
@@ -95,24 +100,42 @@ def make_archive(store: Store) -> Archive:
 def topic_state(
     name: str, captured: int, state: str, partitions: Sequence[tuple[int, int, Sequence[Segment]]]
 ) -> TopicState:
+    """The first incarnation of a topic; each partition has its start, its end and its segments."""
+    states = [
+        partition_state(number, start, end, sum(s.count for s in segments), sum(s.bytes for s in segments))
+        for number, (start, end, segments) in enumerate(partitions)
+    ]
+    return topic_of(name, captured, states, state="present" if state == "present" else "deleted")
+
+
+def topic_of(
+    name: str,
+    captured: int,
+    partitions: Sequence[PartitionState],
+    incarnation: int = 1,
+    id_: str = "",
+    state: Literal["present", "deleted"] = "present",
+) -> TopicState:
     return TopicState(
         name=name,
-        id=f"id of {name}",
-        incarnation=1,
+        id=id_ or f"id of {name}",
+        incarnation=incarnation,
         captured=captured,
-        state="present" if state == "present" else "deleted",
-        partitions=tuple(
-            PartitionState(
-                partition=number,
-                start=start,
-                end=end,
-                log_start=start,
-                log_end=end,
-                records=sum(s.count for s in segments),
-                bytes=sum(s.bytes for s in segments),
-            )
-            for number, (start, end, segments) in enumerate(partitions)
-        ),
+        state=state,
+        partitions=tuple(partitions),
+    )
+
+
+def partition_state(number: int, start: int, end: int, records: int = 0, size: int = 0) -> PartitionState:
+    """A partition whose log is archived wholly."""
+    return PartitionState(
+        partition=number,
+        start=start,
+        end=end,
+        log_start=start,
+        log_end=end,
+        records=records,
+        bytes=size,
     )
 
 

@@ -10,14 +10,14 @@ from typing import Literal
 import pyarrow as pa
 
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.models import Loss, PartitionState, TopicState
+from kbackup.archive.models import Loss, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.writer import Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS
-from tests.support.archives import commit_point, group_at
+from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
 
 Did = int | Literal["out", "anew"]
 """How many records a run found in each partition of a topic; that it left it out; or that it was made anew."""
@@ -43,8 +43,7 @@ def written(store: Store, target: Target, first: int, count: int, at: datetime) 
         }
         for offset in range(first, first + count)
     ]
-    with PartitionWriter(store, target) as writer:
-        return [*writer.append(encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))), *writer.finish()]
+    return write_block(store, target, encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS)))
 
 
 @dataclass
@@ -90,24 +89,15 @@ class History:
             added = written(self.store, target, end, count, day(seq)) if count else []
             segments += added
             partitions.append(
-                PartitionState(
-                    partition=number,
-                    start=0,
-                    end=end + count + 1,  # a transaction's marker
-                    log_start=0,
-                    log_end=end + count + 1,
-                    records=sum(s.count for s in added) + (old.records if old is not None else 0),
-                    bytes=sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
+                partition_state(
+                    number,
+                    0,
+                    end + count + 1,  # a transaction's marker
+                    sum(s.count for s in added) + (old.records if old is not None else 0),
+                    sum(s.bytes for s in added) + (old.bytes if old is not None else 0),
                 )
             )
-        state = TopicState(
-            name=name,
-            id=f"{name} {incarnation}",
-            incarnation=incarnation,
-            captured=seq,
-            state="present",
-            partitions=tuple(partitions),
-        )
+        state = topic_of(name, seq, partitions, incarnation, f"{name} {incarnation}")
         return state, segments
 
     def _commit(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.models import Group, GroupOffset, Manifest, PartitionState, TopicState, now
+from kbackup.archive.models import Manifest, TopicState, now
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.writer import Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
-from tests.support.archives import commit_point
+from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
 from tests.unit.formats.reference import Record, to_batch
 
 TOPIC = "orders"
@@ -34,27 +34,14 @@ def block(offsets: Iterable[int]) -> RecordBlock:
 
 
 def write(store: Store, to: Target, offsets: Iterable[int]) -> list[Segment]:
-    with PartitionWriter(store, to) as writer:
-        return writer.append(block(offsets)) + writer.finish()
+    return write_block(store, to, block(offsets))
 
 
 def state(
     *partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1
 ) -> TopicState:
     """`partitions` are (number, start, end)."""
-    return TopicState(
-        name=name,
-        id=TOPIC_ID,
-        incarnation=incarnation,
-        captured=number,
-        state="present",
-        partitions=tuple(
-            PartitionState(
-                partition=p, start=start, end=end, log_start=start, log_end=end, records=0, bytes=0
-            )
-            for p, start, end in partitions
-        ),
-    )
+    return topic_of(name, number, [partition_state(*p) for p in partitions], incarnation, TOPIC_ID)
 
 
 def committed(
@@ -69,14 +56,6 @@ def committed(
     archive = open_or_create(store)
     newest = archive.state.newest
     assert parent == (newest.number if newest is not None else None)
-    groups = [
-        Group(
-            group=g,
-            type="consumer",
-            state="Empty",
-            offsets=(GroupOffset(topic=TOPIC, partition=0, offset=o),),
-        )
-        for g, o in (offsets or {}).items()
-    ]
+    groups = [group_at(group, (TOPIC, 0, offset)) for group, offset in (offsets or {}).items()]
     commit_point(archive, number, topics, segments, groups, at=now(), cluster_id="", configs={TOPIC: {}})
     return archive, archive.restore_point(number)
