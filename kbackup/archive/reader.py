@@ -70,7 +70,7 @@ class Archive:
     @property
     def head(self) -> Manifest | None:
         """The newest restore point."""
-        return self.manifest(self.restore_points[-1]) if self.restore_points else None
+        return self.manifest(self.state.newest) if self.state.newest is not None else None
 
     def restore_point(self, name: str | int) -> Manifest:
         """By number, label, or 'latest'. `NoArchiveError` where there is none, `UsageError` for an unknown name."""

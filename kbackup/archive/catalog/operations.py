@@ -81,7 +81,7 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
     number = new.point.number
     if number != state.next_point:
         raise RefusedError(f"restore point {number} is not the next one, {state.next_point}", "run again")
-    known = {key for point in state.restore_points[-1:] for key in point.documents}
+    known = state.newest.documents if state.newest is not None else ()
     prefix = f"points/{number:010d}-"
     for key in new.point.documents:
         if key not in known and not key.startswith(prefix):
@@ -115,7 +115,7 @@ def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> A
     if not ended and not begun:
         return state.incarnations.append([Life(*key, present[key], number, None, False) for key in new])
     lives = dict(state.lives)
-    before = max((point.number for point in state.restore_points), default=number - 1)
+    before = state.newest.number if state.newest is not None else number - 1
     lives |= {key: lives[key]._replace(last=before) for key in ended}
     lives |= {key: Life(*key, present[key], number, None, False) for key in [*begun, *new]}
     return state.incarnations.replace(drop_superseded(lives.values()))

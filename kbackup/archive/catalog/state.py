@@ -6,13 +6,14 @@ Operations (`operations`, `retention`, `recovery`) make one state from another; 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
@@ -149,9 +150,7 @@ class State:
     @cached_property
     def restore_points(self) -> tuple[Point, ...]:
         """Every restore point, in order of its number."""
-        columns = self.points.columns(*Point._fields)
-        columns[-1] = [tuple(keys) for keys in columns[-1]]
-        return tuple(sorted(map(Point._make, zip(*columns, strict=True))))
+        return tuple(sorted(_points(self.points.read())))
 
     @cached_property
     def numbers(self) -> Int64Array:
@@ -194,9 +193,13 @@ class State:
         """How many restore points were let go."""
         return len(self.past_manifests.keys() - set(self.numbers.tolist()))
 
-    @property
+    @cached_property
     def newest(self) -> Point | None:
-        return self.restore_points[-1] if self.restore_points else None
+        """The newest restore point. No other row becomes a Python value: a commit asks for it."""
+        if not len(self.points):
+            return None
+        table = self.points.read()
+        return next(_points(table.slice(int(integers(table, "number").argmax()), 1)))
 
     def point(self, number: int) -> Point | None:
         at = bisect_left(self.restore_points, (number,))
@@ -214,6 +217,12 @@ class State:
             if at and numbers[at - 1] >= life.first:
                 found[key] = numbers[at - 1]
         return found
+
+
+def _points(table: pa.Table) -> Iterator[Point]:
+    columns: list[list[Any]] = [column.to_pylist() for column in table.select(Point._fields).columns]
+    columns[-1] = [tuple(keys) for keys in columns[-1]]
+    return map(Point._make, zip(*columns, strict=True))
 
 
 def mask(flags: Iterable[bool]) -> npt.NDArray[np.bool_]:
