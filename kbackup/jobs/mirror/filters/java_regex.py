@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 _LINE_ENDS = "\\n\\r\\x85\\u2028\\u2029"
 _PLAIN_GROUPS = ("?:", "?=", "?!", "?<=", "?<!", "?>")
-_NAMED_GROUP = re.compile(r"\?<[a-zA-Z][a-zA-Z0-9]*>")
+_NAMED_GROUP = re.compile(r"\?<([a-zA-Z][a-zA-Z0-9]*)>")
 _FLAGS = re.compile(r"\?([a-zA-Z]*)(?:-([a-zA-Z]*))?([:)])")
 _REPEAT = re.compile(r"\{[0-9]+(?:,[0-9]*)?\}")
 _HEX = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
@@ -53,6 +53,7 @@ class _Translation:
         self._at = 0
         self._out: list[str] = []
         self._ignoring = [False]
+        self._names: set[str] = set()
 
     def translate(self) -> str:
         while self._at < len(self._text):
@@ -107,6 +108,9 @@ class _Translation:
         if plain := next(filter(rest.startswith, _PLAIN_GROUPS), None):
             return self._begin(f"({plain}", 1 + len(plain))
         if named := _NAMED_GROUP.match(rest):
+            if named[1] in self._names:
+                raise ValueError(f"two groups are called {named[1]!r}")
+            self._names.add(named[1])
             return self._begin("(", 1 + len(named[0]))
         flags = _FLAGS.match(rest)
         if flags is None or flags[1] not in ("", "i") or flags[2]:
