@@ -13,10 +13,10 @@ from typing import Protocol
 
 from kbackup import metrics
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease import HeldLease, LeaseRanOutError
+from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import now
 from kbackup.config.models import Backup, Follow
-from kbackup.errors import ClusterError, KbackupError, StoreError, UnreachableError
+from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import begin, connect
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
@@ -24,16 +24,12 @@ from kbackup.jobs.backup_run import BackupReport, Run, Spark
 from kbackup.jobs.hold_back import NO_PATIENCE, Patience, Place, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.plan import Plan
+from kbackup.jobs.rounds import run_rounds
 from kbackup.jobs.stop import Stop
-from kbackup.jobs.tasks import TaskError
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
-RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutError)
-"""What may be over in a while. A lease that was taken over, damage and wrong settings are not."""
-
-_FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 _LOOK = 5.0  # s, between looks at the ends of the logs, which cost a request for 2,000 partitions
 
 
@@ -92,6 +88,7 @@ class Follower:
 
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
+        self._run: Run | None = None
         self._since: dict[Place, float] = {}
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
@@ -105,34 +102,25 @@ class Follower:
         connected = connect(self.source)
         open_or_create(self.store)
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
-            run: Run | None = begin(self.options, self.source, self.store, *connected, lease)
-            pause = 0.0
-            while True:
-                last = self.stop.asked
-                try:
-                    lease.check()
-                    run = run or self._open(lease)
-                    due = self.clock() + self.rhythm.interval_seconds
-                    self._round(run, last)
-                    pause = 0.0
-                    if last:
-                        break
-                    self._wait(run, due)
-                except RETRIED as error:
-                    if last:
-                        raise
-                    run = None
-                    pause = min(max(_FIRST_PAUSE, 2 * pause), _LAST_PAUSE)
-                    self._failed(error, pause)
-                    self.stop.wait(pause)
+            self._run = begin(self.options, self.source, self.store, *connected, lease)
+            run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report
+
+    def _attempt(self, lease: HeldLease, last: bool) -> None:
+        lease.check()
+        run = self._run = self._run or self._open(lease)
+        due = self.clock() + self.rhythm.interval_seconds
+        self._round(run, last)
+        if not last:
+            self._wait(run, due)
 
     def _open(self, lease: HeldLease) -> Run:
         connected = connect(self.source)
         return begin(self.options, self.source, self.store, *connected, lease)
 
     def _failed(self, error: KbackupError, pause: float) -> None:
+        self._run = None
         self.report.retries += 1
         metrics.failed(error)
         metrics.counted.add("kbackup_retries_total")
