@@ -63,7 +63,7 @@ def follow_until_stopped(frame: Frame) -> int:
     with ExitStack() as stack:
         health: Health | None = None
         if config.follow.listen:
-            _check_stale_after(config.follow)
+            check_stale_after(config.follow)
             from kbackup.metrics_server import Health, Server
 
             health = Health(config.follow.stale_after_seconds)
@@ -84,7 +84,8 @@ def follow_until_stopped(frame: Frame) -> int:
     return EXIT_LOSS if report.losses and not config.backup.allow_loss else EXIT_OK
 
 
-def _check_stale_after(follow: Follow) -> None:
+def check_stale_after(follow: Follow) -> None:
+    """`UsageError` where a process that is well would be called stale."""
     if follow.stale_after_seconds <= follow.interval_seconds:
         raise UsageError(
             f"follow.stale_after_seconds is {human_duration(follow.stale_after_seconds)}, no longer than the interval",

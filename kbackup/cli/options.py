@@ -38,8 +38,11 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
     return decorate
 
 
-def key_option(path: str, *names: str, help: str | None = None) -> Callable[[F], F]:
-    """An option that sets the key `path`, with its help and default from the table of keys.
+def key_option(
+    path: str, *names: str, help: str | None = None, default: str | None = None
+) -> Callable[[F], F]:
+    """An option that sets the key `path`, with its help and default from the table of keys. `default` is what the help
+    says of a command that has a default of its own.
 
     It is called `--<last part>` unless `names` say otherwise. Lists and tables are given one item a time.
     """
@@ -54,7 +57,7 @@ def key_option(path: str, *names: str, help: str | None = None) -> Callable[[F],
         metavar=None
         if key.kind == "flag"
         else _METAVARS.get(path) or _METAVARS.get(key.kind) or f"[{key.expected.replace(' or ', '|')}]",
-        help=_help(key, help),
+        help=_help(key, help, default),
         expose_value=False,
         callback=_record(key),
     )
@@ -97,9 +100,10 @@ def _names(key: Key) -> tuple[str]:
     return (f"--{name}/--no-{name}" if both_ways else f"--{name}",)
 
 
-def _help(key: Key, text: str | None) -> str:
+def _help(key: Key, text: str | None, default: str | None) -> str:
     notes = ["repeatable"] if key.kind in ("list", "table") else []
-    notes += [f"default {key.default_text}"] if key.default_text else []
+    default = default or key.default_text
+    notes += [f"default {default}"] if default else []
     return f"{text or key.doc} [{', '.join(notes)}]" if notes else text or key.doc
 
 

@@ -28,8 +28,13 @@ if TYPE_CHECKING:
 def archive_store(frame: Frame, *, lost: bool = False) -> Store:
     """The store of the archive that the command is about; `lost`: its archive.json may be. `MismatchError` where it is
     another one than `archive_id` says."""
+    return archive_at(frame, frame.archive, lost=lost)
+
+
+def archive_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
+    """The same for an archive at an address, of a command that is about several."""
     config = frame.config
-    store = open_store(frame.archive, config.s3, config.encryption.key or "", archive_id=config.archive_id)
+    store = open_store(address, config.s3, config.encryption.key or "", archive_id=config.archive_id)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id, lost=lost)
     check_seen(frame, store, commits=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.ending import asked_by_signals
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.options import (
     archive_option,
@@ -15,7 +18,13 @@ from kbackup.cli.options import (
     s3_options,
     spark_options,
 )
-from kbackup.errors import UsageError
+from kbackup.cli.session import spark_session
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError, suggest_name
+from kbackup.jobs.stop import Stop
+
+if TYPE_CHECKING:
+    from kbackup.jobs.mirror.flow import Flow
+    from kbackup.jobs.mirror.properties import MirrorProperties
 
 
 @click.command("run")
@@ -29,8 +38,8 @@ from kbackup.errors import UsageError
 )
 @common_options
 @archive_option
-@key_option("follow.interval_seconds", "--interval")
-@key_option("follow.max_age_seconds", "--max-age")
+@key_option("follow.interval_seconds", "--interval", default="5s")
+@key_option("follow.max_age_seconds", "--max-age", default="the interval")
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
 @key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
@@ -42,8 +51,64 @@ def command(
 ) -> int:
     """Run the flows of a MirrorMaker 2 properties FILE until stopped.
 
-    The take half backs a source up into its archive; the apply half writes what the archive holds to a target.
+    The take half backs a source up into its archive. The apply half writes what the archive holds to a target, exactly
+    once. Without --take and --apply, both run in this process. `kbackup.archive` in FILE, or --archive, names the
+    archives: `s3://bucket/{source}`.
+
+    Ends with exit code 3 where records were lost on the way, a source topic was created again, or the target refused a
+    topic, a config or an ACL.
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")
-    raise NotImplementedError
+    from kbackup.jobs.mirror.properties import load_flows
+
+    properties = load_flows(file, archive=frame.config.archive)
+    flows = _selected(properties, names)
+    for note in properties.notes:
+        frame.reporter.note(note)
+    for warning in properties.warnings:
+        frame.reporter.warning(warning)
+    if dry_run:
+        from kbackup.cli.mirror.dry_run import show_dry_runs
+
+        return show_dry_runs(frame, flows)
+    return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
+
+
+def _selected(properties: MirrorProperties, names: tuple[str, ...]) -> tuple[Flow, ...]:
+    flows = {flow.name: flow for flow in properties.flows}
+    if not flows:
+        raise UsageError("the file enables no flow", "write A->B.enabled = true")
+    for name in names:
+        if name not in flows:
+            hint = suggest_name(name, flows, f"its flows are {', '.join(flows)}")
+            raise UsageError(f"the file enables no flow {name}", hint)
+    return tuple(flow for name, flow in flows.items() if not names or name in names)
+
+
+def _run(
+    frame: Frame,
+    properties: MirrorProperties,
+    flows: tuple[Flow, ...],
+    *,
+    once: bool,
+    take: bool,
+    apply: bool,
+) -> int:
+    from kbackup.cli.mirror.halves import Building
+    from kbackup.cli.mirror.told import show_reports
+
+    with ExitStack() as stack:
+        stop = stack.enter_context(closing(Stop()))
+        spark = stack.enter_context(spark_session(frame.config, at_once=take, reporter=frame.reporter))
+        building = Building(frame, properties, spark, stop, stack)
+        halves = building.halves(flows, take=take, apply=apply)
+        if once:
+            stop.ask()
+            reports = {name: half.run() for name, half in halves.items()}
+        else:
+            from kbackup.jobs.mirror.halves.together import run_together
+
+            stack.enter_context(asked_by_signals(stop))
+            reports = run_together({name: half.run for name, half in halves.items()}, stop)
+    return EXIT_LOSS if show_reports(frame, reports) else EXIT_OK

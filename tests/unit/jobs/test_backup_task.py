@@ -17,8 +17,8 @@ from kbackup.archive.segments import Segment
 from kbackup.errors import StoreError
 from kbackup.jobs import backup_task
 from kbackup.jobs.backup_task import BackupWork, LastRead
-from kbackup.jobs.rounds import RETRIED
 from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.rounds import RETRIED
 from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import Vanished
 from kbackup.store.base import Store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,10 @@ def load_flows(
         enabled = reader.flag("enabled")
         if enabled or reader.flag("emit.heartbeats.enabled"):
             flow, of_clients = reader.flow(archive)
-            (flows if enabled else heartbeat_flows).append(flow)
+            if enabled:
+                flows.append(flow)
+            else:
+                heartbeat_flows.append(_only_heartbeats(flow))
             notes += of_clients
     names = [name for pair in sections.pairs() for name in _Reader(sections, pair).names("topics")]
     return MirrorProperties(
@@ -66,6 +69,11 @@ def load_flows(
         tuple(dict.fromkeys(notes)),
         warnings,
     )
+
+
+def _only_heartbeats(flow: Flow) -> Flow:
+    off = Clock(False, 0)
+    return replace(flow, heartbeats_replicated=False, emit_checkpoints=off, emit_offset_syncs=False)
 
 
 def _read(path: Path) -> bytes:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 from kbackup.jobs.mirror.filters.java_regex import java_pattern
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
-from scripts.dev import tools
-from scripts.dev.jars import mirror_jars
+from tests.support.java import compiled
 
 NAMES = 24_000
 SEPARATORS = (".", "_", "-", "..", "__", "->", "$", "|", "*", "\\E", "(", "é", "heartbeats", "🙂")
@@ -176,13 +173,9 @@ def _name(chance: random.Random) -> str:
 
 def _ask(what: str, questions: Sequence[Sequence[str]]) -> list[str]:
     """Java's answers, one a question."""
-    program = [tools.java(), "-cp", f"{mirror_jars()}/*", str(Path(__file__).with_name("Policies.java"))]
     lines = ("\t".join((what, *map(_escape, question))) + "\n" for question in questions)
-    done = subprocess.run(
-        program, input="".join(lines), capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return [_unescape(line) for line in done.stdout.splitlines()]
+    with compiled("Policies.java") as java:
+        return [_unescape(line) for line in java.run("Policies", stdin="".join(lines)).splitlines()]
 
 
 def _escape(text: str) -> str:

@@ -1,0 +1,102 @@
+"""The halves that a command line asks for, made from the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kbackup.cli.follow import Told, check_stale_after
+from kbackup.cli.frame import Frame
+from kbackup.cli.mirror.told import ToldOfApply
+from kbackup.cli.session import archive_at
+from kbackup.jobs.follow import Follower
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.halves.apply import ApplyHalf, target_of
+from kbackup.jobs.mirror.halves.take import (
+    Source,
+    TakeHalf,
+    archive_of,
+    backup_options,
+    rhythm_of,
+    sources_of,
+)
+from kbackup.jobs.mirror.properties import MirrorProperties
+from kbackup.jobs.stop import Stop
+from kbackup.metrics_server import Health, Server
+from kbackup.store import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kbackup.config.models import Follow
+
+
+@dataclass
+class Building:
+    """Makes halves that share a Spark session, a stop, and what tells of their health. `stack` closes the server of
+    metrics."""
+
+    frame: Frame
+    properties: MirrorProperties
+    spark: Callable[[], SparkSession]
+    stop: Stop
+    stack: ExitStack
+    health: Health | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        follow = self.rhythm
+        if follow.listen:
+            check_stale_after(follow)
+            self.health = Health(follow.stale_after_seconds)
+            server = self.stack.enter_context(Server(follow.listen, self.health))
+            self.frame.reporter.note(f"metrics on port {server.port}")
+
+    @property
+    def rhythm(self) -> Follow:
+        """`[follow]`, with a mirror's own defaults."""
+        unset = [path for path, origin in self.frame.loaded.origins.items() if origin.kind == "default"]
+        return rhythm_of(self.frame.config.follow, unset)
+
+    def halves(self, flows: Iterable[Flow], *, take: bool, apply: bool) -> dict[str, TakeHalf | ApplyHalf]:
+        """The halves by name, in the order of `clusters`: that of a source, then those of the flows from it."""
+        members = tuple(flows)
+        sources = sources_of(members) if take else []
+        halves: dict[str, TakeHalf | ApplyHalf] = {}
+        for alias in self.properties.clusters:
+            for source in sources:
+                if source.alias == alias:
+                    halves[f"take {alias} into {source.archive}"] = self._take(source)
+            for flow in members:
+                if apply and flow.source == alias:
+                    halves[f"apply {flow.name}"] = self._apply(flow)
+        return halves
+
+    def _take(self, source: Source) -> TakeHalf:
+        config = self.frame.config
+        heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
+        follower = Follower(
+            backup_options(config.backup, source.flows),
+            self.rhythm,
+            source.properties,
+            archive_at(self.frame, source.archive),
+            self.spark,
+            Silent(),
+            Told(self.frame, self.health),
+            self.stop,
+        )
+        return TakeHalf(source, heartbeats, follower)
+
+    def _apply(self, flow: Flow) -> ApplyHalf:
+        target_of(flow)  # refused now, not once there is an archive
+        store = archive_at(self.frame, archive_of(flow))
+        place = self.frame.config.restore.state
+        state = (
+            store
+            if place is None
+            else open_store(place, self.frame.config.s3, self.frame.config.encryption.key or "")
+        )
+        told = ToldOfApply(self.frame, self.health)
+        return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.stop)

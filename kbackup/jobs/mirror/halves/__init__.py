@@ -1,0 +1,1 @@
+"""The halves of a mirror: `take` backs a source up, `apply` writes an archive to a target, `together` runs both."""

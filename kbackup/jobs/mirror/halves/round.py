@@ -1,0 +1,174 @@
+"""One round of the apply half: what the newest restore point says, brought into the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import Archive
+from kbackup.jobs.mirror.apply import Applied, Applier
+from kbackup.jobs.mirror.flow import Clock, Flow, RemoteTopic
+from kbackup.jobs.mirror.halves.timetable import Timetable
+from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.jobs.mirror.positions import sync_group_offsets
+from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
+from kbackup.jobs.mirror.topics import SkippedTopic, plan_topics, replicated, topics_of_point
+from kbackup.kafka.admin import Cluster
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round did. `refused` has the target's reasons by subject: 'topics', 'configs', 'acls', 'groups'."""
+
+    flow: str
+    restore_point: int
+    topics: tuple[RemoteTopic, ...]
+    skipped: tuple[SkippedTopic, ...]
+    applied: Applied
+    created: tuple[str, ...] = ()
+    grown: Mapping[str, int] = field(default_factory=dict)
+    configured: tuple[str, ...] = ()
+    acls: tuple[str, ...] = ()
+    offset_syncs: int = 0
+    checkpoints: int = 0
+    group_offsets: int = 0
+    refused: Mapping[str, Mapping[str, str] | Iterable[str]] = field(default_factory=dict)
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether the process ends with exit code 3 for this round."""
+        return self.applied.is_loss or any(
+            self.refused.get(subject) for subject in ("topics", "configs", "acls")
+        )
+
+    def refusals(self) -> list[str]:
+        """What the target refused, in words."""
+        texts: list[str] = []
+        for subject, reasons in self.refused.items():
+            if isinstance(reasons, Mapping):
+                texts += [f"{subject}: {name}: {why}" for name, why in reasons.items()]
+            else:
+                texts += [f"{subject}: {why}" for why in reasons]
+        return texts
+
+
+@dataclass
+class Rounds:
+    """Rounds of one flow onto one target. It knows what was due when, and which topics the target has."""
+
+    flow: Flow
+    cluster: Cluster
+    internal: InternalTopics
+    applier: Applier
+    timetable: Timetable
+    _known: frozenset[str] = frozenset()
+    _groups: frozenset[str] = frozenset()
+    _made: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def clocks(self) -> dict[str, Clock]:
+        """The duties that are due by the clock, without a new restore point."""
+        flow = self.flow
+        return {
+            "topics": flow.refresh_topics,
+            "configs": flow.sync_topic_configs,
+            "acls": flow.sync_topic_acls,
+            "groups": flow.refresh_groups,
+            "checkpoints": flow.emit_checkpoints,
+            "group offsets": flow.sync_group_offsets,
+        }
+
+    def run(self, archive: Archive, point: Manifest) -> RoundReport:
+        """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
+        ACLs."""
+        metadata = archive.metadata(point)
+        existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
+        plan = plan_topics(self.flow, topics_of_point(point, metadata), existing)
+        topics = self._admitted(plan.topics)
+        made = self._make(topics)
+        served = tuple(topic for topic in topics if topic.remote not in made.refused)
+        refused: dict[str, Mapping[str, str] | Iterable[str]] = {"topics": made.refused}
+        configured = self._configure(served, refused)
+        applied = self.applier.apply(archive, point, served)
+        syncs = emit_offset_syncs(self.flow, self.internal, served, applied.positions, self.applier.map)
+        checkpoints, offsets = self._positions(archive, point, served, applied, refused)
+        acls: tuple[str, ...] = ()
+        if self._is_due("acls"):
+            report = sync_acls(self.flow, metadata.acls, replicated(self.flow), self.cluster)
+            acls, refused["acls"] = report.created, report.refused
+            self.timetable.done("acls")
+        return RoundReport(
+            flow=self.flow.name,
+            restore_point=point.number,
+            topics=topics,
+            skipped=plan.skipped,
+            applied=applied,
+            created=made.created,
+            grown=made.grown,
+            configured=configured,
+            acls=acls,
+            offset_syncs=syncs,
+            checkpoints=checkpoints,
+            group_offsets=offsets,
+            refused=refused,
+        )
+
+    def _is_due(self, duty: str, *, once: bool = False) -> bool:
+        return self.timetable.is_due(duty, self.clocks[duty], once=once)
+
+    def _admitted(self, topics: tuple[RemoteTopic, ...]) -> tuple[RemoteTopic, ...]:
+        """Return the topics that the flow knows: new ones are noticed when `refresh.topics` is due."""
+        if self._is_due("topics", once=True):
+            self._known = frozenset(topic.source for topic in topics)
+            self._made = None
+            self.timetable.done("topics")
+        return tuple(topic for topic in topics if topic.source in self._known)
+
+    def _make(self, topics: tuple[RemoteTopic, ...]) -> TopicsReport:
+        """Create topics and add partitions, where that was not done for the same topics before."""
+        shape = tuple((topic.remote, topic.partitions) for topic in topics)
+        if shape == self._made:
+            return TopicsReport((), {}, {})
+        report = sync_topics(self.flow, topics, self.cluster)
+        self._made = None if report.refused else shape
+        return report
+
+    def _configure(
+        self, topics: tuple[RemoteTopic, ...], refused: dict[str, Mapping[str, str] | Iterable[str]]
+    ) -> tuple[str, ...]:
+        if not self._is_due("configs"):
+            return ()
+        report = sync_configs(self.flow, topics, self.cluster)
+        refused["configs"] = report.refused
+        self.timetable.done("configs")
+        return tuple(report.changed)
+
+    def _positions(
+        self,
+        archive: Archive,
+        point: Manifest,
+        topics: tuple[RemoteTopic, ...],
+        applied: Applied,
+        refused: dict[str, Mapping[str, str] | Iterable[str]],
+    ) -> tuple[int, int]:
+        """Write the checkpoints that are due, and groups of the target. Return how many of each."""
+        if self._is_due("groups", once=True):
+            self._groups = frozenset(
+                g.group for g in archive.groups(point).groups if self.flow.groups(g.group)
+            )
+            self.timetable.done("groups")
+        due, due_groups = self._is_due("checkpoints"), self._is_due("group offsets")
+        if not due and not due_groups:
+            return 0, 0
+        flow = replace(self.flow, groups=lambda name: name in self._groups)
+        checkpoints = emit_checkpoints(
+            flow, self.internal, archive, point, topics, applied.positions, self.applier.map
+        )
+        self.timetable.done("checkpoints")
+        if not due_groups:
+            return len(checkpoints), 0
+        synced = sync_group_offsets(checkpoints, self.cluster)
+        refused["groups"] = synced.held_back
+        self.timetable.done("group offsets")
+        return len(checkpoints), sum(synced.written.values())

@@ -1,0 +1,131 @@
+"""The take half of a source: a backup that follows it, of what its flows select."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import msgspec
+
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import UsageError
+from kbackup.jobs.follow import Follower, FollowReport
+from kbackup.jobs.mirror.filters import PatternFilter
+from kbackup.jobs.mirror.flow import Flow, NameFilter
+from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
+from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+
+INTERVAL_SECONDS = 5.0
+"""Between restore points, unless the configuration says otherwise."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source and the flows from it. One archive of it serves all of them."""
+
+    alias: str
+    archive: str
+    properties: Properties
+    flows: tuple[Flow, ...]
+
+
+def sources_of(flows: Sequence[Flow]) -> list[Source]:
+    """Return the sources of flows, in order. `UsageError` where a source has no address or no archive, and where two
+    sources have one archive."""
+    owners: dict[str, str] = {}
+    found: dict[tuple[str, str], list[Flow]] = {}
+    for flow in flows:
+        archive = archive_of(flow)
+        if owners.setdefault(archive, flow.source) != flow.source:
+            raise UsageError(
+                f"{owners[archive]} and {flow.source} have one archive, {archive}",
+                "write {source} into the address: kbackup.archive = s3://bucket/{source}",
+            )
+        found.setdefault((flow.source, archive), []).append(flow)
+    return [_source(alias, archive, members) for (alias, archive), members in found.items()]
+
+
+def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
+    properties = flows[0].source_properties
+    if properties is None:
+        raise UsageError(
+            f"the file names no brokers of {alias}",
+            f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
+        )
+    return Source(alias, archive, properties, tuple(flows))
+
+
+def archive_of(flow: Flow) -> str:
+    """The address of the archive of a flow's source. `UsageError` where none is named."""
+    if flow.archive is None:
+        raise UsageError(
+            f"flow {flow.name}: no archive is named",
+            "write kbackup.archive = s3://bucket/{source} into the file, or give --archive",
+        )
+    return flow.archive
+
+
+def backup_options(options: Backup, flows: Iterable[Flow]) -> Backup:
+    """`[backup]` with what any of the flows selects, unless it selects topics, or groups, itself."""
+    members = tuple(flows)
+    selected: dict[str, tuple[str, ...]] = {}
+    if not options.topics and not options.exclude_topics:
+        selected["topics"] = tuple(f"/{_topics(flow)}/" for flow in members)
+    if not options.groups and not options.exclude_groups:
+        selected["groups"] = tuple(f"/{_selected(flow.groups)}/" for flow in members)
+    return msgspec.structs.replace(options, **selected)
+
+
+def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:
+    """`[follow]` for a mirror. `is_default` are the keys that nobody set: nothing waits for more records."""
+    unset = set(is_default)
+    interval = INTERVAL_SECONDS if "follow.interval_seconds" in unset else follow.interval_seconds
+    age = interval if "follow.max_age_seconds" in unset else follow.max_age_seconds
+    small = 0 if {"follow.small_bytes", "follow.max_age_seconds"} <= unset else follow.small_bytes
+    return msgspec.structs.replace(follow, interval_seconds=interval, max_age_seconds=age, small_bytes=small)
+
+
+def _topics(flow: Flow) -> str:
+    """A pattern of the topics that a flow mirrors, and of few others: those that come from the target are left out,
+    which the target has already."""
+    pattern = _selected(flow.topics)
+    policy = flow.policy
+    if not isinstance(policy, DefaultPolicy):
+        return pattern
+    separator = re.escape(policy.separator)
+    if flow.heartbeats_replicated:
+        pattern = f"(?:{pattern}|(?:.*{separator})?{policy.heartbeats_topic()})"
+    if isinstance(policy, IdentityPolicy) or policy.separator in flow.target:
+        return pattern
+    return f"(?!(?:.*{separator})?{re.escape(flow.target)}{separator}.)(?:{pattern})"
+
+
+def _selected(names: NameFilter) -> str:
+    """The pattern of a filter."""
+    assert isinstance(names, PatternFilter)  # noqa: S101 (a flow of a properties file has no other)
+    include = names.include.pattern if names.include is not None else "(?!)"
+    exclude = f"(?!(?:{names.exclude.pattern})\\Z)" if names.exclude is not None else ""
+    return f"(?a:{exclude}(?:{include}))"
+
+
+@dataclass
+class TakeHalf:
+    """Backs one source up. `heartbeats` are the flows onto this source that emit heartbeats and do no more."""
+
+    source: Source
+    heartbeats: tuple[Flow, ...]
+    follower: Follower
+
+    def run(self) -> FollowReport:
+        """Take restore points until asked to stop; one, where it was asked before."""
+        with ExitStack() as stack:
+            for flow in self.heartbeats:
+                cluster = Cluster(self.source.properties, "source")
+                cluster.connect()
+                internal = stack.enter_context(InternalTopics(flow, cluster))
+                stack.enter_context(HeartbeatClock(flow, internal))
+            return self.follower.follow()

@@ -1,0 +1,31 @@
+"""When the duties of a flow are due: each on a clock of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kbackup.jobs.mirror.flow import Clock
+
+
+@dataclass
+class Timetable:
+    """By duty, when it was done last. `now` is in seconds. A duty that failed was not done, and stays due."""
+
+    now: Callable[[], float] = time.monotonic
+    _done: dict[str, float] = field(default_factory=dict)
+
+    def is_due(self, duty: str, clock: Clock, *, once: bool = False) -> bool:
+        """Return whether a duty is due. `once`: a duty whose clock is not enabled is due the first time."""
+        if duty not in self._done:
+            return clock.enabled or once
+        return clock.enabled and self.now() >= self._done[duty] + clock.seconds
+
+    def done(self, duty: str) -> None:
+        self._done[duty] = self.now()
+
+    def seconds_left(self, clocks: dict[str, Clock], most: float) -> float:
+        """Return how long none of the duties is due, `most` at most."""
+        ends = [self._done.get(duty, 0.0) + clock.seconds for duty, clock in clocks.items() if clock.enabled]
+        return max(0.0, min([most, *(end - self.now() for end in ends)]))

@@ -1,0 +1,42 @@
+"""Halves side by side: each in a thread of its own, all under one stop. The first one that fails ends the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from kbackup.jobs.stop import Stop
+
+T = TypeVar("T")
+
+_LOOK = 0.2  # s; signal handlers run between two looks
+
+
+def run_together(halves: Mapping[str, Callable[[], T]], stop: Stop) -> dict[str, T]:
+    """Run each half until it ends, and return what they returned by name. Each must end when `stop` is asked.
+
+    The error of the first half that fails is raised once all have ended. An interrupt is not kept waiting: the threads
+    end with the process."""
+    reports: dict[str, T] = {}
+    errors: list[BaseException] = []
+
+    def run(name: str, half: Callable[[], T]) -> None:
+        try:
+            reports[name] = half()
+        except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
+            errors.append(error)
+            stop.ask()
+
+    threads = [
+        threading.Thread(target=run, args=each, name=f"kbackup {each[0]}", daemon=True)
+        for each in halves.items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_LOOK)
+    if errors:
+        raise errors[0]
+    return reports

@@ -1,0 +1,84 @@
+"""Three clusters A, B and C, and the command line `kbackup mirror` between them."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.config import Config
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from scripts.dev.kafka import Broker
+
+HEAD = """
+replication.factor = 1
+heartbeats.topic.replication.factor = 1
+checkpoints.topic.replication.factor = 1
+offset-syncs.topic.replication.factor = 1
+refresh.topics.interval.seconds = 1
+emit.checkpoints.interval.seconds = 1
+sync.topic.acls.enabled = false
+"""
+
+
+@dataclass
+class Mirror:
+    """A properties file on clusters of brokers, and `kbackup mirror` of it in this process."""
+
+    brokers: Mapping[str, Broker]
+    spark: SparkSession
+    folder: Path
+
+    def file(self, text: str, *clusters: str) -> Path:
+        """A properties file of `clusters`, with small replication factors and archives in a folder."""
+        path = self.folder / f"{secrets.token_hex(4)}.properties"
+        lines = [f"clusters = {', '.join(clusters)}"]
+        lines += [f"{alias}.bootstrap.servers = {self.brokers[alias].bootstrap}" for alias in clusters]
+        archive = (
+            "" if "kbackup.archive" in text else f"kbackup.archive = {path.with_suffix('')}/{{source}}\n"
+        )
+        path.write_text("\n".join(lines) + HEAD + archive + text)
+        return path
+
+    def __call__(self, file: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """The command's JSON document."""
+        out, err = io.StringIO(), io.StringIO()
+
+        @contextmanager
+        def given(config: Config, **_: object) -> Iterator[Callable[[], SparkSession]]:
+            yield lambda: self.spark
+
+        with (
+            mock.patch("kbackup.cli.mirror.run.spark_session", given),
+            redirect_stdout(out),
+            redirect_stderr(err),
+        ):
+            ended = main(["mirror", str(file), *arguments, "--json"])
+        assert ended == code, err.getvalue()
+        document: dict[str, Any] = json.loads(out.getvalue())
+        return document
+
+
+@pytest.fixture(scope="session")
+def clusters(broker: Broker) -> Iterator[Mapping[str, Broker]]:
+    from scripts.dev.kafka import Broker
+
+    with ExitStack() as stack:
+        yield {"A": broker, "B": stack.enter_context(Broker()), "C": stack.enter_context(Broker())}
+
+
+@pytest.fixture
+def mirror(clusters: Mapping[str, Broker], spark: SparkSession, tmp_path: Path) -> Mirror:
+    return Mirror(clusters, spark, tmp_path)

@@ -1,0 +1,112 @@
+"""Flows between three clusters, and where records come out."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from scripts.dev.kafka import Broker
+from tests.conftest import Bucket
+from tests.integration.mirror.conftest import Mirror
+from tests.integration.topics import produce
+from tests.support.truth import read_topic
+
+
+def values(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
+    return {
+        partition: [r.value for r in records]
+        for partition, records in read_topic(broker.bootstrap, topic).items()
+    }
+
+
+def topics_of(broker: Broker, name: str) -> set[str]:
+    from kbackup.kafka.admin import Cluster
+
+    return {topic for topic in Cluster(broker.client(), "target").topic_names() if topic.endswith(name)}
+
+
+@pytest.fixture
+def name(clusters: Mapping[str, Broker]) -> str:
+    """A topic in each cluster, with records of its own."""
+    made = f"t-{secrets.token_hex(4)}"
+    for alias, broker in clusters.items():
+        broker.create_topic(made, 2)
+        produce(broker, made, 0, [f"{alias}{n}".encode() for n in range(5)])
+        produce(broker, made, 1, [f"{alias}'".encode()])
+    return made
+
+
+def test_one_way_goes_on_where_it_was(mirror: Mirror, name: str) -> None:
+    file = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
+    planned = mirror(file, "--dry-run")["flows"][0]
+    assert (planned["restore_point"], planned["created"]) == (None, [f"A.{name}"])
+    source, target = mirror.brokers["A"], mirror.brokers["B"]
+    assert not topics_of(target, f"A.{name}"), "a dry run makes nothing"
+    report = mirror(file, "--once")["halves"]["apply A->B"]
+    assert values(target, f"A.{name}") == values(source, name)
+    assert report["records"] >= 6
+    produce(source, name, 0, [b"later"])
+    assert mirror(file, "--once")["halves"]["apply A->B"]["records"] >= 1
+    assert values(target, f"A.{name}") == values(source, name)
+    assert mirror(file, "--once", "--apply")["halves"]["apply A->B"]["records"] == 0
+    assert f"A.{name}" not in mirror(file, "--dry-run")["flows"][0]["created"]
+
+
+def test_both_ways_nothing_comes_back(mirror: Mirror, name: str) -> None:
+    file = mirror.file(f"A->B.enabled = true\nB->A.enabled = true\ntopics = (.*\\.)?{name}\n", "A", "B")
+    for _ in range(2):
+        mirror(file, "--once")
+    a, b = mirror.brokers["A"], mirror.brokers["B"]
+    assert values(b, f"A.{name}") == values(a, name)
+    assert values(a, f"B.{name}") == values(b, name)
+    assert topics_of(a, name) == {name, f"B.{name}"}
+    assert topics_of(b, name) == {name, f"A.{name}"}
+
+
+def test_fan_out_takes_once(mirror: Mirror, name: str) -> None:
+    file = mirror.file(f"A->B.enabled = true\nA->C.enabled = true\ntopics = {name}\n", "A", "B", "C")
+    halves = mirror(file, "--once")["halves"]
+    assert sorted(half.partition(" into ")[0] for half in halves) == ["apply A->B", "apply A->C", "take A"]
+    for alias in "BC":
+        assert values(mirror.brokers[alias], f"A.{name}") == values(mirror.brokers["A"], name)
+
+
+def test_chain_passes_records_and_heartbeats_on(mirror: Mirror, name: str) -> None:
+    file = mirror.file(f"A->B.enabled = true\nB->C.enabled = true\ntopics = (.*\\.)?{name}\n", "A", "B", "C")
+    mirror(file, "--once")
+    c = mirror.brokers["C"]
+    assert values(c, f"B.A.{name}") == values(mirror.brokers["A"], name)
+    assert values(c, f"B.{name}") == values(mirror.brokers["B"], name)
+    assert topics_of(c, "B.A.heartbeats")
+
+
+def test_two_archives_in_one_bucket(
+    mirror: Mirror, name: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in bucket.env.items():
+        monkeypatch.setenv(variable, value)
+    text = f"A->C.enabled = true\nB->C.enabled = true\ntopics = {name}\nkbackup.archive = {bucket.url}/x/{{source}}\n"
+    mirror(mirror.file(text, "A", "B", "C"), "--once")
+    for alias in "AB":
+        assert values(mirror.brokers["C"], f"{alias}.{name}") == values(mirror.brokers[alias], name)
+
+
+def test_one_archive_for_two_sources_is_refused(mirror: Mirror) -> None:
+    text = f"A->C.enabled = true\nB->C.enabled = true\nkbackup.archive = {mirror.folder}/one\n"
+    told = mirror(mirror.file(text, "A", "B", "C"), "--once", code=2)
+    assert "{source}" in told["error"]["hint"]
+    assert not Path(mirror.folder, "one").exists()
+
+
+def test_identity_keeps_names_one_way_and_refuses_loops(mirror: Mirror, name: str) -> None:
+    policy = "replication.policy.class = org.apache.kafka.connect.mirror.IdentityReplicationPolicy\n"
+    only = f"{name}-only-a"
+    mirror.brokers["A"].create_topic(only)
+    produce(mirror.brokers["A"], only, 0, [b"x"])
+    mirror(mirror.file(f"A->B.enabled = true\ntopics = {only}\n{policy}", "A", "B"), "--once")
+    assert values(mirror.brokers["B"], only) == {0: [b"x"]}
+    loop = mirror.file(f"A->B.enabled = true\nB->A.enabled = true\n{policy}", "A", "B")
+    assert "would go round" in mirror(loop, "--once", code=2)["error"]["message"]

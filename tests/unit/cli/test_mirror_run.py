@@ -1,0 +1,38 @@
+"""`kbackup mirror FILE`: what is refused before any cluster is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbackup.cli import main
+from tests.support.mirrors import CLUSTERS
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "told"),
+    [
+        (CLUSTERS, ["--take", "--apply"], "--take and --apply exclude each other"),
+        (CLUSTERS, ["--flow", "B->A"], "no flow B->A"),
+        (CLUSTERS, ["--flow", "A-B"], "did you mean A->B?"),
+        (CLUSTERS, ["--once"], "no archive is named"),
+        (CLUSTERS, ["--apply"], "no archive is named"),
+        (CLUSTERS.replace("A->B.enabled = true", ""), [], "A->B.enabled = true"),
+        (CLUSTERS + "topics.blacklist = x", [], "topics.exclude"),
+        (CLUSTERS.replace("B.bootstrap", "#"), ["--apply", "-a", "/tmp/x"], "set B.bootstrap.servers"),
+        (CLUSTERS, ["-a", "/tmp/x", "--listen", "nowhere"], "host:port"),
+    ],
+)
+def test_refused(
+    text: str, arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(text)
+    assert main(["mirror", str(file), *arguments]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_file_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mirror", "run", str(tmp_path / "none.properties")]) == 2
+    assert "none.properties: no such file" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""What a take half backs up, when duties are due, and halves side by side."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import UsageError
+from kbackup.jobs.mirror.flow import Clock
+from kbackup.jobs.mirror.halves.take import backup_options, rhythm_of, sources_of
+from kbackup.jobs.mirror.halves.timetable import Timetable
+from kbackup.jobs.mirror.halves.together import run_together
+from kbackup.jobs.mirror.properties import load_flows
+from kbackup.jobs.select import Selection
+from kbackup.jobs.stop import Stop
+from tests.support.mirrors import CLUSTERS, flow_of
+
+TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"
+THREE = CLUSTERS.replace("A, B", "A, B, C") + TO_C
+
+
+def test_take_half_selects_what_its_flows_do() -> None:
+    flow = flow_of("topics = orders.*, pay\ntopics.exclude = .*-old\ngroups = app-.*\n")
+    options = backup_options(Backup(), [flow])
+    topics = Selection.of(options.topics, options.exclude_topics)
+    names = ["A.pay", "B.orders.1", "heartbeats", "C.heartbeats", "orders.1", "orders.1-old", "pay", "pays"]
+    assert topics.topics(names) == ["C.heartbeats", "heartbeats", "orders.1", "pay"]
+    groups = Selection.of(options.groups, options.exclude_groups)
+    assert [name for name in ("app-1", "other", "app-\xe9") if groups.matches(name)] == ["app-1", "app-\xe9"]
+
+
+def test_topics_from_the_target_are_left_out() -> None:
+    """The target has them already; another target of the same source may want them."""
+    names = ["B.orders", "C.B.orders", "C.orders", "Bx.orders", "orders"]
+    to_b, to_c = load_flows(THREE).flows
+    for flows, expected in (
+        ([to_b], ["Bx.orders", "C.orders", "orders"]),
+        ([to_b, to_c], sorted(names[:1] + names[2:])),
+    ):
+        options = backup_options(Backup(), flows)
+        assert Selection.of(options.topics, ()).topics(names) == expected
+
+
+def test_configuration_goes_before_flows() -> None:
+    options = backup_options(Backup(topics=("all",), groups=("g",)), [flow_of()])
+    assert (options.topics, options.groups) == (("all",), ("g",))
+
+
+def test_nothing_waits_unless_asked_to() -> None:
+    keys = ("follow.interval_seconds", "follow.max_age_seconds", "follow.small_bytes")
+    rhythm = rhythm_of(Follow(), keys)
+    assert (rhythm.interval_seconds, rhythm.max_age_seconds, rhythm.small_bytes) == (5, 5, 0)
+    rhythm = rhythm_of(Follow(interval_seconds=20, max_age_seconds=300), keys[2:])
+    assert (rhythm.interval_seconds, rhythm.max_age_seconds, rhythm.small_bytes) == (20, 300, 1 << 20)
+
+
+def test_one_source_serves_all_its_flows() -> None:
+    flows = load_flows(THREE, archive="/tmp/{source}").flows
+    (source,) = sources_of(flows)
+    assert (source.alias, source.archive, source.flows) == ("A", "/tmp/A", flows)
+
+
+@pytest.mark.parametrize(
+    ("text", "archive", "told"),
+    [
+        (THREE, None, "kbackup.archive"),
+        (THREE + "B->C.enabled = true\n", "/tmp/one", "{source}"),
+        ("clusters = A, B\nB.bootstrap.servers = b:1\nA->B.enabled = true\n", "/tmp/x", "--apply"),
+    ],
+)
+def test_sources_that_cannot_be_taken(text: str, archive: str | None, told: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        sources_of(load_flows(text, archive=archive).flows)
+    assert told in refused.value.hint
+
+
+def test_duties_are_due_on_clocks_of_their_own() -> None:
+    now = 100.0
+    timetable = Timetable(lambda: now)
+    clocks = {"topics": Clock(True, 10), "configs": Clock(True, 20), "acls": Clock(False, 1)}
+    assert [duty for duty, clock in clocks.items() if timetable.is_due(duty, clock)] == ["topics", "configs"]
+    assert timetable.is_due("acls", clocks["acls"], once=True)
+    for duty in clocks:
+        timetable.done(duty)
+    assert timetable.seconds_left(clocks, 60) == 10
+    now += 12
+    assert [duty for duty, clock in clocks.items() if timetable.is_due(duty, clock, once=True)] == ["topics"]
+    assert timetable.seconds_left(clocks, 60) == 0
+    timetable.done("topics")
+    assert timetable.seconds_left(clocks, 5) == 5
+    assert timetable.seconds_left({}, 60) == 60
+
+
+def test_half_that_fails_ends_the_others() -> None:
+    stop = Stop()
+    ended: list[str] = []
+
+    def fails() -> None:
+        raise UsageError("no such thing", "")
+
+    def follows() -> None:
+        stop.wait(60)
+        ended.append("follows")
+
+    with pytest.raises(UsageError, match="no such thing"):
+        run_together({"follows": follows, "fails": fails}, stop)
+    assert ended == ["follows"]
+    stop.close()
+
+
+def test_halves_return_their_reports() -> None:
+    stop = Stop()
+    assert run_together({"a": lambda: 1, "b": lambda: 2}, stop) == {"a": 1, "b": 2}
+    assert not stop.asked
+    stop.close()
