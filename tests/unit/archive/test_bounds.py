@@ -51,6 +51,7 @@ def bomb(rows: int, schema: pa.Schema = SCHEMA) -> bytes:
     return sink.getvalue()
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("count", [0, 1, 30_000])
 def test_tables_that_are_written_are_read(count: int) -> None:
     table = pa.Table.from_batches([to_batch(honest(count))])
@@ -64,6 +65,7 @@ def test_more_rows_than_its_document_says() -> None:
         Chunk(SCHEMA, 2, lambda: data).read()
 
 
+@pytest.mark.exhaustive
 def test_more_rows_than_its_bytes_hold() -> None:
     data = bomb(2_000_000)
     assert len(data) < 200_000

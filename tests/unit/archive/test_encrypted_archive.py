@@ -79,6 +79,7 @@ def test_it_reads_as_any_other(store: CryptStore) -> None:
     assert damaged(store) == set()
 
 
+@pytest.mark.exhaustive
 def test_every_object_is_guarded(store: CryptStore, inner: MemoryStore) -> None:
     """A bit of it, and in turns another object of the archive in its place, bytes more, bytes less."""
     keys = sealed(inner)

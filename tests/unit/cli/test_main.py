@@ -203,6 +203,7 @@ sys.exit(cli.main(["it"]))
 """
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_end_a_run_with_its_cleaning_up(number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _SLEEP], stdout=-1, stderr=-1, text=True) as process:

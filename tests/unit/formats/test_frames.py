@@ -96,6 +96,7 @@ def test_an_empty_segment_is_one_frame_of_the_magic_byte() -> None:
     assert b"".join(frames.decompress([packed], "x")) == b"\x01"
 
 
+@pytest.mark.exhaustive
 def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
     made = [*some(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
     block = record.encode(to_batch(made))
@@ -108,6 +109,7 @@ def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
     assert b"".join(frames.decompress(pieces(out, 1 << 20), "x")) == plain(block)
 
 
+@pytest.mark.exhaustive
 def test_blocks_are_let_go_when_their_frames_are_made() -> None:
     pool = BufferPool(8 << 20)
     made = record.encode(to_batch(some(2000, 4000)))

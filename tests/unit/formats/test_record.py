@@ -75,6 +75,7 @@ def test_scan_finds_what_encode_wrote(made: list[Record]) -> None:
         assert np.array_equal(getattr(found, field), getattr(block, field))
 
 
+@pytest.mark.exhaustive
 def test_a_record_of_20_mb_and_one_of_many_headers() -> None:
     value = np.random.default_rng(1).bytes(20_000_000)
     headers = [("h", b"x" * (i % 3)) for i in range(20_000)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive.catalog.state import State
 from kbackup.jobs import backup_round
 from kbackup.jobs.backup_task import BackupWork
 from kbackup.jobs.plan import Live, LiveTopic, make_plan
@@ -30,7 +31,10 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         pack_records=10,
     )
     run: Any = SimpleNamespace(
-        source={}, options=options, writing=SimpleNamespace(plain=None, run="r", since=lambda: 0.0)
+        source={},
+        options=options,
+        writing=SimpleNamespace(plain=None, run="r", since=lambda: 0.0),
+        archive=SimpleNamespace(state=State("id")),
     )
     topics = [LiveTopic(name, name, {0: Live(0, end, end)}) for name, end in (("busy", 50), ("idle", 0))]
     plan = make_plan(None, topics, ["busy", "idle"], lambda name, topic_id: 1)

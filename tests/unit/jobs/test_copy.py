@@ -307,6 +307,7 @@ def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
     assert opened(target).get(page) == b"passed"
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("operation", ["put_new", "commit", "put", "replace"])
 def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, operation: Operation) -> None:
     source, target = opened(place("a")), place("b")
@@ -512,6 +513,7 @@ def test_a_copy_that_keeps_says_which_records_it_never_got() -> None:
     assert seen(target) == seen(source)
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("reached", [2, 5])
 def test_a_copy_that_keeps_can_expire_by_itself(reached: int) -> None:
     """Also what lived when it was copied, and was over when the source let it go."""

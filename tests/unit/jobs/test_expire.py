@@ -143,6 +143,7 @@ rounds = st.lists(
 )
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rounds)
 def test_what_stays_is_as_it_was(
@@ -631,6 +632,7 @@ def backup_running(store: Store) -> Iterator[Callable[[], None]]:
         yield end
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("grace", [NOW, DAY])
 def test_everything_but_segments_works_beside_a_backup(built: MemoryStore, grace: timedelta) -> None:
     store = built.copy()
@@ -960,6 +962,7 @@ def test_the_history_outlives_sweeps(built: MemoryStore) -> None:
     assert history_of(archive, 1000) == rows
 
 
+@pytest.mark.exhaustive
 def test_damage_is_found(built: MemoryStore) -> None:
     """Nothing is taken for expired that was not."""
     store = built.copy()

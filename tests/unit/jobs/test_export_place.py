@@ -25,6 +25,7 @@ def no_spark() -> Never:
     raise AssertionError("nothing is to be exported")
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 @pytest.mark.parametrize(
     "place", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"]

@@ -314,6 +314,7 @@ def test_all_manifests_are_made_of_the_catalog(store: MemoryStore) -> None:
     assert held(store) == before
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("how", ["gone", "cut", "flip"])
 def test_a_lost_segment_costs_no_restore_point(store: MemoryStore, how: str) -> None:
     before = held(store)
@@ -342,6 +343,7 @@ def test_segments_are_compared_by_size_unless_all_are_read(store: MemoryStore) -
     assert len(run(store).losses) == 1
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_lost_catalogs_cost_no_restore_point(store: MemoryStore, count: int) -> None:
     """The newest catalogs are gone: what their restore points added is found by their manifests."""
@@ -356,6 +358,7 @@ def test_lost_catalogs_cost_no_restore_point(store: MemoryStore, count: int) -> 
     assert any("are lost or damaged" in warning for warning in report.warnings)
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("table", ["points", "incarnations", "segments", "losses", "past", "log_starts"])
 @pytest.mark.parametrize("how", ["gone", "flip"])
 @pytest.mark.parametrize("expired", [False, True])
@@ -685,6 +688,7 @@ def test_what_was_expired_is_nothing_lost(store: MemoryStore) -> None:
     assert held(store) == before
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_loss_in_an_archive_that_was_expired_loses_a_record(

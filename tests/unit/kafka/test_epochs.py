@@ -64,8 +64,12 @@ class Consumer:
 
 
 def validate(
-    monkeypatch: pytest.MonkeyPatch, consumer: Consumer, positions: dict[TopicPartition, EpochPosition]
+    monkeypatch: pytest.MonkeyPatch,
+    consumer: Consumer,
+    positions: dict[TopicPartition, EpochPosition],
+    timeout: float = 60,
 ) -> Validation:
+    """`timeout` is short where a partition gives no answer."""
     tuning: list[dict[str, Any]] = []
 
     def made(_: Connection, extra: dict[str, Any]) -> Consumer:
@@ -73,7 +77,7 @@ def validate(
         return consumer
 
     monkeypatch.setattr(Connection, "consumer", made)
-    validation = validate_epochs(SOURCE, positions, "group", 0.05)
+    validation = validate_epochs(SOURCE, positions, "group", timeout)
     assert [(t["group.id"], t["auto.offset.reset"]) for t in tuning] == [("group", "error")]
     assert consumer.closed
     return validation
@@ -90,7 +94,7 @@ def test_only_a_truncation_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> Non
             tps[4]: KafkaError(KafkaError.LEADER_NOT_AVAILABLE),
         }
     )
-    found = validate(monkeypatch, consumer, dict.fromkeys(tps, EpochPosition(10, 4)))
+    found = validate(monkeypatch, consumer, dict.fromkeys(tps, EpochPosition(10, 4)), 0.5)
     assert found == Validation(frozenset({tps[2]}), frozenset(tps[4:]))
     assert consumer.assigned == [[("orders", p, 10, 4) for p in range(6)]]
 

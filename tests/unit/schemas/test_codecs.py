@@ -180,6 +180,7 @@ def test_avro_records_of_nothing() -> None:
         codec_of(Schema("AVRO", json.dumps(chain)))
 
 
+@pytest.mark.exhaustive
 def test_avro_records_that_are_deep_by_their_names() -> None:
     """20,000 records, each within the next one: told, where the compiled reader would end the process."""
     chain: list[dict[str, Any]] = [{"type": "record", "name": "A0", "fields": [{"name": "a", "type": "int"}]}]
@@ -320,6 +321,7 @@ DRAFT4, DRAFT7 = ("http://json-schema.org/draft-04/schema#", "http://json-schema
 DRAFT2019, DRAFT2020 = (f"https://json-schema.org/draft/{n}/schema" for n in ("2019-09", "2020-12"))
 
 
+@pytest.mark.exhaustive(keep=6)
 @pytest.mark.parametrize("draft", [DRAFT4, DRAFT7, DRAFT2019, DRAFT2020])
 @pytest.mark.parametrize(
     "rule",

@@ -56,6 +56,7 @@ def test_prefixes(destination: str, archive: str, how: str | None) -> None:
     _check(open_store(destination, options), open_store(archive, options), how)
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -77,6 +78,7 @@ def test_endpoints(one: str, other: str, same: bool) -> None:
     _check(stores[0], stores[1], "is the archive itself" if same else None)
 
 
+@pytest.mark.exhaustive
 def test_the_endpoint_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://here:9000")
     plain = S3Options(**_KEYS)  # type: ignore[arg-type]

@@ -132,6 +132,7 @@ def test_from_a_variable(inner: FileStore, monkeypatch: pytest.MonkeyPatch) -> N
     assert opened(inner, "env:BACKUP_KEY").get("a") == b"a"
 
 
+@pytest.mark.exhaustive
 def test_from_a_command(inner: FileStore, tmp_path: Path) -> None:
     source = kms(tmp_path / "kms")
     for run in range(3):
@@ -418,6 +419,7 @@ def filled(inner: FileStore, source: str, runs: int = 3) -> dict[str, bytes]:
     return {info.key: inner.get(info.key) for info in inner.list("run/")}
 
 
+@pytest.mark.exhaustive
 def test_rotation_touches_no_data(inner: FileStore, tmp_path: Path) -> None:
     old, new = key_file(tmp_path), kms(tmp_path / "kms")
     stored = filled(inner, old)

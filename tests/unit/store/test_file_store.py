@@ -168,6 +168,7 @@ def test_without_links_creates_are_still_exclusive(store: FileStore, monkeypatch
     assert [path.name for path in (store._root / ".tmp").iterdir()] == ["lock"]
 
 
+@pytest.mark.exhaustive
 def test_equal_sizes_are_other_versions(store: FileStore) -> None:
     etags = [store.put("key", b"%03d" % n) for n in range(200)]
     assert len(set(etags)) == 200

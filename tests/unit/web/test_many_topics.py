@@ -28,6 +28,7 @@ def store() -> Store:
     return made
 
 
+@pytest.mark.exhaustive
 def test_pages_of_ten_thousand_topics_are_small_and_quick(store: Store) -> None:
     """Read once; then a page is a matter of what stands on it."""
     client = visit(store)

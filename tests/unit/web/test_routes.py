@@ -217,6 +217,7 @@ def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
             assert client.get(f"{there}{stays}").status_code == 200
 
 
+@pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize(
     ("address", "status", "said"),
     [
@@ -264,6 +265,7 @@ ODDITIES = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_no_address_is_an_internal_error(rich: Store) -> None:
     chance = random.Random(1)
     routes = [route.path for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
@@ -453,6 +455,7 @@ def test_a_folder_that_a_killed_sink_left(tmp_path: Path) -> None:
     assert read.content == visit(FileStore(JAVA / "archive")).get(last).content
 
 
+@pytest.mark.exhaustive
 def test_topics_of_a_java_folder_may_have_any_name(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     source = FileStore(JAVA / "archive")

@@ -149,6 +149,7 @@ def test_every_table_is_written_before_the_catalog() -> None:
     } == {*keys[:-1]}
 
 
+@pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("points", [10, 10_000, 100_000])
 def test_an_archive_opens_with_eight_requests(points: int) -> None:
     points = min(points, sample(range(points + 1), 2)[-1])

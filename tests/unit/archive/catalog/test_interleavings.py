@@ -201,7 +201,7 @@ SCENARIOS: dict[str, tuple[Callable[[], MemoryStore], list[Actor], Visible]] = {
 }  # fmt: skip
 
 
-@pytest.mark.exhaustive(keep=6)
+@pytest.mark.exhaustive(keep=3)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_interleaving(name: str) -> None:
     check_interleavings(name, sampled())
