@@ -1,7 +1,7 @@
 """What this process counts, for Prometheus. Counting needs no library: what shows it is in `metrics_export`.
 
 Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
-but for `archive` (one a process) and `topic` (only where that is asked for).
+but for `archive` (one a process), `topic` (only where that is asked for), and those of a mirror's flows.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ class Metric(NamedTuple):
     labels: tuple[str, ...] = ()
     stays: bool = False
 
+
+_FLOW = ("source", "target")
+_PARTITION = (*_FLOW, "topic", "partition")
 
 METRICS: dict[str, Metric] = {
     "kbackup_build_info": Metric("gauge", "1; the version is a label.", ("version",)),
@@ -75,6 +78,43 @@ METRICS: dict[str, Metric] = {
     "kbackup_lost_offsets_total": Metric("counter", "Offsets in them, as far as that is known."),
     "kbackup_findings": Metric("gauge", "What a verification, a comparison or a drill found to be wrong."),
     "kbackup_missing": Metric("gauge", "What a restore was asked for and could not do."),
+    "kbackup_mirror_record_count_total": Metric("counter", "Records that a flow applied.", _PARTITION),
+    "kbackup_mirror_byte_count_total": Metric(
+        "counter", "Their bytes in the documented encoding.", _PARTITION
+    ),
+    "kbackup_mirror_record_age_seconds_max": Metric(
+        "gauge", "Age of the oldest record of the last round when the round began.", _PARTITION
+    ),
+    "kbackup_mirror_record_age_seconds_min": Metric("gauge", "The same of the newest record.", _PARTITION),
+    "kbackup_mirror_replication_latency_seconds_max": Metric(
+        "gauge",
+        "From a record's timestamp to its commit in the target: the most in the last round.",
+        _PARTITION,
+    ),
+    "kbackup_mirror_replication_latency_seconds_min": Metric("gauge", "The least in it.", _PARTITION),
+    "kbackup_mirror_checkpoint_latency_seconds": Metric(
+        "gauge",
+        "From the capture of a group's positions to their checkpoint in the target.",
+        ("source", "target", "group"),
+    ),
+    "kbackup_mirror_records_behind": Metric("gauge", "Archived records that a flow has not applied.", _FLOW),
+    "kbackup_mirror_seconds_behind": Metric(
+        "gauge", "Seconds since the commit of the first restore point that is not applied; 0: all are.", _FLOW
+    ),
+    "kbackup_mirror_restore_point": Metric(
+        "gauge", "Newest restore point that is applied.", _FLOW, stays=True
+    ),
+    "kbackup_mirror_last_round_timestamp_seconds": Metric(
+        "gauge", "When a flow last ended a round well, or found nothing to apply.", _FLOW, stays=True
+    ),
+    "kbackup_mirror_rounds_total": Metric(
+        "counter", "Rounds of a flow, by how they ended.", (*_FLOW, "result")
+    ),
+    "kbackup_mirror_duplicates_total": Metric("counter", "Records that were applied twice: 0.", _FLOW),
+    "kbackup_mirror_incidents_total": Metric(
+        "counter", "Losses and topics created again that a flow found.", (*_FLOW, "kind")
+    ),
+    "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records wait.", _FLOW),
 }
 """Every metric there is; `infra/docs/metrics.md` lists them."""
 

@@ -1,0 +1,98 @@
+"""What the flows of a mirror count for Prometheus, under MirrorMaker 2's names (`kbackup.metrics`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from kbackup.jobs.mirror.apply import Applied
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.status import FlowLag
+from kbackup.metrics import counted
+from kbackup.types import TopicPartition
+
+INCIDENTS = ("lost", "recreated")
+
+
+def flow_begins(flow: Flow) -> None:
+    """Counters are there from the start, so that the first incident is seen as an increase."""
+    names = flow.source, flow.target
+    counted.add("kbackup_mirror_duplicates_total", 0, *names)
+    for kind in INCIDENTS:
+        counted.add("kbackup_mirror_incidents_total", 0, *names, kind)
+
+
+def round_applied(
+    flow: Flow,
+    before: Mapping[TopicPartition, AppliedPosition],
+    applied: Applied,
+    lag: FlowLag,
+    held_back: int,
+    at: float | None = None,
+) -> None:
+    """Count a round that ended well at a time (seconds since the epoch; default: now).
+
+    `before` are the applied positions that the round began with; `held_back` is the number of topics that wait."""
+    names = flow.source, flow.target
+    at = time.time() if at is None else at
+    _count_partitions(names, applied, at)
+    counted.add("kbackup_mirror_duplicates_total", duplicates(before, applied), *names)
+    counted.add("kbackup_mirror_incidents_total", len(applied.too_late), *names, "lost")
+    counted.add("kbackup_mirror_incidents_total", len(applied.recreated), *names, "recreated")
+    counted.add("kbackup_mirror_rounds_total", 1, *names, "applied")
+    counted.put("kbackup_mirror_restore_point", applied.point, *names)
+    counted.put("kbackup_mirror_held_back_topics", held_back, *names)
+    _count_lag(names, lag, at)
+
+
+def nothing_to_apply(flow: Flow, lag: FlowLag, at: float | None = None) -> None:
+    """Count a look at the archive that found no new restore point."""
+    names = flow.source, flow.target
+    counted.add("kbackup_mirror_rounds_total", 1, *names, "unchanged")
+    _count_lag(names, lag, time.time() if at is None else at)
+
+
+def round_failed(flow: Flow) -> None:
+    counted.add("kbackup_mirror_rounds_total", 1, flow.source, flow.target, "failed")
+
+
+def checkpoints_written(
+    flow: Flow, groups: Iterable[str], captured_at: float, at: float | None = None
+) -> None:
+    """`captured_at` is when the archive took the groups' positions, in seconds since the epoch."""
+    latency = (time.time() if at is None else at) - captured_at
+    for group in groups:
+        counted.put("kbackup_mirror_checkpoint_latency_seconds", latency, flow.source, flow.target, group)
+
+
+def duplicates(before: Mapping[TopicPartition, AppliedPosition], applied: Applied) -> int:
+    """The records of a round that were applied before it: source offsets below the position it began with."""
+    total = 0
+    columns = (
+        applied.runs.column(n).to_pylist() for n in ("topic", "partition", "incarnation", "source", "count")
+    )
+    for topic, partition, incarnation, source, count in zip(*columns, strict=True):
+        position = before.get(TopicPartition(topic, partition))
+        if position is not None and position.incarnation == incarnation:
+            total += min(max(position.next - source, 0), count)
+    return total
+
+
+def _count_partitions(names: tuple[str, str], applied: Applied, at: float) -> None:
+    began = at - applied.seconds
+    for tp, part in applied.partitions.items():
+        labels = (*names, tp.topic, str(tp.partition))
+        counted.add("kbackup_mirror_record_count_total", part.records, *labels)
+        counted.add("kbackup_mirror_byte_count_total", part.bytes, *labels)
+        for bound, timestamp in (("max", part.oldest), ("min", part.newest)):
+            if timestamp is not None:
+                counted.put(f"kbackup_mirror_record_age_seconds_{bound}", began - timestamp / 1000, *labels)
+                counted.put(
+                    f"kbackup_mirror_replication_latency_seconds_{bound}", at - timestamp / 1000, *labels
+                )
+
+
+def _count_lag(names: tuple[str, str], lag: FlowLag, at: float) -> None:
+    counted.put("kbackup_mirror_records_behind", lag.records, *names)
+    counted.put("kbackup_mirror_seconds_behind", lag.seconds, *names)
+    counted.put("kbackup_mirror_last_round_timestamp_seconds", at, *names)

@@ -1,0 +1,106 @@
+"""What a flow counts, and that a record applied twice would be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.flow_map.tables import SCHEMA
+from kbackup.jobs.mirror import metering
+from kbackup.jobs.mirror.apply import Applied, Lost, PartitionApplied, Recreated
+from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.jobs.mirror.status import FlowLag
+from kbackup.metrics import counted
+from kbackup.types import TopicPartition
+from tests.support.mirrors import flow_of
+
+ORDERS = TopicPartition("A.orders", 3)
+LAG = FlowLag(9, "2026-01-01T00:00:00.000Z", 12, 3.5, {"A.orders": 12})
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    counted.begin("mirror")
+    yield
+    counted.begin("")
+
+
+def values(name: str) -> dict[tuple[str, ...], float]:
+    return {
+        labels: value
+        for (n, labels), value in counted.snapshot().values.items()
+        if n == f"kbackup_mirror_{name}"
+    }
+
+
+def runs(*rows: tuple[int, int, int]) -> pa.Table:
+    """(incarnation, source, count) of runs in partition 3 of orders."""
+    return pa.Table.from_pylist(
+        [
+            {"topic": "A.orders", "partition": 3, "incarnation": i, "source": s, "target": s, "count": n}
+            for i, s, n in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+def test_a_round() -> None:
+    flow = flow_of()
+    metering.flow_begins(flow)
+    assert values("incidents_total") == {("A", "B", "lost"): 0, ("A", "B", "recreated"): 0}
+    part = PartitionApplied(records=5, bytes=600, oldest=990_000, newest=999_000)
+    lost = Lost("orders", 1, 3, "A.orders", 1, 2, "gone")
+    applied = Applied(
+        8,
+        partitions={ORDERS: part},
+        recreated=(Recreated("x", "A.x", 2, held_back=False),),
+        too_late=(lost, lost),
+        seconds=2,
+    )
+    for _ in range(2):
+        metering.round_applied(flow, {}, applied, LAG, held_back=1, at=1000.0)
+    labels = ("A", "B", "A.orders", "3")
+    assert values("record_count_total") == {labels: 10}
+    assert values("byte_count_total") == {labels: 1200}
+    assert values("replication_latency_seconds_max") == {labels: 10}
+    assert values("replication_latency_seconds_min") == {labels: 1}
+    assert values("record_age_seconds_max") == {labels: 8}
+    assert values("record_age_seconds_min") == {labels: -1}
+    assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2}
+    assert values("restore_point") == {("A", "B"): 8}
+    assert values("records_behind") == {("A", "B"): 12}
+    assert values("seconds_behind") == {("A", "B"): 3.5}
+    assert values("held_back_topics") == {("A", "B"): 1}
+    metering.nothing_to_apply(flow, LAG, at=1001.0)
+    metering.round_failed(flow)
+    assert values("rounds_total") == {
+        ("A", "B", "applied"): 2,
+        ("A", "B", "unchanged"): 1,
+        ("A", "B", "failed"): 1,
+    }
+    assert values("last_round_timestamp_seconds") == {("A", "B"): 1001}
+    metering.checkpoints_written(flow, ["billing"], captured_at=999.0, at=1001.5)
+    assert values("checkpoint_latency_seconds") == {("A", "B", "billing"): 2.5}
+
+
+def test_records_without_a_timestamp_have_no_age() -> None:
+    part = PartitionApplied(records=5, bytes=600, oldest=None, newest=None)
+    metering.round_applied(flow_of(), {}, Applied(8, partitions={ORDERS: part}), LAG, held_back=0)
+    assert values("record_age_seconds_max") == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "twice"),
+    [
+        ([(1, 10, 5)], 0),
+        ([(1, 8, 5)], 2),
+        ([(1, 0, 5), (1, 10, 1)], 5),
+        ([(2, 0, 5)], 0),
+    ],
+)
+def test_duplicates(rows: list[tuple[int, int, int]], twice: int) -> None:
+    before = {ORDERS: AppliedPosition(1, 10)}
+    assert metering.duplicates(before, Applied(1, runs=runs(*rows))) == twice
+    assert metering.duplicates({}, Applied(1, runs=runs(*rows))) == 0
