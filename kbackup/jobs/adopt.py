@@ -37,7 +37,8 @@ from kbackup.errors import (
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.repair import RepairReport, read_back
+from kbackup.jobs.repair import RepairReport
+from kbackup.jobs.repair.read_back import read_back
 from kbackup.store.base import Store, encryption_of
 
 if TYPE_CHECKING:

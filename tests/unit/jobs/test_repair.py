@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import kbackup.jobs.repair as repair_job
+import kbackup.jobs.repair.read_back as repair_job
 import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit

@@ -1,0 +1,184 @@
+"""Which restore point added a segment that is found in a store and that no catalog lists. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.state import IncarnationPartition, Life, State
+from kbackup.archive.catalog.tables import SEGMENTS
+from kbackup.archive.models import Manifest, PartitionState
+from kbackup.archive.segments import Segment, in_order, to_batch
+
+Starts = Mapping[IncarnationPartition, Sequence[int]]
+"""(topic, incarnation, partition) -> the first offset of each segment that a partition index names."""
+
+
+def attribute(
+    segments: Iterable[Segment],
+    state: State,
+    manifests: Mapping[int, Manifest],
+    modified: Mapping[str, float] = MappingProxyType({}),
+) -> pa.Table:
+    """Rows of `tables.SEGMENTS`: each segment by the restore point that added it. Left out are segments that no restore
+    point reaches, that lie before the log start, that overlap others, and that are known to be damaged.
+
+    The first restore point added a segment whose manifest reaches behind the segment. Listed restore points before it
+    whose manifests are lost may have added it as well: each takes the oldest objects, by `modified`, as many as its
+    row counts.
+    """
+    partitions = partitions_of(manifests)
+    lost = sorted(set(state.numbers.tolist()) - manifests.keys())
+    damaged = damaged_ranges(state)
+    taken: dict[IncarnationPartition, list[tuple[int, int, int]]] = defaultdict(list)
+    columns = state.segments.columns("topic", "incarnation", "partition", "first", "last", "point")
+    for topic, incarnation, partition, first, last, number in zip(*columns, strict=True):
+        taken[topic, incarnation, partition].append((first, last, number))
+    for known in taken.values():
+        known.sort()
+    kept: list[tuple[Segment, list[int]]] = []
+    for segment in sorted(segments, key=by_preference):
+        place = place_of(segment)
+        points = _possible(segment, partitions.get(place, ()), lost, state.lives.get(place[:2]))
+        start = state.starts.get(place)
+        if not points or (start is not None and segment.last < start.start):
+            continue
+        at = bisect_right(taken[place], (segment.first, 1 << 63))
+        beside = [each[:2] for each in taken[place][max(0, at - 1) : at + 1]]
+        if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(place, ())]):
+            continue
+        next_point = next((point for _, _, point in taken[place][at : at + 1] if point), None)
+        if next_point is not None and not 0 < points[-1] <= next_point:
+            points = [*(point for point in points if 0 < point < next_point), next_point]
+        taken[place].insert(at, (segment.first, segment.last, points[-1]))
+        kept.append((segment, points))
+    chosen = _chosen(kept, state, manifests, modified)
+    rows = [(segment, point) for (segment, _), point in zip(kept, chosen, strict=True) if point]
+    table = pa.Table.from_batches([to_batch([segment for segment, _ in rows])])
+    return table.append_column(SEGMENTS.field("point"), pa.array([point for _, point in rows], pa.int64()))
+
+
+def by_preference(segment: Segment) -> tuple[object, ...]:
+    """The key to sort by: in order, and of two that begin alike first the one beside which the other is an orphan."""
+    name = layout.parse_segment(segment.key.rpartition("/")[2])
+    return (*in_order(segment), -(name.spare if name is not None else 0), -segment.last)
+
+
+def _possible(
+    segment: Segment,
+    states: Sequence[tuple[int, PartitionState]],
+    lost: Sequence[int],
+    life: Life | None,
+) -> list[int]:
+    """The restore points that may have added a segment: those of `lost` manifests after the last one that does not
+    reach it, then the first one that does, 0 where none does."""
+    reaching = next((number for number, p in states if p.end > segment.last), None)
+    before = max((number for number, p in states if p.end <= segment.first), default=0)
+    if reaching is not None:
+        return [*(n for n in lost if before < n < reaching), reaching]
+    last = life.last if life is not None and life.last is not None else max(lost, default=0)
+    later = [n for n in lost if before < n <= last]
+    return [*later, 0] if later else []
+
+
+def _chosen(
+    kept: Sequence[tuple[Segment, Sequence[int]]],
+    state: State,
+    manifests: Mapping[int, Manifest],
+    modified: Mapping[str, float],
+) -> list[int]:
+    """Of the restore points that may have added each segment, one; 0 for a segment of an interrupted run."""
+    chosen = [points[-1] for _, points in kept]
+    counted = Counter(state.segments.columns("point")[0])
+    counted.update(row["point"] for row in state.losses.dicts() if row["kind"] == "damaged")
+    counted.update(points[0] for _, points in kept if len(points) == 1)
+    unsure = {at for at, (_, points) in enumerate(kept) if len(points) > 1}
+    for point in state.restore_points:
+        pool = [at for at in unsure if point.number in kept[at][1]]
+        if point.number in manifests or _has_expired(state, manifests, point.number):
+            continue
+        oldest = sorted(pool, key=lambda at: (modified.get(kept[at][0].key, 0.0), at))
+        for at in oldest[: max(0, point.segments - counted[point.number])]:
+            chosen[at] = point.number
+            unsure.remove(at)
+    return chosen
+
+
+def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -> bool:
+    """Whether segments that restore point `number` added may have been let go."""
+    before = manifests.get(max((n for n in manifests if n < number), default=0))
+    topics = before.topics if before is not None else ()
+    ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
+    return any(start.start > ends.get(place, 0) for place, start in state.starts.items())
+
+
+def partitions_of(
+    manifests: Mapping[int, Manifest],
+) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
+    """By partition, how each restore point has it."""
+    found: dict[IncarnationPartition, list[tuple[int, PartitionState]]] = defaultdict(list)
+    for number, manifest in sorted(manifests.items()):
+        for topic in manifest.topics:
+            for p in topic.partitions:
+                found[topic.name, topic.incarnation, p.partition].append((number, p))
+    return found
+
+
+def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, int]]]:
+    """By partition, the first and last offsets of losses by damage."""
+    found: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
+    for row in state.losses.dicts():
+        if row["kind"] == "damaged" and row["start"] is not None and row["end"] is not None:
+            found[row["topic"], row["incarnation"], row["partition"]].append((row["start"], row["end"] - 1))
+    return found
+
+
+def unreached(
+    segments: Iterable[Segment], state: State, manifests: Mapping[int, Manifest], named: Starts
+) -> list[Segment]:
+    """Whole segments that lie behind everything that restore points have, without overlaps, in order. Of incarnations
+    that are known only those that a partition index names, which was written after a commit: others belong to a run
+    that was interrupted, and the next backup takes them over."""
+    partitions = partitions_of(manifests)
+    known = {(t.name, t.incarnation) for m in manifests.values() for t in m.topics}
+    known |= {key for key, life in state.lives.items() if life.first is None and not life.retired}
+    reached = {place: max(p.end for _, p in states) for place, states in partitions.items()}
+    found: list[Segment] = []
+    for segment in sorted(segments, key=by_preference):
+        place = place_of(segment)
+        if place[:2] in known and segment.first not in named.get(place, ()):
+            continue
+        if segment.first >= reached.get(place, 0):
+            found.append(segment)
+            reached[place] = segment.last + 1
+    return found
+
+
+def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list[Segment]]:
+    """`segments` for one restore point each, which has one incarnation of a topic: the former ones first. `newest` maps
+    topics to their incarnation in the newest restore point."""
+    every: dict[str, set[int]] = defaultdict(set)
+    for name, incarnation in newest.items():
+        every[name].add(incarnation)
+    for segment in segments:
+        every[segment.topic].add(segment.incarnation)
+    ranks = {
+        (name, incarnation): rank
+        for name, numbers in every.items()
+        for rank, incarnation in enumerate(sorted(numbers, reverse=True))
+    }
+    found: dict[int, list[Segment]] = defaultdict(list)
+    for segment in segments:
+        found[ranks[segment.topic, segment.incarnation]].append(segment)
+    if found:
+        found[0] = found[0]
+    return [found[rank] for rank in sorted(found, reverse=True)]
+
+
+def place_of(segment: Segment) -> IncarnationPartition:
+    return segment.topic, segment.incarnation, segment.partition

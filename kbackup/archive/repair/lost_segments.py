@@ -1,0 +1,87 @@
+"""Records that restore points promise and that no segment has."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.operations import loss_row
+from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State
+from kbackup.archive.models import Loss, Manifest, PartitionState
+from kbackup.archive.repair.attribution import Starts, damaged_ranges, partitions_of
+from kbackup.archive.repair.base import Sizes
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.index import decode_partition_index
+from kbackup.store.base import Store
+
+
+def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
+    """What the partition indexes say; damaged ones, whose names and offsets don't agree, are left out."""
+    found: dict[IncarnationPartition, list[int]] = {}
+    for key in sizes:
+        place = layout.parse_topic_key(key)
+        partition = layout.parse_partition_index(place[1]) if place is not None else None
+        if place is not None and partition is not None:
+            with suppress(CorruptError, NotFoundError):
+                entries = decode_partition_index(store.get(key), key)
+                starts = [entry.start_offset for entry in entries]
+                names = [layout.parse_segment(f"{entry.name}_index") for entry in entries]
+                if [name and name[:2] for name in names] == [(partition, start) for start in starts]:
+                    found[*place[0], partition] = starts
+    return found
+
+
+def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Starts) -> list[dict[str, Any]]:
+    """Rows of `tables.LOSSES` for records that restore points promise and no segment has: segments that a partition
+    index names, and between two restore points fewer records than their manifests count."""
+    names = ("topic", "incarnation", "partition", "first", "last", "count", "point")
+    sums: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
+    firsts: dict[IncarnationPartition, set[int]] = defaultdict(set)
+    columns = state.segments.columns(*names)
+    for topic, incarnation, partition, first, _, count, point in zip(*columns, strict=True):
+        key = (topic, incarnation, partition)
+        sums[key].append((point, count))
+        firsts[key].add(first)
+    damaged = damaged_ranges(state)
+    found: list[dict[str, Any]] = []
+    for place, states in partitions_of(manifests).items():
+        start = state.starts[place].start if place in state.starts else 0
+        holes = list(damaged.get(place, ()))
+        last = max(p.end for _, p in states)
+        starts = [first for first in named.get(place, ()) if start <= first < last]
+        for first, end in zip(starts, [*starts[1:], last], strict=False):
+            if first not in firsts[place] and not any(a <= first <= b for a, b in holes):
+                point = next(number for number, p in states if p.end > first)
+                found.append(_hole(point, place, first, end, "the segment is missing or damaged"))
+                holes.append((first, end - 1))
+        found += _uncounted(place, states, state.starts.get(place), sums[place], holes)
+    return found
+
+
+def _uncounted(
+    place: IncarnationPartition,
+    states: Sequence[tuple[int, PartitionState]],
+    log_start: LogStart | None,
+    sums: Sequence[tuple[int, int]],
+    holes: Sequence[tuple[int, int]],
+) -> Iterable[dict[str, Any]]:
+    start, let_go = (log_start.start, log_start.records) if log_start is not None else (0, 0)
+    lacking = 0
+    for number, p in states:
+        if p.end <= start:
+            continue
+        missing = p.records - let_go - sum(count for point, count in sums if point <= number)
+        first, start = max(start, p.start), p.end
+        explained = any(a < p.end and first <= b for a, b in holes)
+        if missing > lacking and not explained:
+            yield _hole(number, place, first, p.end, "some of these records are missing")
+        lacking = max(lacking, missing)
+
+
+def _hole(point: int, place: IncarnationPartition, start: int, end: int, why: str) -> dict[str, Any]:
+    message = f"offsets {start} to {end - 1} of {place[0]}-{place[2]}: {why}"
+    loss = Loss(kind="damaged", topic=place[0], partition=place[2], start=start, end=end, message=message)
+    return loss_row(point, place[1], loss)

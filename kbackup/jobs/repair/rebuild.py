@@ -1,0 +1,155 @@
+"""The state that a repair commits: of catalogs, and of restore points and segments that no catalog lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Committed
+from kbackup.archive.catalog.recovery import lose_segments
+from kbackup.archive.catalog.retention import drop_unreferenced
+from kbackup.archive.catalog.run import WritingRun
+from kbackup.archive.catalog.state import IncarnationPartition, State
+from kbackup.archive.models import Manifest
+from kbackup.archive.new_point import point_of, put_manifest
+from kbackup.archive.repair.attribution import attribute, by_rank, unreached
+from kbackup.archive.repair.base import Base, Documents
+from kbackup.archive.repair.inventory import (
+    listed_manifests,
+    lives_of,
+    losses_of,
+    numbers_given,
+    unlisted_points,
+    with_points,
+    with_rows,
+    without_let_go,
+)
+from kbackup.archive.repair.lost_segments import missing_segments, named_starts
+from kbackup.archive.repair.point import draft_behind
+from kbackup.archive.repair.scan import Damaged, Whole, to_scan
+from kbackup.archive.segments import SCHEMA, Segment, from_batches
+from kbackup.archive.verify.findings import Findings
+from kbackup.archive.verify.objects import check_present
+from kbackup.jobs.repair.read_back import scan_segments
+from kbackup.jobs.repair.report import RepairJob
+
+
+def damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
+    """Keys of records objects of the catalog that are missing or damaged, with the reason; indexes are mended."""
+    rows = {s.key: s for s in _segments(state)}
+    findings = Findings()
+    present = check_present(rows.values(), job.sizes, findings)
+    wrong = {f.file: f.what for f in findings.found}
+    damaged = {key: what for key, what in wrong.items() if key in rows}
+    readable = {item.segment.key for item in present if item.records}
+    broken = {key for key in readable if layout.index_key_of(key) in wrong}
+    for found in scan_segments(job, to_scan(job.sizes, rows, sorted(readable if job.read_data else broken))):
+        if isinstance(found, Damaged):
+            damaged[found.key] = found.why
+    return damaged
+
+
+def _segments(state: State) -> list[Segment]:
+    return from_batches(state.segments.read(SCHEMA.names).to_batches())
+
+
+def rebuild_state(
+    job: RepairJob, base: Base, documents: Documents, damaged: Mapping[str, str]
+) -> tuple[State, dict[int, Manifest]]:
+    """The state of the base with restore points and segments that it lacks, where catalogs or tables are lost; and the
+    whole manifests by number. What lies behind the newest catalog of a whole archive was never committed."""
+    state = base.state
+    manifests = listed_manifests(state, documents)
+    found = unlisted_points(base, documents)
+    if base.is_whole and not found:
+        return state, manifests
+    manifests |= {number: manifest for number, (manifest, _) in found.items()}
+    given = numbers_given(job.sizes)
+    job.restored |= found.keys()
+    state = with_points(state, [point for _, point in found.values()], given + 1)
+    least = 0 if "points" in base.stale else base.state.next_point
+    listed = {*state.numbers.tolist(), *state.past_manifests}
+    job.lost |= {
+        number
+        for key in job.sizes
+        if (parsed := layout.parse_point_key(key)) is not None
+        and least <= (number := parsed[0])
+        and number not in listed
+    }
+    past = [{"number": number, "manifest": ""} for number in sorted(job.lost - state.past_manifests.keys())]
+    state = replace(state, past=state.past.append(past))
+    if not state.isolation_levels:
+        state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
+    manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
+    state = without_let_go(state)
+    rows = attribute(_found_segments(job, state), state, manifests, job.modified)
+    lives = lives_of(state, manifests, job.sizes)
+    state = with_rows(state, lives, rows, losses_of(state, _known_manifests(state, documents) | manifests))
+    without = lose_segments(state, damaged)
+    missing = missing_segments(without, manifests, named_starts(job.store, job.sizes))
+    return replace(state, losses=state.losses.append(missing)), manifests
+
+
+def _known_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
+    """By number, the whole manifests of restore points that are or were: losses of those that were let go concern
+    later ones."""
+    found = [d for d, _ in documents.values() if isinstance(d, Manifest)]
+    return {m.number: m for m in found if (m.number, m.checksum) in state.lineage}
+
+
+def _found_segments(job: RepairJob, state: State) -> list[Segment]:
+    """Whole segments that `state` does not list."""
+    known = set(state.segments.columns("key")[0])
+    keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
+    return [
+        each.segment for each in scan_segments(job, to_scan(job.sizes, {}, keys)) if isinstance(each, Whole)
+    ]
+
+
+def add_new_points(
+    job: RepairJob, writing: WritingRun, base: Base, state: State, manifests: dict[int, Manifest]
+) -> State:
+    """`state` with new restore points of whole segments whose own manifests are lost."""
+    writing.archive.move(Committed(state, base.committed.catalog))
+    if base.is_whole:
+        return state
+    listed, state = _segments(state), drop_unreferenced(state)
+    found = _found_segments(job, state)
+    named = named_starts(job.store, job.sizes)
+    committed = _starts([*listed, *(() if manifests else found)])
+    for place, firsts in committed.items():
+        named[place] = sorted({*firsts, *named.get(place, ())})
+    segments = unreached(found, state, manifests, named)
+    head = manifests.get(max(manifests, default=0))
+    ranks = by_rank(segments, {t.name: t.incarnation for t in (head.topics if head is not None else ())})
+    for at, some in enumerate(ranks):
+        number = state.next_point
+        ids = {key: life.topic_id for key, life in state.lives.items()}
+        is_last = at == len(ranks) - 1
+        draft = draft_behind(writing, head, some, ids, job.sizes, number, last=is_last)
+        manifest, ref = put_manifest(writing, draft)
+        job.new_points[number] = manifests[number] = manifest
+        rows = attribute(some, state, {number: manifest})
+        state = with_points(state, [point_of(manifest, ref)], number + 1)
+        state = with_rows(
+            state,
+            lives_of(replace(state, segments=state.segments.append(rows)), manifests, job.sizes),
+            rows,
+            (),
+        )
+        missing = missing_segments(state, manifests, named)
+        job.losses += [row["message"] for row in missing]
+        state = replace(state, losses=state.losses.append(missing))
+        job.losses.append(
+            f"restore points without a manifest: restore point {number} has their whole segments"
+        )
+        writing.archive.move(Committed(state, base.committed.catalog))
+    return state
+
+
+def _starts(segments: Sequence[Segment]) -> dict[IncarnationPartition, list[int]]:
+    found: dict[IncarnationPartition, list[int]] = {}
+    for s in segments:
+        found.setdefault((s.topic, s.incarnation, s.partition), []).append(s.first)
+    return found
