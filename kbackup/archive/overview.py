@@ -215,16 +215,16 @@ def _overview(
     losses: Sequence[Loss],
 ) -> ArchiveOverview:
     topics = tuple(_topic(t, content, losses) for t in content.topics)
-    points = state.restore_points if state is not None else ()
+    oldest, newest = (state.oldest, state.newest) if state is not None else (None, None)
     return ArchiveOverview(
         archive=store.url,
         archive_id=content.archive_id,
         restore_point=manifest.number if manifest is not None else None,
         committed_at=manifest.committed_at if manifest is not None else None,
-        restore_points=len(points),
-        oldest=_point(points[0], state) if state is not None and points else None,
-        newest=_point(points[-1], state) if state is not None and points else None,
-        sums=sums_of([p for t in content.topics for p in t.partitions]),
+        restore_points=len(state.points) if state is not None else 0,
+        oldest=_point(oldest, state) if oldest is not None and state is not None else None,
+        newest=_point(newest, state) if newest is not None and state is not None else None,
+        sums=total(topic.sums for topic in topics),
         topics=topics,
         groups=tuple(content.groups),
         losses=tuple(loss.message for loss in losses),
@@ -236,6 +236,7 @@ def _overview(
 
 
 def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> TopicOverview:
+    partitions = tuple(PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions)
     return TopicOverview(
         name=topic.name,
         incarnation=topic.incarnation,
@@ -243,10 +244,8 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
         as_of=topic.as_of,
         replication_factor=topic.replication_factor,
         configs=topic.configs,
-        partitions=tuple(
-            PartitionOverview(p.partition, p.start, p.end, sums_of([p])) for p in topic.partitions
-        ),
-        sums=sums_of(topic.partitions),
+        partitions=partitions,
+        sums=total(partition.sums for partition in partitions),
         losses=tuple(loss.message for loss in losses if loss.topic == topic.name),
         groups=_positions(topic, content),
     )
@@ -263,6 +262,22 @@ def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, .
         if o.topic == topic.name
     ]
     return tuple(sorted(found, key=lambda g: (g.group, g.partition)))
+
+
+def total(parts: Iterable[Sums]) -> Sums:
+    every = list(parts)
+    gaps = [each.gaps for each in every if each.gaps is not None]
+    low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
+    return Sums(
+        records=sum(each.records for each in every),
+        bytes=sum(each.bytes for each in every),
+        stored_bytes=sum(each.stored_bytes for each in every),
+        segments=sum(each.segments for each in every),
+        gaps=sum(gaps) if len(gaps) == len(every) else None,
+        min_timestamp=low,
+        max_timestamp=high,
+        expired_records=sum(each.expired_records for each in every),
+    )
 
 
 def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:

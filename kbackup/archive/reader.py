@@ -213,8 +213,8 @@ class Archive:
         """The segments of a restore point, for `topics` (default: all), in order of topic, partition, offset."""
         keys = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         table = of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
-        found = [s for s in from_batches(table.to_batches()) if (s.topic, s.incarnation) in keys]
-        return sorted(map(in_place, found), key=in_order)
+        found = from_batches(table.sort_by([(name, "ascending") for name in PLACE.names]).to_batches())
+        return [in_place(s) for s in found if (s.topic, s.incarnation) in keys]
 
     def starts(self) -> Starts:
         """Where the segments of the archive start: what partition indexes are made of."""

@@ -196,10 +196,17 @@ class State:
     @cached_property
     def newest(self) -> Point | None:
         """The newest restore point. No other row becomes a Python value: a commit asks for it."""
-        if not len(self.points):
-            return None
+        return self._numbered(int(self.numbers[-1])) if len(self.points) else None
+
+    @property
+    def oldest(self) -> Point | None:
+        return self._numbered(int(self.numbers[0])) if len(self.points) else None
+
+    def _numbered(self, number: int) -> Point:
+        """One row, which exists."""
         table = self.points.read()
-        return next(_points(table.slice(int(integers(table, "number").argmax()), 1)))
+        at = np.flatnonzero(integers(table, "number") == number)
+        return next(_points(table.slice(int(at[0]), 1)))
 
     def point(self, number: int) -> Point | None:
         at = bisect_left(self.restore_points, (number,))
