@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -10,14 +11,17 @@ from dataclasses import dataclass
 import msgspec
 
 from kbackup.config.models import Backup, Follow
-from kbackup.errors import UsageError
-from kbackup.jobs.follow import Follower, FollowReport
+from kbackup.errors import KbackupError, UsageError
+from kbackup.jobs.backup_run import BackupReport
+from kbackup.jobs.follow import Follower, FollowReport, Watcher
 from kbackup.jobs.mirror.filters import PatternFilter
 from kbackup.jobs.mirror.flow import Flow, NameFilter
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
+
+log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 5.0
 """Between restore points, unless the configuration says otherwise."""
@@ -123,9 +127,36 @@ class TakeHalf:
     def run(self) -> FollowReport:
         """Take restore points until asked to stop; one, where it was asked before."""
         with ExitStack() as stack:
-            for flow in self.heartbeats:
-                cluster = Cluster(self.source.properties, "source")
-                cluster.connect()
-                internal = stack.enter_context(InternalTopics(flow, cluster))
-                stack.enter_context(HeartbeatClock(flow, internal))
+            clocks = [stack.enter_context(self._clock(stack, flow)) for flow in self.heartbeats]
+            self.follower.watcher = _HeartbeatWatcher(self.follower.watcher, clocks)
             return self.follower.follow()
+
+    def _clock(self, stack: ExitStack, flow: Flow) -> HeartbeatClock:
+        cluster = Cluster(self.source.properties, "source")
+        cluster.connect()
+        return HeartbeatClock(flow, stack.enter_context(InternalTopics(flow, cluster, heartbeats_only=True)))
+
+
+@dataclass
+class _HeartbeatWatcher:
+    """Logs heartbeats that fail, each error once, and passes on what it is told. A backup goes on without them."""
+
+    watcher: Watcher
+    clocks: Sequence[HeartbeatClock]
+    _logged: str = ""
+
+    def committed(self, report: BackupReport) -> None:
+        self.watcher.committed(report)
+
+    def well(self) -> None:
+        for clock in self.clocks:
+            try:
+                clock.check()
+            except KbackupError as error:
+                if str(error) != self._logged:
+                    self._logged = str(error)
+                    log.warning("heartbeats of %s are not written: %s", clock.flow.name, error)
+        self.watcher.well()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.watcher.failed(error, pause)

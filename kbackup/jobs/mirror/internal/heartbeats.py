@@ -25,7 +25,7 @@ class HeartbeatClock:
     """
 
     def __init__(self, flow: Flow, target: InternalTopics) -> None:
-        self._flow = flow
+        self.flow = flow
         self._topic = target.heartbeats.name
         self._writer = RecordWriter(*target.properties(target.heartbeats), timeout=_TIMEOUT)
         self._stop = threading.Event()
@@ -35,7 +35,7 @@ class HeartbeatClock:
         """Heartbeats that were written."""
 
     def __enter__(self) -> Self:
-        if self._flow.emit_heartbeats.enabled:
+        if self.flow.emit_heartbeats.enabled:
             self._thread.start()
         return self
 
@@ -59,7 +59,7 @@ class HeartbeatClock:
 
     def _run(self) -> None:
         """Every heartbeat is due an interval after the last one was; what a slow one delays is not caught up with."""
-        interval = self._flow.emit_heartbeats.seconds
+        interval = self.flow.emit_heartbeats.seconds
         due = time.monotonic()
         try:
             while not self._stop.wait(max(0.0, due - time.monotonic())):
@@ -72,7 +72,7 @@ class HeartbeatClock:
 
     def _beat(self) -> None:
         now = int(time.time() * 1000)
-        heartbeat = Heartbeat(self._flow.source, self._flow.target, now)
+        heartbeat = Heartbeat(self.flow.source, self.flow.target, now)
         try:
             self._writer.write(self._topic, [heartbeat], timestamp=now)
         except KbackupError as error:
