@@ -11,8 +11,6 @@ from kbackup.cli.session import archive_at
 from kbackup.errors import EXIT_OK
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.halves.apply import target_of
-from kbackup.jobs.mirror.halves.take import archive_of
 from kbackup.kafka.admin import Cluster
 
 
@@ -20,9 +18,9 @@ def show_dry_runs(frame: Frame, flows: Iterable[Flow]) -> int:
     """Show what a round of each flow would do."""
     runs: list[DryRun] = []
     for flow in flows:
-        target = Cluster(target_of(flow), "target")
+        target = Cluster(flow.client("target"), "target")
         target.connect()
-        runs.append(dry_run(flow, archive_at(frame, archive_of(flow)), target))
+        runs.append(dry_run(flow, archive_at(frame, flow.archive_address()), target))
         _show(runs[-1], frame.reporter)
     frame.reporter.document({"flows": runs})
     return EXIT_OK

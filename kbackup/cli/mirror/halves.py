@@ -14,11 +14,10 @@ from kbackup.cli.session import archive_at
 from kbackup.jobs.follow import Follower
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.halves.apply import ApplyHalf, target_of
+from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.take import (
     Source,
     TakeHalf,
-    archive_of,
     backup_options,
     rhythm_of,
     sources_of,
@@ -90,8 +89,8 @@ class Building:
         return TakeHalf(source, heartbeats, follower)
 
     def _apply(self, flow: Flow) -> ApplyHalf:
-        target_of(flow)  # refused now, not once there is an archive
-        store = archive_at(self.frame, archive_of(flow))
+        flow.client("target")  # refused now, not once there is an archive
+        store = archive_at(self.frame, flow.archive_address())
         place = self.frame.config.restore.state
         state = (
             store

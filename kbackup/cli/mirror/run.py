@@ -19,7 +19,7 @@ from kbackup.cli.options import (
     spark_options,
 )
 from kbackup.cli.session import spark_session
-from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError, suggest_name
+from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.stop import Stop
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
     from kbackup.jobs.mirror.properties import load_flows
 
     properties = load_flows(file, archive=frame.config.archive)
-    flows = _selected(properties, names)
+    flows = properties.selected(names)
     for note in properties.notes:
         frame.reporter.note(note)
     for warning in properties.warnings:
@@ -73,17 +73,6 @@ def command(
 
         return show_dry_runs(frame, flows)
     return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
-
-
-def _selected(properties: MirrorProperties, names: tuple[str, ...]) -> tuple[Flow, ...]:
-    flows = {flow.name: flow for flow in properties.flows}
-    if not flows:
-        raise UsageError("the file enables no flow", "write A->B.enabled = true")
-    for name in names:
-        if name not in flows:
-            hint = suggest_name(name, flows, f"its flows are {', '.join(flows)}")
-            raise UsageError(f"the file enables no flow {name}", hint)
-    return tuple(flow for name, flow in flows.items() if not names or name in names)
 
 
 def _run(

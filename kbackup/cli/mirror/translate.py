@@ -10,11 +10,9 @@ import click
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.options import archive_option, common_options, key_option, s3_options
 from kbackup.cli.output import Reporter
-from kbackup.errors import UsageError
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
-    from kbackup.jobs.mirror.flow import Flow
     from kbackup.jobs.mirror.positions.report import Translation
 
 
@@ -39,12 +37,12 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
     from kbackup.kafka.admin import Cluster
 
     config, shown = frame.config, []
-    for flow in _selected(load_flows(file, config.archive).flows, names):
+    for flow in load_flows(file, config.archive).selected(names):
         key = config.encryption.key or ""
-        store = open_store(_archive(flow), config.s3, key)
+        store = open_store(flow.archive_address(), config.s3, key)
         state = open_store(config.restore.state, config.s3, key) if config.restore.state else store
         frame.reporter.doing(f"connecting to {flow.target}")
-        cluster = Cluster(_target(flow), "target")
+        cluster = Cluster(flow.client("target"), "target")
         translation = translate_group(flow, group, open_archive(store), state, cluster)
         show(translation, frame.reporter)
         shown.append(translation)
@@ -65,27 +63,3 @@ def show(translation: Translation, reporter: Reporter) -> None:
         ("topic", "partition", "committed in source", "checkpoint", "exact"),
         [(o.topic, o.partition, o.committed, o.checkpoint, o.exact) for o in translation.offsets],
     )
-
-
-def _selected(flows: tuple[Flow, ...], names: tuple[str, ...]) -> list[Flow]:
-    known = [flow.name for flow in flows]
-    if missing := [name for name in names if name not in known]:
-        raise UsageError(f"the file has no flow {missing[0]}", f"there are {', '.join(known)}")
-    return [flow for flow in flows if not names or flow.name in names]
-
-
-def _archive(flow: Flow) -> str:
-    if flow.archive is None:
-        raise UsageError(
-            f"flow {flow.name}: no archive is named", "set kbackup.archive in the file, or give --archive"
-        )
-    return flow.archive
-
-
-def _target(flow: Flow) -> dict[str, str]:
-    if flow.target_properties is None:
-        raise UsageError(
-            f"flow {flow.name}: the file names no brokers of {flow.target}",
-            f"set {flow.target}.bootstrap.servers",
-        )
-    return dict(flow.target_properties)

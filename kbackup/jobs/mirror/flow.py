@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
+from kbackup.errors import UsageError
 from kbackup.kafka.client import Properties
 
 
@@ -98,6 +99,25 @@ class Flow:
     @property
     def name(self) -> str:
         return f"{self.source}->{self.target}"
+
+    def client(self, side: Literal["source", "target"]) -> Properties:
+        """Return librdkafka's properties for the source or the target. `UsageError` where the file names no brokers."""
+        alias = self.source if side == "source" else self.target
+        properties = self.source_properties if side == "source" else self.target_properties
+        if properties is None:
+            raise UsageError(
+                f"flow {self.name}: the file names no brokers of {alias}", f"set {alias}.bootstrap.servers"
+            )
+        return properties
+
+    def archive_address(self) -> str:
+        """Return the address of the source's archive. `UsageError` where none is named."""
+        if self.archive is None:
+            raise UsageError(
+                f"flow {self.name}: no archive is named",
+                "write kbackup.archive = s3://bucket/{source} into the file, or give --archive",
+            )
+        return self.archive
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.errors import KbackupError, NoArchiveError, StoreError, UsageError
+from kbackup.errors import KbackupError, NoArchiveError, StoreError
 from kbackup.jobs.listen import Listener
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.applier import Spark
@@ -28,7 +28,6 @@ from kbackup.jobs.mirror.status import (
 from kbackup.jobs.rounds import run_rounds
 from kbackup.jobs.stop import Stop
 from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 
 LOOK_SECONDS = 0.5
@@ -172,7 +171,7 @@ class ApplyHalf:
         if self._open is not None:
             return self._open
         archive = open_archive(self.store)
-        target = target_of(self.flow)
+        target = self.flow.client("target")
         with ExitStack() as stack:
             cluster = Cluster(target, "target")
             cluster.connect()
@@ -212,13 +211,3 @@ class ApplyHalf:
         self._close_target()
         if self._heartbeats is not None:
             self._heartbeats.close()
-
-
-def target_of(flow: Flow) -> Properties:
-    """The properties of the flow's target. `UsageError` where the file names no brokers."""
-    if flow.target_properties is None:
-        raise UsageError(
-            f"flow {flow.name}: the file names no brokers of {flow.target}",
-            f"set {flow.target}.bootstrap.servers",
-        )
-    return flow.target_properties

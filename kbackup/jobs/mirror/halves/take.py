@@ -43,7 +43,7 @@ def sources_of(flows: Sequence[Flow]) -> list[Source]:
     owners: dict[str, str] = {}
     found: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        archive = archive_of(flow)
+        archive = flow.archive_address()
         if owners.setdefault(archive, flow.source) != flow.source:
             raise UsageError(
                 f"{owners[archive]} and {flow.source} have one archive, {archive}",
@@ -54,23 +54,12 @@ def sources_of(flows: Sequence[Flow]) -> list[Source]:
 
 
 def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
-    properties = flows[0].source_properties
-    if properties is None:
+    if flows[0].source_properties is None:
         raise UsageError(
             f"the file names no brokers of {alias}",
             f"set {alias}.bootstrap.servers, or run the half that needs none: --apply",
         )
-    return Source(alias, archive, properties, tuple(flows))
-
-
-def archive_of(flow: Flow) -> str:
-    """The address of the archive of a flow's source. `UsageError` where none is named."""
-    if flow.archive is None:
-        raise UsageError(
-            f"flow {flow.name}: no archive is named",
-            "write kbackup.archive = s3://bucket/{source} into the file, or give --archive",
-        )
-    return flow.archive
+    return Source(alias, archive, flows[0].source_properties, tuple(flows))
 
 
 def backup_options(options: Backup, flows: Iterable[Flow]) -> Backup:

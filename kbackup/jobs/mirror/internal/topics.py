@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
@@ -116,14 +116,8 @@ class InternalTopics:
 
     def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
         """Return the properties of the cluster that a topic is in, and that cluster's role."""
-        properties = self.flow.source_properties if topic.in_source else self.flow.target_properties
-        alias, role = (self.flow.source, "source") if topic.in_source else (self.flow.target, "target")
-        if properties is None:
-            raise UsageError(
-                f"flow {self.flow.name}: the file names no brokers of {alias}",
-                f"set {alias}.bootstrap.servers",
-            )
-        return properties, role
+        role: Literal["source", "target"] = "source" if topic.in_source else "target"
+        return self.flow.client(role), role
 
     def writer(self, topic: InternalTopic) -> RecordWriter:
         """Return the producer for a topic; it is kept until `close`."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from kbackup.config.properties import parse_properties
-from kbackup.errors import UsageError
+from kbackup.errors import UsageError, suggest_name
 from kbackup.jobs.mirror.cycles import without_cycles
 from kbackup.jobs.mirror.filters import PatternFilter, compile_patterns
 from kbackup.jobs.mirror.flow import Clock, Flow, ReplicationPolicy
@@ -35,6 +35,17 @@ class MirrorProperties:
     heartbeat_flows: tuple[Flow, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def selected(self, names: Collection[str]) -> tuple[Flow, ...]:
+        """Return the flows of these names, all where none is given. `UsageError` where there is none."""
+        known = {flow.name: flow for flow in self.flows}
+        if not known:
+            raise UsageError("the file enables no flow", "write A->B.enabled = true")
+        for name in names:
+            if name not in known:
+                hint = suggest_name(name, known, f"its flows are {', '.join(known)}")
+                raise UsageError(f"the file enables no flow {name}", hint)
+        return tuple(flow for name, flow in known.items() if not names or name in names)
 
 
 def load_flows(
