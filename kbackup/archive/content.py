@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import IncarnationPartition, LogStart
 from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicMetadata, TopicState
 from kbackup.archive.reader import Archive
@@ -141,8 +142,7 @@ def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, 
         and (row["topic"], row["incarnation"]) in topics
     ]
     return tuple(
-        Loss(**{name: row[name] for name in Loss.__struct_fields__})
-        for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"]))
+        loss_of(row) for row in sorted(rows, key=lambda row: (row["topic"], row["partition"], row["start"]))
     )
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Committed, open_newest
+from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.models import (
@@ -176,20 +177,7 @@ class Archive:
             )
         ]
         rows.sort(key=lambda row: (row["point"], row["topic"], row["partition"] or 0))
-        return [
-            (
-                row["point"],
-                Loss(
-                    kind=row["kind"],
-                    topic=row["topic"],
-                    partition=row["partition"],
-                    start=row["start"],
-                    end=row["end"],
-                    message=row["message"],
-                ),
-            )
-            for row in rows
-        ]
+        return [(row["point"], loss_of(row)) for row in rows]
 
     def table(self, last: int, columns: Sequence[str], after: int = 0) -> pa.Table:
         """`columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive) to

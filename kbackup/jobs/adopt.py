@@ -22,8 +22,9 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.new_point import new_point, put_manifest
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.arrange import Arranged, arrange
-from kbackup.archive.repair.point import draft_of, groups_of_files, topic_states
+from kbackup.archive.repair.point import draft_of, groups_of_files
 from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, read_any
+from kbackup.archive.repair.topic_states import topic_states
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target
 from kbackup.errors import (
@@ -87,7 +88,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
         except AlreadyExistsError:
             # an adoption that was cut off had come so far
             there = Target(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
-            item = ToScan(there, to.key, to.stored, to.first, ())
+            item = ToScan(there, to.key, to.stored, to.first)
             if read_any(store, item).segment.crc != to.crc:
                 raise wrong from None
     store.put(layout.index_key_of(to.key), index)
@@ -219,7 +220,7 @@ def _survey(
                 places.add((topic, 1, segment.partition))
                 if segment.kind != "index" and sizes[key] > _EMPTY:
                     target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
-                    items.append(ToScan(target, key, sizes[key], segment.start, ()))
+                    items.append(ToScan(target, key, sizes[key], segment.start))
             elif number is not None and number < MOST_PARTITIONS:
                 places.add((topic, 1, number))
                 missing += _not_there(store, sizes, topic, number, key)

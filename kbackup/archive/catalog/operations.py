@@ -143,6 +143,11 @@ def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
     return LostRange(point=number, incarnation=incarnation, **asdict(loss))._asdict()
 
 
+def loss_of(row: Mapping[str, Any]) -> Loss:
+    """The loss of a row of `tables.LOSSES`."""
+    return Loss(**{name: row[name] for name in Loss.__struct_fields__})
+
+
 def keep_points(state: State, numbers: Iterable[int], at: str) -> State:
     """Pin restore points; those that are pinned keep their time."""
     wanted = set(numbers)

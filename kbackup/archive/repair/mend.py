@@ -6,14 +6,14 @@ the manifest says that they are not known.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from kbackup import __version__
 from kbackup.archive import layout
+from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Incarnation, Point, State
 from kbackup.archive.models import (
@@ -21,17 +21,15 @@ from kbackup.archive.models import (
     Document,
     DocumentRef,
     Groups,
-    Loss,
     Manifest,
     Metadata,
     NotCarried,
-    PartitionState,
-    TopicState,
     Totals,
     load,
 )
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.base import Documents
+from kbackup.archive.repair.topic_states import Row, lost_topic, rows_by_incarnation
 
 _LOST = "is lost or damaged"
 
@@ -50,7 +48,7 @@ class Mender:
 
     def mend(self, state: State) -> State:
         """`state` with rows of restore points whose documents are all there."""
-        rows = _rows_by_incarnation(state)
+        rows = rows_by_incarnation(state)
         new: dict[int, Point] = {}
         for point in state.restore_points:
             manifest = self.manifests.get(point.number)
@@ -105,13 +103,13 @@ class Mender:
         self.documents[ref.key] = (document, ref)
         return ref
 
-    def _manifest(self, state: State, point: Point, rows: Mapping[Incarnation, list[_Row]]) -> Manifest:
+    def _manifest(self, state: State, point: Point, rows: Mapping[Incarnation, list[Row]]) -> Manifest:
         before = self.manifests.get(max((n for n in self.manifests if n < point.number), default=0))
         after = self.manifests.get(min((n for n in self.manifests if n > point.number), default=0))
         own = self._own_capture(point)
         captured = self._captured_topics(own)
         topics = tuple(
-            _topic(state, point, key, rows.get(key, ()), (before, after), captured)
+            lost_topic(state, point, key, rows.get(key, ()), (before, after), captured)
             for key, life in sorted(state.lives.items())
             if life.first is not None
             and not life.retired
@@ -132,7 +130,11 @@ class Mender:
             isolation_level="read_uncommitted"
             if point.isolation_level == "read_uncommitted"
             else "read_committed",
-            losses=_losses(state, point.number),
+            losses=tuple(
+                loss_of(row)
+                for row in state.losses.dicts()
+                if row["point"] == point.number and row["kind"] != "damaged"
+            ),
             totals=Totals(
                 **{name: getattr(point, name) for name in Totals.__struct_fields__},
             ),
@@ -179,105 +181,6 @@ def _not_known(key: str, number: int) -> str:
 def _number_of(key: str) -> int:
     parsed = layout.parse_point_key(key)
     return parsed[0] if parsed is not None else 0
-
-
-_Row = tuple[int, int, int, int, int]
-"""Restore point, partition, last offset, records, bytes of a segment or of a loss."""
-
-
-def _rows_by_incarnation(state: State) -> dict[Incarnation, list[_Row]]:
-    rows: dict[Incarnation, list[_Row]] = defaultdict(list)
-    names = ("topic", "incarnation", "point", "partition", "last", "count", "bytes")
-    columns = state.segments.columns(*names)
-    for topic, incarnation, point, partition, last, count, size in zip(*columns, strict=True):
-        rows[topic, incarnation].append((point, partition, last, count, size))
-    for loss in state.losses.dicts():
-        if loss["partition"] is not None and loss["end"] is not None:
-            key = (loss["topic"], loss["incarnation"])
-            rows[key].append((loss["point"], loss["partition"], loss["end"] - 1, 0, 0))
-    return rows
-
-
-def _topic(
-    state: State,
-    point: Point,
-    key: Incarnation,
-    rows: Sequence[_Row],
-    beside: tuple[Manifest | None, Manifest | None],
-    captured: set[str] | None,
-) -> TopicState:
-    """A topic of a restore point whose manifest is lost."""
-    before, after = (
-        next((t for t in m.topics if (t.name, t.incarnation) == key), None) if m is not None else None
-        for m in beside
-    )
-    if after is not None and after.captured <= point.number:  # it was captured then, and not since
-        is_own = after.captured == point.number
-        return msgspec.structs.replace(after, state="present") if is_own else after
-    own = [row for row in rows if row[0] <= point.number]
-    template = before or after
-    numbers = {p.partition for p in (template.partitions if template is not None else ())}
-    numbers |= set(range(max((row[1] for row in own), default=-1) + 1))
-    number = point.number
-    if before is not None and captured is not None and key[0] not in captured:
-        number = before.captured
-    is_carried = before is not None and number == before.captured
-    return TopicState(
-        name=key[0],
-        id=state.lives[key].topic_id,
-        incarnation=key[1],
-        captured=number,
-        state=before.state if before is not None and is_carried else "present",
-        partitions=tuple(
-            _partition(state, (*key, n), [r for r in own if r[1] == n], before, after)
-            for n in sorted(numbers)
-        ),
-    )
-
-
-def _partition(
-    state: State,
-    place: tuple[str, int, int],
-    rows: Iterable[_Row],
-    before: TopicState | None,
-    after: TopicState | None,
-) -> PartitionState:
-    old, new = (
-        next((p for p in topic.partitions if p.partition == place[2]), None) if topic is not None else None
-        for topic in (before, after)
-    )
-    every = list(rows)
-    log_start = state.starts.get(place)
-    known = old or new
-    start = known.start if known is not None else 0
-    end = max([start, old.end if old is not None else 0, *(row[2] + 1 for row in every)])
-    if log_start is not None and (new is None or new.end >= log_start.start):
-        end = max(end, log_start.start)
-    had_more = log_start is not None and end >= log_start.start
-    return PartitionState(
-        partition=place[2],
-        start=start,
-        end=end,
-        log_start=known.log_start if known is not None else start,
-        log_end=max(end, old.log_end if old is not None else 0),
-        records=sum(r[3] for r in every) + (log_start.records if log_start is not None and had_more else 0),
-        bytes=sum(r[4] for r in every) + (log_start.bytes if log_start is not None and had_more else 0),
-    )
-
-
-def _losses(state: State, number: int) -> tuple[Loss, ...]:
-    return tuple(
-        Loss(
-            kind=row["kind"],
-            topic=row["topic"],
-            partition=row["partition"],
-            start=row["start"],
-            end=row["end"],
-            message=row["message"],
-        )
-        for row in state.losses.dicts()
-        if row["point"] == number and row["kind"] != "damaged"
-    )
 
 
 def _with_points(state: State, new: Mapping[int, Point]) -> State:

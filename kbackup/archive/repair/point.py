@@ -18,73 +18,18 @@ from kbackup.archive.models import (
     Manifest,
     Metadata,
     NotCarried,
-    PartitionState,
     TopicMetadata,
     TopicState,
     now,
 )
 from kbackup.archive.new_point import Draft
+from kbackup.archive.repair.topic_states import topic_states
 from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import Store
 
 _SHOWN = 5
-
-
-def topic_states(
-    number: int,
-    partitions: Iterable[IncarnationPartition],
-    segments: Mapping[IncarnationPartition, Sequence[Segment]],
-    ids: Mapping[Incarnation, str],
-    before: Mapping[IncarnationPartition, PartitionState],
-    groups: Groups,
-) -> tuple[TopicState, ...]:
-    """Topics of restore point `number`, with every one of `partitions`. A partition ends behind its last segment, or
-    where it ended `before`; groups that stand further on tell that its log did not."""
-    highest: dict[tuple[str, int], int] = {}
-    for group in groups.groups:
-        for o in group.offsets:
-            highest[o.topic, o.partition] = max(o.offset, highest.get((o.topic, o.partition), 0))
-    by_topic: dict[Incarnation, list[int]] = {}
-    for topic, incarnation, partition in sorted(partitions):
-        by_topic.setdefault((topic, incarnation), []).append(partition)
-    return tuple(
-        TopicState(
-            name=topic,
-            id=ids.get((topic, incarnation), ""),
-            incarnation=incarnation,
-            captured=number,
-            state="present",
-            partitions=tuple(
-                _partition(
-                    partition,
-                    segments.get((topic, incarnation, partition), ()),
-                    before.get((topic, incarnation, partition)),
-                    highest.get((topic, partition), 0),
-                )
-                for partition in range(max(numbers) + 1)
-            ),
-        )
-        for (topic, incarnation), numbers in by_topic.items()
-    )
-
-
-def _partition(
-    number: int, segments: Sequence[Segment], before: PartitionState | None, group: int
-) -> PartitionState:
-    first = segments[0].first if segments else 0
-    start = before.start if before is not None else first
-    end = max(segments[-1].last + 1 if segments else start, before.end if before is not None else 0)
-    return PartitionState(
-        partition=number,
-        start=start,
-        end=end,
-        log_start=before.log_start if before is not None else start,
-        log_end=max(end, before.log_end if before is not None else 0, group),
-        records=sum(s.count for s in segments) + (before.records if before is not None else 0),
-        bytes=sum(s.bytes for s in segments) + (before.bytes if before is not None else 0),
-    )
 
 
 def groups_of_files(

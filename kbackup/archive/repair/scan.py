@@ -21,13 +21,13 @@ IndexState = Literal["whole", "missing", "damaged"]
 
 
 class ToScan(NamedTuple):
-    """A records object, and what tables say of it: nothing, or one thing, or (where runs were cut off) several."""
+    """A records object, and its row in the catalog's table; None where it has none."""
 
     target: Target
     key: str
     size: int
     start: int
-    rows: tuple[Segment, ...]
+    row: Segment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def to_scan(sizes: Mapping[str, int], rows: Mapping[str, Segment], keys: Iterabl
             continue
         # the threshold plays no part in reading
         target = Target(*place[0], name.partition, 0, layout.compression_of(key))
-        found.append(ToScan(target, key, sizes[key], name.start, (rows[key],) if key in rows else ()))
+        found.append(ToScan(target, key, sizes[key], name.start, rows.get(key)))
     return found
 
 
@@ -77,11 +77,11 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
         return Damaged(item.target, item.start, item.key, why)
     if not layout.is_records_key(item.key, item.target.directory, segment.partition, segment.first):
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
-    if item.rows and segment.crc not in {row.crc for row in item.rows}:
+    if item.row is not None and segment.crc != item.row.crc:
         return Damaged(item.target, item.start, item.key, "is not what its restore point says (checksum)")
-    if mend and state != "whole" and (end is None or item.rows):
+    if mend and state != "whole" and (end is None or item.row is not None):
         store.put(layout.index_key_of(item.key), data)
-    return Whole(segment, state, bool(item.rows), end)
+    return Whole(segment, state, item.row is not None, end)
 
 
 class ReadBack(NamedTuple):

@@ -62,7 +62,7 @@ def read_back(
         with ThreadPoolExecutor(_THREADS) as pool:
             some = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
             return [found for each in some for found in each]
-    expected = sum(row.count for item in items for row in item.rows[:1])
+    expected = sum(item.row.count for item in items if item.row is not None)
     return run_tasks(
         spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected)
     )
