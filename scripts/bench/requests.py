@@ -2,8 +2,9 @@
 1,000 and 10,000 restore points of five segments, and how long an archive takes to open.
 
 The archives are kbackup's own to the byte, with the log of a real broker behind them, on which backups go on. Every
-command is a process of its own, as a user runs it. What looks at every object (`verify --quick`, `copy`) is left out
-where there are more than --every restore points.
+command is a process of its own, as a user runs it. Above --whole restore points only the newest ones have documents and
+segments, and what looks at more than these is left out; what looks at every object (`verify --quick`, `copy`) is left
+out above --every.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from scripts.soak.restore_points import RECORDS, TOPIC, build, copy
 from tests.support.memory_store import MemoryStore
 
 SEGMENTS, PARTITIONS = 5, 10
-EVERY = 1_000
+EVERY = WHOLE = 1_000
 _BUCKET = "requests"
 _ENVIRONMENT = ("KBACKUP_", "AWS_")
 
@@ -39,12 +40,13 @@ _ENVIRONMENT = ("KBACKUP_", "AWS_")
 @dataclass(frozen=True)
 class Step:
     """`what` stands in the table; `arguments` are formatted with the archive's numbers; `produce` is how many records
-    each partition gets before; `every` says that it looks at all objects; `cached` that it may keep metadata for the
-    next one that is; `counted` that it is in the table."""
+    each partition gets before; `lists` says that it lists all segments, `every` that it looks at all objects; `cached`
+    that it may keep metadata for the next one that is; `counted` that it is in the table."""
 
     what: str
     arguments: str
     produce: int = 0
+    lists: bool = False
     every: bool = False
     cached: bool = False
     counted: bool = True
@@ -64,8 +66,12 @@ STEPS = (
     Step("`find` in 5 segments", "find nobody events:3:{five}-{end}"),
     Step("`diff` of the newest two", "diff {point} latest"),
     Step("`groups show`", "groups show"),
-    Step("`restore --dry-run`", "restore --dry-run --map events=dry"),
-    Step("`restore` of 5 segments", "restore --range events:3:{five}-{end} --map events=back-{points}"),
+    Step("`restore --dry-run`", "restore --dry-run --map events=dry", lists=True),
+    Step(
+        "`restore` of 5 segments",
+        "restore --range events:3:{five}-{end} --map events=back-{points}",
+        lists=True,
+    ),
     Step("`expire` without `--confirm`", "expire --keep-last 5"),
     Step("`verify --quick`", "verify --quick", every=True),
     Step("", "copy s3://requests/copy-{points}", every=True, counted=False),
@@ -104,6 +110,12 @@ def _options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         default=EVERY,
         help=f"what looks at every object runs up to so many points ({EVERY})",
     )
+    add(
+        "--whole",
+        type=int,
+        default=WHOLE,
+        help=f"larger archives have documents and segments of their newest restore points alone ({WHOLE})",
+    )
     add("--json", type=Path, metavar="FILE")
     return parser.parse_args(arguments)
 
@@ -118,13 +130,13 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
         broker.create_topic(TOPIC, PARTITIONS)
         each = points * SEGMENTS * RECORDS // PARTITIONS
         produce(broker, TOPIC, PARTITIONS, range(each))
-        objects = _fill(minio, points, topic_id(broker, TOPIC))
+        objects = _fill(minio, points, topic_id(broker, TOPIC), whole=points <= options.whole)
         _say(f"{points:,} restore points, {objects:,} objects")
         environment = _environment(minio, broker, points)
         measured = Measured(points, objects, list(_opened(minio, points, options.repeat)))
         end = each
         for step in STEPS:
-            if step.every and points > options.every:
+            if (step.every and points > options.every) or (step.lists and points > options.whole):
                 continue
             produce(broker, TOPIC, PARTITIONS, range(end, end + step.produce))
             end += step.produce
@@ -134,13 +146,13 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
     return measured
 
 
-def _fill(minio: CountedMinio, points: int, identity: str) -> int:
+def _fill(minio: CountedMinio, points: int, identity: str, *, whole: bool) -> int:
     made = MemoryStore()
 
-    def write(seq: int, wanted: OffsetRange) -> Segment:
+    def write(number: int, wanted: OffsetRange) -> Segment:
         return write_segment(made, wanted)
 
-    build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity)
+    build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity, sparse=not whole)
     return copy(made, open_store(_archive(points), _s3(minio)))
 
 

@@ -30,7 +30,7 @@ from kbackup.store import S3Options, open_store
 from scripts.bench.processes import Tree
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
-from scripts.soak.restore_points import build, copy, newest_documents
+from scripts.soak.restore_points import build, copy
 from tests.integration.topics import produce
 from tests.support.memory_store import MemoryStore
 from tests.support.truth import read_topic
@@ -86,7 +86,7 @@ def record(size: int = 20_000_000) -> str:
 
 def points(count: int = _POINTS, segments: int = _SEGMENTS) -> str:
     made = MemoryStore()
-    build(made, count, segments)
+    build(made, count, segments, sparse=True)
     with Minio() as minio:
         minio.create_bucket("limits")
         options = S3Options(
@@ -96,7 +96,7 @@ def points(count: int = _POINTS, segments: int = _SEGMENTS) -> str:
             secret_access_key=minio.secret_key,
         )
         store = open_store("s3://limits", options)
-        objects = copy(made, store, newest_documents(count))
+        objects = copy(made, store)
         open_archive(store).restore_point("latest")  # connections are made once
         seconds = []
         for ask in (

@@ -3,12 +3,19 @@ written, unless they are asked for."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import add_point
+from kbackup.archive.catalog.operations import add_point, loss_row
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.catalog.state import Life, Point, State
+from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     Capture,
@@ -21,7 +28,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments import Segment, to_batch
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange
 from scripts.bench.synthetic import segments as described
@@ -32,6 +39,8 @@ RECORDS = 100
 _AT = "2026-01-01T00:00:00.000Z"
 _LOSS_EVERY = 500
 _THREADS = 16
+NEWEST = 50
+"""So many restore points of a sparse archive have documents and segments."""
 
 
 Write = Callable[[int, OffsetRange], Segment]
@@ -50,39 +59,93 @@ def build(
     partitions: int = 10,
     write: Write = describe,
     topic_id: str = "id",
+    *,
+    sparse: bool = False,
 ) -> Archive:
-    """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`, by one run."""
+    """`points` restore points, each with `segments` segments more over the `partitions` of `TOPIC`, by one run.
+
+    `sparse`: of all but the newest ones there are rows in the catalog alone, by one commit: no documents, and no
+    segments by `write`. What asks for the newest restore point sees no difference.
+    """
     open_or_create(store)
     ends = [0] * partitions
     sums = [(0, 0)] * partitions
+    older: list[tuple[int, list[Segment]]] = []
     with HeldLease(store, "kbackup soak", 3600) as lease:
         writing = begin_writing(store, lease, "backup")
         for number in range(1, points + 1):
+            is_row = sparse and number <= points - NEWEST
             added: list[Segment] = []
             for n in range(segments):
                 p = (number * segments + n) % partitions
-                added.append(write(number, OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)))
+                place = OffsetRange(TOPIC, p, ends[p], ends[p] + RECORDS)
+                added.append(describe(number, place) if is_row else write(number, place))
                 ends[p] += RECORDS
                 sums[p] = (sums[p][0] + RECORDS, sums[p][1] + added[-1].bytes)
-            _commit(writing, number, _state(number, topic_id, ends, sums), added)
+            if is_row:
+                older.append((number, added))
+                continue
+            _commit_rows(writing, older, partitions, topic_id)
+            older = []
+            commit_point(writing, number, _state(number, topic_id, ends, sums), added)
         writing.refresh_derived()
         writing.end()
     return open_archive(store)
 
 
-def newest_documents(points: int) -> Callable[[str], bool]:
-    """For `copy`: without the documents of restore points long past, which nothing asks for."""
+def _commit_rows(
+    writing: WritingRun, points: Sequence[tuple[int, Sequence[Segment]]], partitions: int, topic_id: str
+) -> None:
+    """One commit of many restore points that have no documents."""
+    if not points:
+        return
+    rows = [_row(writing.run, number, partitions, added) for number, added in points]
+    table = pa.Table.from_batches([to_batch([segment for _, added in points for segment in added])])
+    column = pa.array([number for number, added in points for _ in added], pa.int64())
+    life = Life(TOPIC, 1, topic_id, points[0][0], None, False)
+    losses = [loss_row(number, 1, loss) for number, _ in points for loss in _losses(number)]
 
-    def wanted(key: str) -> bool:
-        parsed = layout.parse_point_key(key)
-        return parsed is None or parsed[0] > points - 50
+    def operation(state: State) -> State:
+        return replace(
+            state,
+            next_point=points[-1][0] + 1,
+            points=state.points.append(rows),
+            segments=state.segments.append(table.append_column(SEGMENTS.field("point"), column)),
+            incarnations=state.incarnations.append([life._asdict()]),
+            losses=state.losses.append(losses),
+        )
 
-    return wanted
+    writing.commit(operation, "backup", f"{len(points)} restore points")
 
 
-def copy(source: Store, target: Store, wanted: Callable[[str], bool] = lambda key: True) -> int:
-    """Objects whose key is wanted; returns how many."""
-    keys = [entry.key for entry in source.list() if wanted(entry.key)]
+def _row(run: str, number: int, partitions: int, added: Sequence[Segment]) -> dict[str, Any]:
+    names = (layout.MANIFEST, layout.GROUPS, layout.METADATA)
+    point = Point(
+        number=number,
+        run=run,
+        origin="cluster",
+        started_at=_AT,
+        committed_at=_AT,
+        cluster_id="",
+        isolation_level="read_committed",
+        topics=1,
+        partitions=partitions,
+        segments=len(added),
+        records=sum(s.count for s in added),
+        bytes=sum(s.bytes for s in added),
+        stored_bytes=sum(s.stored for s in added),
+        groups=0,
+        losses=len(_losses(number)),
+        warnings=0,
+        manifest="sha256:" + hashlib.sha256(b"%d" % number).hexdigest(),
+        documents=tuple(layout.point_key(number, run, name) for name in names),
+    )
+    return point._asdict() | {"documents": list(point.documents)}
+
+
+def copy(source: Store, target: Store) -> int:
+    """All objects; returns how many."""
+    keys = [entry.key for entry in source.list()]
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(lambda key: target.put(key, source.get(key)), keys))
     return len(keys)
@@ -104,7 +167,7 @@ def _state(number: int, topic_id: str, ends: Sequence[int], sums: Sequence[tuple
     )
 
 
-def _commit(writing: WritingRun, number: int, topic: TopicState, added: Sequence[Segment]) -> None:
+def commit_point(writing: WritingRun, number: int, topic: TopicState, added: Sequence[Segment]) -> None:
     known = TopicMetadata(
         name=TOPIC,
         id=topic.id,
