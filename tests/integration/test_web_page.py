@@ -162,6 +162,7 @@ EVERY_PAGE = [
         "/groups",
         "/groups?point=1",
         "/growth",
+        "/mirrors",
         "/diff",
         "/diff?a=1&b=7",
     ),

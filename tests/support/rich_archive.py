@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Loss
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.jobs.mirror.status import FlowStatus, TopicStatus, write_status
+from kbackup.jobs.mirror.status.document import Incident, Refusal
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.plain_records import Plain, block_of
@@ -70,7 +74,55 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
             at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             [f"group {ATTACK} could not be described"] if seq % 6 == 2 else (),
         )
+    _write_flows(archive, names)
     return archive
+
+
+def _write_flows(archive: Archive, names: Mapping[str, int]) -> None:
+    """A flow that is up to date, and one of another alias with everything that can go wrong."""
+    newest = archive.restore_point("latest")
+    ends = {topic.name: [p.end for p in topic.partitions] for topic in newest.topics}
+    troubled = FlowStatus(
+        source="A",
+        target=ATTACK,
+        archive_id=archive.info.id,
+        tool="kbackup test",
+        started_at="2026-10-01T00:00:00.000Z",
+        written_at="2026-10-02T00:00:00.000Z",
+        restore_point=1,
+        restore_point_at="2026-10-01T02:30:00.000Z",
+        rounds=3,
+        records=180,
+        bytes=40_000,
+        round_at="2026-10-01T02:31:00.000Z",
+        round_records=60,
+        round_bytes=12_345,
+        round_seconds=2.5,
+        topics=tuple(
+            TopicStatus(
+                source=name,
+                remote=f"A.{name}"[:249],
+                incarnation=1,
+                applied=(7,) * count,
+                held_back=f"the target refused it {SCRIPT}" if name == LONG_TOPIC else "",
+            )
+            for name, count in names.items()
+        ),
+        incidents=(
+            Incident(at="2026-10-01T02:31:00.000Z", topic="orders", message=f"3 records lost {ATTACK}"),
+        ),
+        refusals=(Refusal(subject="acls", reason=f"no authorizer {SCRIPT}"),),
+        error=f"B did not answer {ATTACK}",
+    )
+    write_status(archive.store, troubled)
+    done = tuple(
+        TopicStatus(source=name, remote=f"A.{name}"[:249], incarnation=1, applied=tuple(ends[name]))
+        for name in names
+    )
+    even = msgspec.structs.replace(
+        troubled, target="B", restore_point=newest.number, topics=done, incidents=(), refusals=(), error=""
+    )
+    write_status(archive.store, even)
 
 
 def _loss(seq: int) -> Loss:

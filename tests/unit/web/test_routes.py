@@ -41,7 +41,7 @@ def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     assert len(make_pages(Held(rich)).routes) == len(ROUTERS) + 1, "and the static files"
-    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 13
+    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 14
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:
@@ -76,6 +76,27 @@ def test_every_page_is_there_and_safe(rich: Store) -> None:
     } <= {*seen}
     assert {"/group", "/growth", "/diff", "/topics/odd//records/", "/topics/odd//records//value"} <= {*seen}
     assert not WRITES & {operation for operation, _ in store.calls}
+
+
+def test_flows_of_mirrors(rich: Store) -> None:
+    shown = text(visit(rich).get("/mirrors").text)
+    troubled, even = shown.split("A → B")
+    assert ATTACK in troubled
+    assert "last round failed" in troubled
+    assert f"acls: no authorizer {SCRIPT}" in troubled
+    assert f"3 records lost {ATTACK}" in troubled
+    assert "1 topic held back" in troubled
+    assert f"the target refused it {SCRIPT}" in troubled
+    assert "up to date" in even
+    assert "held back" not in even.replace("records behindheld back", "").replace(
+        "records behind held back", ""
+    )
+
+
+def test_an_archive_without_mirrors(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    make_archive(store)
+    assert "No flow has applied anything" in text(visit(store).get("/mirrors").text)
 
 
 def test_hostile_names_are_text(rich: Store) -> None:
