@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ListConsumerGroupsResult
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.group_calls import AT_ONCE, Committed, GroupCalls
@@ -53,12 +53,12 @@ class GroupAdmin:
         """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name."""
         named, missing = self._calls.names()
-        listing = self._listing()
+        listing = self.connection.result(
+            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
+        )
         said = [*map(str, listing.errors or []), *filter(None, [missing])]
         failed = {f"(listing {number})": why for number, why in enumerate(said, 1)}
-        found = {
-            g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid or []
-        }
+        found = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
         for group in named:
             known = found.get(group.group)
             if known is None:
@@ -70,19 +70,6 @@ class GroupAdmin:
                 failed[group.group] = _NO_SUCH_GROUP
         listed = [info for name, info in sorted(found.items()) if name not in failed]
         return listed, failed
-
-    def _listing(self) -> ListConsumerGroupsResult:
-        """List consumer groups, again while a broker is still loading its groups."""
-        listings: list[ListConsumerGroupsResult] = []
-
-        def ask(whole: list[str]) -> Answers[str, None]:
-            future = self._admin.list_consumer_groups(request_timeout=TIMEOUT)
-            listings.append(self.connection.result(future, "listing consumer groups"))
-            errors = map(_error_of, listings[-1].errors or [])
-            yield "", next((e for e in errors if e.code() in COORDINATOR_NOT_READY), None)
-
-        ask_until_ready([""], ask, COORDINATOR_NOT_READY)
-        return listings[-1]
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
@@ -191,9 +178,3 @@ def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
 
 def _name(value: Any) -> str:
     return "" if value is None else str(value.name).lower()
-
-
-def _error_of(raised: Any) -> KafkaError:
-    """The error of a listing, which confluent-kafka may wrap in an exception."""
-    error: KafkaError = raised.args[0] if isinstance(raised, KafkaException) else raised
-    return error

@@ -7,11 +7,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from kbackup.cli import cli
 from kbackup.config.secrets import is_secret
 from kbackup.errors import EXIT_LOSS, CorruptError, NoArchiveError, UsageError, WrongKeyError
+from kbackup.jobs.mirror.properties import load_flows
 from tests.project.infra.files import (
     KUBERNETES,
     OURS,
@@ -52,11 +54,44 @@ def test_there_is_one_of_each() -> None:
     commands = {workload.container["args"][0] for workload in OURS}
     assert {w.kind for w in OURS} == {"CronJob", "Job", "Deployment"}
     assert (
-        commands == {"backup", "drill", "restore"} <= set(cli.list_commands(cli.make_context("", ["list"])))
+        commands
+        == {"backup", "mirror", "drill", "restore"}
+        <= set(cli.list_commands(cli.make_context("", ["list"])))
     )
 
 
-@pytest.mark.parametrize("workload", OURS, ids=str)
+HALVES = [w for w in OURS if w.container["args"][0] == "mirror"]
+
+
+@pytest.mark.parametrize("workload", HALVES, ids=str)
+def test_halves_of_a_mirror(workload: Resource) -> None:
+    """Each knows one cluster, and the archive that both share."""
+    name, part, file, half, *options = workload.container["args"]
+    assert (name, part) == ("mirror", "run")
+    command = cli.get_command(cli.make_context("", ["list"]), name)
+    assert isinstance(command, click.Group)
+    run = command.get_command(click.Context(command), part)
+    assert run is not None
+    run.make_context(part, [file, half, *options])
+    config = config_of(["backup"], environment(workload) | secret(workload), TOML)
+    (flow,) = load_flows(
+        workload.path.parent / Path(file).name, config.archive, {"CLUSTER_PASSWORD": "a password"}
+    ).flows
+    assert (flow.name, flow.archive) == ("A->B", "s3://my-backups/A")
+    known, other = flow.source_properties, flow.target_properties
+    if half == "--apply":
+        known, other = other, known
+    assert other is None
+    assert known is not None
+    assert known["sasl.password"] == "a password"
+    (volume,) = [v for v in workload.pod["spec"]["volumes"] if v["name"] == "mirror"]
+    (mount,) = [m for m in workload.container["volumeMounts"] if m["name"] == "mirror"]
+    assert file == f"{mount['mountPath']}/mm2.properties"
+    (generated,) = kustomization(workload.path.parent)["configMapGenerator"]
+    assert (generated["name"], generated["files"]) == (volume["configMap"]["name"], ["mm2.properties"])
+
+
+@pytest.mark.parametrize("workload", [w for w in OURS if w not in HALVES], ids=str)
 def test_commands_and_variables_are_real(workload: Resource) -> None:
     config = config_of(workload.container["args"], environment(workload) | secret(workload), TOML)
     assert config.archive == "s3://my-backups/kafka"
@@ -200,10 +235,11 @@ def test_services_find_their_pods() -> None:
             assert scraped == str(spec["ports"][0]["port"])
 
 
-def test_probes_of_the_follower() -> None:
-    (follower,) = [w for w in OURS if w.kind == "Deployment"]
+@pytest.mark.parametrize("follower", [w for w in OURS if w.kind == "Deployment"], ids=str)
+def test_probes_of_followers(follower: Resource) -> None:
     container = follower.container
-    config = config_of(container["args"], environment(follower), TOML)
+    listen = container["args"][container["args"].index("--listen") :]
+    config = config_of(["backup", "--follow", *listen], environment(follower), TOML)
     host, _, port = (config.follow.listen or "").rpartition(":")
     assert (host, int(port)) == ("0.0.0.0", container["ports"][0]["containerPort"])
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):

@@ -50,13 +50,6 @@ class Admin:
     def delete_consumer_groups(self, asked: list[str], **_: object) -> dict[str, Future[Any]]:
         return {name: self._answer(None) for name in asked}
 
-    def list_consumer_groups(self, **_: object) -> Future[Any]:
-        future: Future[Any] = Future()
-        errors = [KafkaError(self.errors.pop(0))] if self.errors else []
-        group = SimpleNamespace(group_id="g", type=None, state=None)
-        future.set_result(SimpleNamespace(valid=[group], errors=errors))
-        return future
-
     def _answer(self, value: object) -> Future[Any]:
         future: Future[Any] = Future()
         if self.errors:
@@ -156,25 +149,6 @@ def test_a_group_whose_coordinator_moves_is_deleted(clock: list[float]) -> None:
     deleted = cluster(gone).groups.delete_each(["g", "h"])
     assert deleted["g"] == ""
     assert "deleting group h" in deleted["h"]
-
-
-def test_groups_that_a_broker_still_loads_are_listed(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = cluster(Admin(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
-    monkeypatch.setattr(asked.groups._calls, "names", lambda: ([], ""))
-    listed, failed = asked.groups.listed()
-    assert ([info.group for info in listed], failed, len(clock)) == (["g"], {}, 1)
-
-
-def test_a_broker_that_does_not_list_its_groups_is_told(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = cluster(Admin(*[KafkaError.COORDINATOR_LOAD_IN_PROGRESS] * 1000))
-    monkeypatch.setattr(asked.groups._calls, "names", lambda: ([], ""))
-    listed, failed = asked.groups.listed()
-    assert ([info.group for info in listed], len(failed)) == (["g"], 1)
-    assert 30 <= sum(clock) < 31
 
 
 def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
