@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.store.file import FileStore
 from tests.faults.conftest import backup_arguments
@@ -19,8 +20,8 @@ mount -t tmpfs -o size=96k tmpfs "$PLACE"
 "$@" >"$OUT/full.out" 2>"$OUT/full.err" && exit 99
 echo $? >"$OUT/full.code"
 cp -a "$PLACE/archive" "$OUT/full"
-sleep 6
 mount -o remount,size=64m "$PLACE"
+rm -f "$PLACE/archive/$LOCK"
 "$@" >"$OUT/again.out" 2>"$OUT/again.err"
 cp -a "$PLACE/archive" "$OUT/again"
 """
@@ -34,7 +35,13 @@ def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SCRIPT, "sh", *command],
         cwd=tmp_path,
-        env={**os.environ, "PLACE": str(place), "OUT": str(out), "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "PLACE": str(place),
+            "OUT": str(out),
+            "LOCK": layout.LOCK,
+            "PYTHONPATH": str(ROOT),
+        },
         capture_output=True,
         text=True,
         timeout=240,
