@@ -99,12 +99,16 @@ def _known_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
 
 
 def _found_segments(job: RepairJob, state: State) -> list[Segment]:
-    """Whole segments that `state` does not list."""
+    """Whole segments that `state` does not list. Each is read once in a repair."""
     known = set(state.segments.columns("key")[0])
     keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
-    return [
-        each.segment for each in scan_segments(job, to_scan(job.sizes, {}, keys)) if isinstance(each, Whole)
-    ]
+    items = [item for item in to_scan(job.sizes, {}, keys) if item.key not in job.unlisted]
+    for found in scan_segments(job, items):
+        if isinstance(found, Whole):
+            job.unlisted[found.segment.key] = found.segment
+        else:
+            job.unlisted[found.key] = None
+    return [segment for key in keys if (segment := job.unlisted.get(key)) is not None]
 
 
 def add_new_points(

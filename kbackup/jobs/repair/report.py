@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.archive.models import Manifest
+from kbackup.archive.segments import Segment
 from kbackup.jobs.listen import Listener
 from kbackup.store.base import Store
 
@@ -66,6 +67,8 @@ class RepairJob:
     listener: Listener
     sizes: Mapping[str, int] = field(default_factory=dict)
     modified: Mapping[str, float] = field(default_factory=dict)
+    unlisted: dict[str, Segment | None] = field(default_factory=dict)
+    """Records objects that no catalog lists, as they were read back; None for a damaged one."""
     mended: list[Mended] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restored: set[int] = field(default_factory=set)

@@ -26,6 +26,7 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import NewerError, TopicState, load
 from kbackup.archive.overview import list_points, overview
 from kbackup.archive.reader import open_archive
+from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import Target
 from kbackup.errors import CorruptError, LockedError, NoArchiveError, WrongKeyError
@@ -459,9 +460,18 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, left: 
         ) + sum(p.sums.records for t in overview(store, "1").topics for p in t.partitions)
 
 
-def test_nothing_but_records_is_left(store: MemoryStore) -> None:
+def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before, truth = held(store), records(store)
     store.delete([key for key in all_objects(store) if "_records" not in key])
+    read: list[str] = []
+
+    def counted(there: Store, item: ToScan, mend: bool) -> Whole | Damaged:
+        read.append(item.key)
+        return scan(there, item, mend)
+
+    monkeypatch.setattr(repair_job, "scan", counted)
+    run(store.copy())
+    assert sorted(read) == sorted(truth), "each object is read once"
     repaired(store)
     after = held(store)
     assert {key for places in after.values() for some in places.values() for key in some} == set(truth)
