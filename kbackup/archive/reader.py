@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Committed, open_newest
+from kbackup.archive.catalog.commit import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.encryption import check_encryption
@@ -182,7 +182,8 @@ class Archive:
     def table(self, last: int, columns: Sequence[str], after: int = 0) -> pa.Table:
         """`columns` (of `catalog.tables.SEGMENTS`) of the segments that restore points from `after` (exclusive) to
         `last` added and that are there."""
-        table = self.state.segments.read([*columns, *({"point"} - {*columns})])
+        rows = self.state.segments.above("point", after) if after else self.state.segments
+        table = rows.read([*columns, *({"point"} - {*columns})])
         points = integers(table, "point")
         return rows_where(table, (points > after) & (points <= last)).select(list(columns))
 
@@ -213,8 +214,10 @@ class Archive:
         return set(self.state.segments.columns("key")[0])
 
     def reopen(self) -> None:
-        """Go on to the newest catalog."""
-        self.move(open_newest(self.store, self.info.id))
+        """Go on to the newest catalog. Where there is no later one, this is one LIST."""
+        later = open_later(self.store, self.committed)
+        if later is not self.committed:
+            self.move(later)
 
     def move(self, committed: Committed) -> None:
         """Go on to another catalog; only the newest manifest stays in memory."""

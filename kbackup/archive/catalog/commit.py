@@ -66,6 +66,21 @@ def open_newest(store: Store, archive_id: str) -> Committed:
     return Committed(state_of(store, catalog), catalog)
 
 
+def open_later(store: Store, base: Committed) -> Committed:
+    """The newest catalog, for who has opened `base` before: `base` itself where it is still the newest, for one LIST.
+    Chunks of tables that both have are not read again."""
+    if base.catalog is not None:
+        start = layout.catalog_key(base.state.number - 1) if base.state.number > 1 else ""
+        numbers = [layout.parse_catalog_key(entry.key) for entry in store.list(layout.CATALOG, start)]
+        later = [number for number in numbers if number is not None]
+        if later == [base.state.number]:
+            return base
+        if base.state.number in later:
+            catalog = read_catalog(store, max(later), base.state.archive_id)
+            return Committed(state_of(store, catalog, base.state), catalog)
+    return open_newest(store, base.state.archive_id)
+
+
 def _latest(store: Store, archive_id: str) -> int:
     try:
         latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
@@ -99,9 +114,12 @@ def check_archive(key: str, owner: str, archive_id: str) -> None:
         )
 
 
-def state_of(store: Store, catalog: Catalog) -> State:
+def state_of(store: Store, catalog: Catalog, known: State | None = None) -> State:
+    """The state that a catalog refers to. Chunks of a `known` state that it shares are taken over."""
+    tables = known.tables() if known is not None else {}
     rows: dict[str, Any] = {
-        name: open_rows(store, schema, getattr(catalog.tables, name)) for name, schema in SCHEMAS.items()
+        name: open_rows(store, schema, getattr(catalog.tables, name), tables.get(name))
+        for name, schema in SCHEMAS.items()
     }
     return State(
         archive_id=catalog.archive_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kbackup.archive.catalog.documents import TableRef
-from kbackup.archive.segments import SCHEMA, decode_table, rows_where
+from kbackup.archive.segments import SCHEMA, decode_table, integers, rows_where
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 
@@ -45,6 +45,7 @@ class Chunk:
     rows: int
     source: Callable[[], bytes] | pa.Table
     ref: TableRef | None = None
+    _greatest: dict[str, int] = field(default_factory=dict)
 
     @cached_property
     def _data(self) -> bytes:
@@ -60,6 +61,13 @@ class Chunk:
         if len(table) != self.rows:
             raise CorruptError(f"file {name} has {len(table)} rows, its catalog says {self.rows}", _MISSING)
         return table
+
+    def greatest(self, column: str) -> int:
+        """The greatest value of a column of integers, looked up once."""
+        if column not in self._greatest:
+            values = integers(self.read([column]), column)
+            self._greatest[column] = int(values.max(initial=np.iinfo(np.int64).min))
+        return self._greatest[column]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +85,10 @@ class Rows:
         schema = pa.schema([self.schema.field(name) for name in names])
         empty = pa.Table.from_batches([], schema)  # `empty_table` would load pandas
         return pa.concat_tables([empty, *(chunk.read(names) for chunk in self.chunks)])
+
+    def above(self, column: str, limit: int) -> Rows:
+        """The chunks that have rows in which a column of integers is above `limit`."""
+        return Rows(self.schema, tuple(chunk for chunk in self.chunks if chunk.greatest(column) > limit))
 
     def columns(self, *names: str) -> list[list[Any]]:
         """Columns as Python values."""
@@ -139,11 +151,12 @@ def read_ref(store: Store, ref: TableRef) -> bytes:
     return data
 
 
-def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef]) -> Rows:
-    """Rows that are read from `store` when they are first needed."""
+def open_rows(store: Store, schema: pa.Schema, refs: Sequence[TableRef], known: Rows | None = None) -> Rows:
+    """Rows that are read from `store` when they are first needed; chunks of `known` rows are taken over."""
+    chunks = {chunk.ref: chunk for chunk in known.chunks} if known is not None else {}
     return Rows(
         schema,
-        tuple(Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs),
+        tuple(chunks.get(ref) or Chunk(schema, ref.rows, partial(read_ref, store, ref), ref) for ref in refs),
     )
 
 

@@ -69,6 +69,29 @@ def test_an_opened_archive_stays_at_its_catalog(store: FaultyStore) -> None:
     assert [p.number for p in first.restore_points] == [1]
 
 
+def test_who_reopens_an_archive_reads_what_is_new(store: FaultyStore) -> None:
+    """Nothing but a LIST where there is no later catalog; then no table twice."""
+    for number in range(1, 90):
+        segments = write(store, target(threshold=1 << 20), range(10 * number, 10 * number + 10))
+        committed(store, number, number - 1 or None, segments, [state((0, 0, 10), number=number)])
+    reader = open_archive(store)
+    reader.restore_point("latest")
+    assert [s.first for s in reader.added(85, 89)] == [860, 870, 880, 890]
+    before = set(store.calls)
+    store.calls.clear()
+    reader.reopen()
+    assert len(reader.added(85, 89)) == 4
+    assert store.calls == [], "LISTs are not among them"
+    segments = write(store, target(threshold=1 << 20), range(900, 910))
+    committed(store, 90, 89, segments, [state((0, 0, 10), number=90)])
+    store.calls.clear()
+    reader.reopen()
+    assert [s.first for s in reader.added(89, 90)] == [900]
+    assert store.calls[0] == ("get", layout.catalog_key(reader.state.number))
+    assert before.isdisjoint(store.calls)
+    assert len(reader.segments(reader.restore_point("latest"))) == 90
+
+
 def test_a_restore_point_that_was_let_go_is_called_so(store: FaultyStore) -> None:
     for number in (1, 2, 3):
         committed(store, number, number - 1 or None)
