@@ -51,6 +51,22 @@ def read_segment(store: Store, segment: Segment) -> Iterator[RecordBlock]:
     yield from read_records(store, segment, read_index(store, segment))
 
 
+def read_small(store: Store, segment: Segment) -> Iterator[RecordBlock]:
+    """The same of a segment that is held as a whole, with one request: its checksum and its descriptor say as much as
+    its index. Segments whose checksum is not known are read by their index."""
+    if not segment.crc:
+        yield from read_segment(store, segment)
+        return
+    blocks = list(read_records(store, segment, None))
+    offsets = [int(block.offsets[at]) for block in (*blocks[:1], *blocks[-1:]) for at in (0, -1)]
+    if sum(map(len, blocks)) != segment.count or (offsets[:1] + offsets[-1:]) != [
+        segment.first,
+        segment.last,
+    ]:
+        raise CorruptError(f"file {segment.key} does not have the records that the catalog promises", _HINT)
+    yield from blocks
+
+
 def read_records(store: Store, segment: Segment, index: SegmentIndex | None) -> Iterator[RecordBlock]:
     """The same by an index that is read already; with None the records are walked one by one."""
     stored = _Stored(store, segment.key, segment.stored, segment.bytes)

@@ -7,12 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbackup.archive.segment_io import read_segment
+from kbackup.archive.segment_io import read_segment, read_small
 from kbackup.archive.segments import Segment
 from kbackup.formats.block import slice_block
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
+
+SMALL = 64 << 10
+"""Bytes of a segment that is read as a whole, without its index: most of the time goes into requests."""
 
 QUIET = 64 << 20  # bytes of a checked segment that may go by without a record that is wanted
 
@@ -55,7 +58,8 @@ def read_part(
 
 def _read(store: Store, part: UnitPart, segment: Segment, start: int, quiet: int | None) -> Iterator[Piece]:
     read = untimed = 0
-    for block in read_segment(store, segment):
+    blocks = read_small if segment.bytes <= SMALL else read_segment
+    for block in blocks(store, segment):
         read += block.nbytes
         rest = _from(block, start)
         if part.window is not None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.segment_io import adopt, read_index, read_segment
+from kbackup.archive.segment_io import adopt, read_index, read_segment, read_small
 from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, UnreachableError
 from tests.support.faulty_store import FaultyStore, down
@@ -148,3 +148,18 @@ def test_a_store_that_fails_is_not_damage(store: FaultyStore) -> None:
     store.faults.append(down("open_range", "*_records"))
     with pytest.raises(UnreachableError):
         adopt(store, target(), segment.key)
+
+
+def test_a_small_segment_is_read_without_its_index(store: FaultyStore) -> None:
+    (segment,) = write(store, target(threshold=1 << 20), range(5, 40))
+    store.calls.clear()
+    (block,) = read_small(store, segment)
+    assert block.offsets.tolist() == list(range(5, 40))
+    assert store.calls == [("open_range", segment.key)]
+    for wrong in (replace(segment, count=34), replace(segment, first=4), replace(segment, last=40)):
+        with pytest.raises(CorruptError, match="does not have the records that the catalog promises"):
+            list(read_small(store, wrong))
+    with pytest.raises(CorruptError, match="is not what its manifest says"):
+        list(read_small(store, replace(segment, crc="0" * 16)))
+    unknown = replace(segment, crc="")
+    assert len(next(iter(read_small(store, unknown)))) == 35
