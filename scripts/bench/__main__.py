@@ -21,9 +21,12 @@ _MODES = {
     "--simulate": "scripts.bench.simulation",
     "--small": "scripts.bench.small",
     "--quiet": "scripts.bench.quiet",
+    "--mirror": "scripts.bench.mirror",
 }
 """Other things to measure, each with options of its own."""
-_EPILOG = "Also: --simulate, --small, --quiet (each with --help of its own), python -m scripts.bench.grid"
+_EPILOG = (
+    "Also: --simulate, --small, --quiet, --mirror (each with --help of its own), python -m scripts.bench.grid"
+)
 _JOBS = ("backup", "restore")
 
 Cases = dict[int, int]

@@ -65,6 +65,11 @@ class Wish(NamedTuple):
         return {_WISH: "|".join(map(str, self)), _COUNTER: counter}
 
 
+def wished() -> bool:
+    """Whether this process is to die."""
+    return _WISH in os.environ
+
+
 def _wish() -> Wish:
     act, when, event, nth = os.environ[_WISH].split("|")
     return Wish(act, when, event, int(nth))  # type: ignore[arg-type]

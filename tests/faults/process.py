@@ -43,11 +43,13 @@ class Kbackup:
         arguments: Sequence[str],
         wish: Wish | None = None,
         env: Mapping[str, str] | None = None,
+        module: str | None = None,
     ) -> None:
+        """`module` is another one than kbackup, which looks for the wish itself."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        module = "kbackup" if wish is None else "tests.faults.dying"
-        extra: tuple[str, ...] = () if wish is None else _DAEMON
+        extra: tuple[str, ...] = () if wish is None or module is not None else _DAEMON
+        module = module or ("kbackup" if wish is None else "tests.faults.dying")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))}
         environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
         if wish is not None:

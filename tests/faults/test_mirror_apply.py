@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaTopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
+from kbackup.archive import layout
+from kbackup.archive.flow_map import open_map
+from kbackup.archive.flow_map.slots import read_flow
+from kbackup.archive.models import dump
+from kbackup.archive.reader import open_archive
+from kbackup.errors import FencedError, MismatchError
+from kbackup.jobs.backup import backup
 from kbackup.jobs.mirror.apply import applier as applier_module
+from kbackup.jobs.mirror.apply import read_heads
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.produce import BlockProducer
 from kbackup.store.file import FileStore
-from tests.faults.conftest import BackUp
-from tests.faults.mirrored import Mirror
-from tests.faults.shop import Shop, sell
+from kbackup.types import TopicPartition
+from scripts.dev.kafka import Broker
+from tests.faults.conftest import BackUp, Counting, options
+from tests.faults.dying import When, Wish
+from tests.faults.mirrored import Mirror, expanded
+from tests.faults.mortal import die
+from tests.faults.shop import Shop, open_shop, sell
+from tests.support.crash_store import Crash
+from tests.support.truth import PartitionRecords, in_archive, in_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +44,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def mirror(shop: Shop, archive: Path) -> Mirror:
-    return Mirror(shop, FileStore(archive))
+    return Mirror(FileStore(archive), shop.broker.bootstrap)
 
 
 def test_round_after_round(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
@@ -40,9 +65,14 @@ def test_round_after_round(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
 
 
 def test_large_rounds_go_through_spark(
-    mirror: Mirror, shop: Shop, back_up: BackUp, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    mirror: Mirror,
+    broker: Broker,
+    shop: Shop,
+    back_up: BackUp,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with mirror.applier(spark) as applier:
+    with mirror.applier(lambda: spark) as applier:
         monkeypatch.setattr(applier_module, "SMALL_BYTES", 0)
         mirror.check(mirror.round(applier))
         sell(shop, 60)
@@ -52,3 +82,231 @@ def test_large_rounds_go_through_spark(
         sell(shop, 60)
         back_up(mirror.store)
         mirror.check(mirror.round(applier))
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish("kill job", "before", "write mirrors/*/flow.json"),
+        Wish("kill job", "before", "write mirrors/*/map/*", 2),
+        Wish("kill job", "after", "write mirrors/*/map/*", 4),
+    ],
+    ids=lambda wish: wish.name,
+)
+def test_killed_and_applied_again(wish: Wish, mirror: Mirror, tmp_path: Path) -> None:
+    archive = open_archive(mirror.store)
+    topics = mirror.topics(archive)
+
+    def work(mortal: Any) -> None:
+        with mirror.applier(state=mortal) as applier:
+            mirror.round(applier, archive, topics)
+
+    die(mirror.store, wish, tmp_path / "dead", work)
+    mirror.check(mirror.apply())
+
+
+@contextmanager
+def dying_commits(when: When, nth: int) -> Iterator[list[int]]:
+    """The `nth` commit of a transaction ends everything, before or after it took effect."""
+    plain = BlockProducer.commit
+    done: list[int] = []
+
+    def commit(self: BlockProducer, *arguments: Any) -> None:
+        done.append(1)
+        if len(done) >= nth and when == "before":
+            raise Crash
+        plain(self, *arguments)
+        if len(done) >= nth:
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockProducer, "commit", commit)
+        yield done
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_same_process_goes_on_after_a_commit_of_unknown_outcome(
+    when: When, mirror: Mirror, broker: Broker
+) -> None:
+    """The map gets the part that was committed, whoever hears of it."""
+    with mirror.applier() as applier:
+        with dying_commits(when, 3), pytest.raises(Crash):
+            mirror.round(applier)
+        mirror.check(mirror.round(applier))
+
+
+def test_of_two_processes_the_older_ends(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
+    with mirror.applier() as older, mirror.applier() as newer:
+        mirror.check(mirror.round(older))
+        sell(shop, 60)
+        back_up(mirror.store)
+        mirror.check(mirror.round(newer))
+        sell(shop, 60)
+        back_up(mirror.store)
+        with pytest.raises(
+            FencedError, match=f"another process applies the flow {mirror.flow.source}->B now"
+        ):
+            mirror.round(older)
+        mirror.check(mirror.round(newer))
+
+
+def test_positions_that_the_target_forgot(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
+    """All of them, as after `offsets.retention.minutes`; then those of one partition alone."""
+    group = layout.mirror_group(mirror.flow.source, mirror.flow.target)
+    cluster = Cluster(mirror.client, "target")
+    applied = mirror.apply()
+    cluster.groups.delete([group])
+    sell(shop, 60)
+    back_up(mirror.store)
+    mirror.check(mirror.apply())
+    committed, _ = cluster.groups.committed([group])
+    assert {c.tp for c in committed[group]} == applied.positions.keys()
+    quiet = [c for c in committed[group] if c.tp.topic.endswith("orders") and c.tp.partition == 1]
+    assert cluster.groups.remove({group: quiet}) == {group: ""}
+    mirror.check(mirror.apply())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_positions_are_read_back_though_the_last_transaction_is_in_doubt(
+    when: When, mirror: Mirror, shop: Shop, back_up: BackUp
+) -> None:
+    """The target's log says whether a part was committed that nothing follows."""
+    mirror.apply()
+    sell(shop, 60)
+    back_up(mirror.store)
+    with mirror.applier() as applier, dying_commits(when, 6), pytest.raises(Crash):
+        mirror.round(applier)
+    Cluster(mirror.client, "target").groups.delete(
+        [layout.mirror_group(mirror.flow.source, mirror.flow.target)]
+    )
+    mirror.check(mirror.apply())
+
+
+def test_a_remote_topic_that_was_deleted_is_applied_anew(mirror: Mirror, shop: Shop) -> None:
+    mirror.apply()
+    name = f"{mirror.flow.source}.{shop.orders}"
+    admin = AdminClient(mirror.client)
+    admin.delete_topics([name])[name].result(30)
+    mirror.check(mirror.apply())
+
+
+def test_another_archive_or_another_target_is_refused(mirror: Mirror) -> None:
+    mirror.apply()
+    key = layout.mirror_key(mirror.flow.source, mirror.flow.target, "flow.json")
+    flow = read_flow(mirror.store, mirror.flow.source, mirror.flow.target)
+    assert flow is not None
+    for changed in ({"archive_id": "x"}, {"target_cluster_id": "x"}):
+        mirror.store.put(key, dump(msgspec.structs.replace(flow, **changed)))
+        with pytest.raises(MismatchError, match=f"flow {mirror.flow.name} was begun "):
+            mirror.apply()
+
+
+@pytest.fixture
+def own_shop(broker: Broker) -> Shop:
+    """Its topics may be changed."""
+    shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
+    sell(shop, 120)
+    return shop
+
+
+@pytest.fixture
+def own(own_shop: Shop, tmp_path: Path) -> Mirror:
+    return Mirror(FileStore(tmp_path / "own"), own_shop.broker.bootstrap)
+
+
+Take = Callable[[], None]
+
+
+@pytest.fixture
+def take(own_shop: Shop, own: Mirror, spark: SparkSession) -> Take:
+    def run() -> None:
+        backup(options(own_shop), own.client, own.store, lambda: spark, Counting())
+
+    return run
+
+
+def test_retention_at_the_source_overtakes_the_take_half(
+    own: Mirror, own_shop: Shop, take: Take, broker: Broker
+) -> None:
+    take()
+    own.apply()
+    orders = TopicPartition(own_shop.orders, 0)
+    start = in_archive(own.store)[orders][-1].offset + 1
+    sell(own_shop, 150)
+    admin = AdminClient(own.client)
+    cut = KafkaTopicPartition(*orders, start + 25)
+    admin.delete_records([cut])[cut].result(30)
+    take()
+    applied = own.apply()
+    (lost,) = applied.too_late
+    assert (lost.topic, lost.partition, lost.start, lost.end) == (*orders, start, start + 25)
+    assert "were lost before they were archived" in lost.message
+    assert applied.is_loss
+    own.check(applied)
+    assert own.apply().too_late == (), "it is reported once"
+
+
+def test_a_recreated_topic_goes_on_in_its_remote_topic(
+    own: Mirror, own_shop: Shop, take: Take, broker: Broker
+) -> None:
+    """What the archive has of the old incarnation comes first, though it was not applied when the new one came."""
+    take()
+    own.apply()
+    sell(own_shop, 60)
+    take()
+    name = own_shop.orders
+    remote = f"{own.flow.source}.{name}"
+    before = in_archive(own.store)
+    recreate(broker, name)
+    sell(own_shop, 30)
+    take()
+    with own.applier(flow=dataclasses.replace(own.flow, on_recreate="stop")) as applier:
+        stopped = own.round(applier)
+    assert [(r.remote, r.incarnation, r.held_back) for r in stopped.recreated] == [(remote, 2, True)]
+    old = {own.remote(tp): rows for tp, rows in before.items() if tp.topic == name}
+    assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
+    applied = own.apply()
+    assert [(r.incarnation, r.held_back) for r in applied.recreated] == [(2, False)]
+    there = in_cluster(broker.bootstrap, [remote])
+    new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
+    assert records(there) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
+    flow_map = open_map(
+        own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names)
+    )
+    for tp, rows in new.items():
+        at = len(old[tp])
+        due = dict(zip([r.offset for r in rows], [r.offset for r in there[tp][at:]], strict=True))
+        assert expanded(flow_map, tp, 2) == due
+        assert applied.positions[tp] == (2, rows[-1].offset + 1)
+    assert own.apply().recreated == ()
+
+
+def records(rows: PartitionRecords) -> dict[TopicPartition, list[Any]]:
+    return {tp: [r[1:] for r in own] for tp, own in rows.items()}
+
+
+def recreate(broker: Broker, topic: str) -> None:
+    admin = AdminClient(broker.client())
+    admin.delete_topics([topic])[topic].result(30)
+    while topic in Cluster(broker.client(), "source").topic_names():
+        pass
+    broker.create_topic(topic, 3)
+
+
+def test_new_topics_and_partitions(own: Mirror, own_shop: Shop, take: Take) -> None:
+    take()
+    with own.applier() as applier:
+        archive = open_archive(own.store)
+        events = [topic for topic in own.topics(archive) if topic.source == own_shop.events]
+        first = own.round(applier, archive, events)
+        assert {tp.topic for tp in first.positions} == {events[0].remote}
+        own.check(own.round(applier))
+        admin = AdminClient(own.client)
+        for name in (own_shop.orders, f"{own.flow.source}.{own_shop.orders}"):
+            admin.create_partitions([NewPartitions(name, 5)])[name].result(30)
+        producer = Producer(own.client)
+        for n in range(20):
+            producer.produce(own_shop.orders, b"v%d" % n, b"k", 4)
+        assert producer.flush(60) == 0
+        take()
+        own.check(own.round(applier))

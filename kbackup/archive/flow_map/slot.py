@@ -26,6 +26,7 @@ from kbackup.archive.flow_map.tables import (
 from kbackup.archive.flow_map.thin import thin
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 FOLD = 16
 """Parts after the folded table that make a new one due."""
@@ -44,6 +45,7 @@ class SlotMap:
     head: PartName | None = None
     folded: PartName | None = None
     _runs: dict[Incarnation, list[Runs]] = field(default_factory=dict)
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
 
     def runs(self, key: Incarnation) -> Runs:
         """Return the runs of a partition's incarnation, in order of source offset."""
@@ -76,10 +78,22 @@ class SlotMap:
 
     def _append(self, table: pa.Table) -> None:
         for key, runs in by_incarnation(table):
-            pieces = self._runs.setdefault(key, [])
-            if pieces and runs[0][0] < pieces[-1][0][-1] + pieces[-1][2][-1]:
-                pieces.clear()  # the remote topic was made anew, and applied from an earlier offset on
-            pieces.append(runs)
+            if int(runs[1][0]) < self._ends.get(key.remote, 0):
+                self._forget(key.remote)
+            self._runs.setdefault(key, []).append(runs)
+            self._ends[key.remote] = int(runs[1][-1] + runs[2][-1])
+
+    def _forget(self, remote: TopicPartition) -> None:
+        """The remote topic was made anew: nothing of what was applied before is in it."""
+        for key in [key for key in self._runs if key.remote == remote]:
+            del self._runs[key]
+
+    def followers(self) -> list[tuple[PartName, pa.Table]]:
+        """Return the parts that follow the head: one of them at most is committed, and nothing here tells which."""
+        known = self.head.number if self.head else 0
+        names = [n for n in list_files(self.store, self.directory).parts if n.number > known]
+        parts = [(name, *read_part(self.store, self.directory, name)) for name in names]
+        return [(name, table) for name, table, previous in parts if previous == self.head]
 
     def load(self, head: PartName | None) -> pa.Table:
         """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
@@ -98,7 +112,7 @@ class SlotMap:
     def _load(self, head: PartName | None) -> pa.Table:
         files = list_files(self.store, self.directory)
         if files.folded and files.folded[-1].number > (self.head.number if self.head else 0):
-            self._runs = {}
+            self._runs, self._ends = {}, {}
             self._append(read_folded(self.store, self.directory, files.folded[-1]))
             self.head = self.folded = files.folded[-1]
         known = self.head.number if self.head else 0

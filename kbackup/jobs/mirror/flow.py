@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from kbackup.errors import UsageError
 from kbackup.kafka.client import Properties
+from kbackup.types import TopicPartition
 
 
 class ReplicationPolicy(Protocol):
@@ -129,6 +130,10 @@ class RemoteTopic:
     partitions: int
     configs: dict[str, str] | None = None
     """The dynamic configs of the source's topic; None where the archive does not know them."""
+
+    @property
+    def remote_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.remote, number) for number in range(self.partitions)]
 
 
 class AppliedPosition(NamedTuple):

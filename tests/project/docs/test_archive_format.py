@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,11 @@ from kbackup.archive import layout, offset_map
 from kbackup.archive.catalog.documents import Catalog, Operation
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.content import content_of
-from kbackup.archive.flow_map.slots import FlowState
+from kbackup.archive.flow_map.slot import FOLD
+from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
+from kbackup.archive.flow_map.tables import SCHEMA as FLOW_MAP
+from kbackup.archive.flow_map.tables import PartName, folder, runs_table, write_part
+from kbackup.archive.flow_map.thin import EXACT, SHARE, SLACK
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
@@ -51,6 +56,7 @@ from kbackup.jobs.select import Selection
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.key_files import KEYS, KeyFile
+from kbackup.types import TopicPartition
 from scripts.docs.schemas import DOCUMENTS
 from tests.project.docs.documents import ROOT
 from tests.support import drill_reports
@@ -59,6 +65,7 @@ from tests.support.mirrors import flow_of
 
 SPECIFICATION = (ROOT / "formats" / "archive.md").read_text("utf-8")
 RESTORES = (ROOT / "formats" / "restores.md").read_text("utf-8")
+MIRRORS = (ROOT / "formats" / "mirrors.md").read_text("utf-8")
 NAMES = {
     "lock.json": "lock",
     "plan.json": "restore_plan",
@@ -114,6 +121,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
+    write_part(made, folder("A", "B", 3), PartName(1, "aa"), runs_table({}), None)
     age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
     keep(made, "latest")
@@ -411,3 +419,18 @@ def strangers_view(
     assert records == sorted(records)
     assert len(set(records)) == len(records)
     return [(int(number), at, int(count)) for number, at, count in points], set(records)
+
+
+def test_what_is_told_of_mirrors() -> None:
+    for name in FLOW_MAP.names:
+        assert f"`{name}`" in MIRRORS
+    assert (
+        f"`{layout.mirror_group('<source>', '<target>')}`".replace("%3C", "<").replace("%3E", ">") in MIRRORS
+    )
+    assert layout.mirror_key("us.east", "B", "x") == "mirrors/us%2Eeast/B/x"
+    assert f"makes a folded table when {FOLD} parts" in MIRRORS
+    assert f"more than {EXACT + SLACK:,} runs" in MIRRORS
+    assert f"the newest {EXACT:,} as they are" in MIRRORS
+    assert f"at most 1/{SHARE} of" in MIRRORS
+    assert "CRC-32(`<remote topic>/<partition>`) mod `slots`" in MIRRORS
+    assert slot_of(TopicPartition("A.orders", 7), SLOTS) == zlib.crc32(b"A.orders/7") % SLOTS

@@ -21,6 +21,7 @@ from kbackup.errors import AlreadyExistsError, MismatchError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.mirror.apply.applied import Applied, PartitionApplied
 from kbackup.jobs.mirror.apply.lost import find_lost
+from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
 from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
@@ -101,7 +102,7 @@ class Applier:
         After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
-            session = self._session or self._open(archive)
+            session = self._session or self._open(archive, topics)
             self._session = session
             return self._apply(session, archive, point, topics)
         except BaseException:
@@ -147,7 +148,7 @@ class Applier:
     def _names(self) -> tuple[str, str]:
         return self.flow.source, self.flow.target
 
-    def _open(self, archive: Archive) -> _Session:
+    def _open(self, archive: Archive, topics: Sequence[RemoteTopic]) -> _Session:
         """Look at the target and at the flow's state."""
         cluster = Cluster(self.target, "target")
         cluster_id, _ = cluster.connect()
@@ -155,8 +156,12 @@ class Applier:
         self._check(flow, archive, cluster_id)
         noted = read_positions(cluster, *self._names)
         flow_map = FlowMap(self.state, *self._names, flow.slots, heads_of(noted, flow.slots))
+        remotes = {tp for topic in topics for tp in topic.remote_partitions} | noted.keys()
+        numbers = sorted({slot_of(tp, flow.slots) for tp in remotes})
         with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(flow_map.slot, range(flow.slots)))
+            slots = dict(zip(numbers, pool.map(flow_map.slot, numbers), strict=True))
+        recovery = Recovery(cluster, self.target, self._names, {topic.remote for topic in topics})
+        noted |= recovery.positions(slots, noted)
         return _Session(cluster, flow, noted, flow_map, self.clock() - REFRESH)
 
     def _begin(self, archive: Archive, cluster_id: str) -> FlowState:
@@ -208,7 +213,7 @@ class Applier:
         self, session: _Session, topics: Sequence[RemoteTopic] = ()
     ) -> dict[int, list[TopicPartition]]:
         """By slot, all remote partitions of the flow that are known, in order."""
-        known = {TopicPartition(t.remote, p) for t in topics for p in range(t.partitions)}
+        known = {tp for topic in topics for tp in topic.remote_partitions}
         found: dict[int, list[TopicPartition]] = {}
         for tp in sorted(known | session.noted.keys()):
             found.setdefault(slot_of(tp, session.flow.slots), []).append(tp)

@@ -49,8 +49,13 @@ class SlotLedger:
     transactions: bool = True
 
     def __post_init__(self) -> None:
-        self.head = head_of(noted.note for noted in self.positions.values())
         self._next: tuple[CommittedPart, dict[TopicPartition, Noted]] | None = None
+        self.know(self.positions)
+
+    def know(self, positions: dict[TopicPartition, Noted]) -> None:
+        """Go on from `positions`."""
+        self.positions = positions
+        self.head = head_of(noted.note for noted in positions.values())
 
     def start(self, part: UnitPart) -> int | None:
         """Return the source offset from which `part` is left, None where a later incarnation has begun."""

@@ -1,7 +1,80 @@
-"""Positions that the target has forgotten though the flow's offset map knows them.
+"""Read applied positions back that the target has forgotten, though the flow's offset map knows of them.
 
-A broker drops the offsets of a group without members after `offsets.retention.minutes`. The map says what was applied;
-the target says whether a transaction whose note is gone was committed.
+A broker drops the offsets of a group without members after `offsets.retention.minutes`. The map says what was applied.
+Whether a slot's last transaction was committed, whose note is gone too, the target's log tells.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kbackup.archive import layout
+from kbackup.archive.flow_map.slot import SlotMap
+from kbackup.archive.flow_map.tables import PartName, by_incarnation
+from kbackup.archive.offset_map import runs_table
+from kbackup.errors import ClusterError
+from kbackup.jobs.mirror.apply.positions import Note, Noted
+from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.jobs.restore_again import first_committed
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
+from kbackup.types import TopicPartition
+
+
+@dataclass
+class Recovery:
+    """`remotes` are the remote topics that exist; what was applied to others is of no use any more."""
+
+    cluster: Cluster
+    target: Properties
+    names: tuple[str, str]
+    remotes: Collection[str]
+
+    def positions(
+        self, slots: Mapping[int, SlotMap], known: Mapping[TopicPartition, Noted]
+    ) -> dict[TopicPartition, Noted]:
+        """Return the positions that are not among the `known` ones. A remote topic that was made anew has none: its
+        records are applied from the start. `slots` without a known position are loaded here."""
+        for slot in slots.values():
+            if slot.head is None:
+                self._load(slot)
+        found: dict[TopicPartition, Noted] = {}
+        ends: dict[TopicPartition, int] = {}
+        for slot in slots.values():
+            for key in slot.incarnations:  # the newest comes last
+                if key.remote in known or key.remote.topic not in self.remotes or slot.head is None:
+                    continue
+                source, target, count = slot.runs(key)
+                position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
+                found[key.remote] = Noted(position, Note(key.incarnation, slot.head, 0))
+                ends[key.remote] = int(target[-1] + count[-1])
+        if not found:
+            return {}
+        logs = self.cluster.log_ends(found, "read_uncommitted")
+        return {tp: noted for tp, noted in found.items() if logs[tp] >= ends[tp]}
+
+    def _load(self, slot: SlotMap) -> None:
+        """Load a slot of which no position is left: up to its last part, if that was committed."""
+        slot.load(None)
+        for name, runs in slot.followers():
+            if self._is_committed(name, runs):
+                slot.load(name)
+                return
+
+    def _is_committed(self, name: PartName, runs: pa.Table) -> bool:
+        """Whether the target holds the records of a part: a transaction is there as a whole, or not at all."""
+        rows = {key.remote: run for key, run in by_incarnation(runs) if key.remote.topic in self.remotes}
+        ends = self.cluster.log_ends(rows, "read_uncommitted")
+        rows = {tp: run for tp, run in rows.items() if ends[tp] >= int(run[1][-1] + run[2][-1])}
+        starts = self.cluster.log_starts(rows)
+        whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
+        if rows and not whole:
+            raise ClusterError(
+                f"the applied positions of flow {'->'.join(self.names)} are gone from the target, and so are the "
+                f"records of {min(rows)} by which to tell what part {name} of its offset map committed",
+                "delete that remote topic: the next round applies it anew, from the archive's first record",
+            )
+        return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None

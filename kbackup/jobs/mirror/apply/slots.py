@@ -5,13 +5,14 @@ Both use the slot's own transactional id. So whoever begins a slot fences whoeve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
-from kbackup.errors import ClusterError
+from kbackup.errors import ClusterError, FencedError
 from kbackup.jobs.exactly_once.unit import UnitRun
 from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
@@ -22,6 +23,9 @@ from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _THREADS = 8  # slots that a small round works on at a time
 _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
@@ -135,7 +139,7 @@ class OpenSlot:
     def commit_again(self, missing: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Noted]:
         """Commit the slot's positions without records, and `missing` ones with them. Returns all of them."""
         ledger = self.ledger
-        ledger.positions = {**missing, **ledger.positions}
+        ledger.know({**missing, **ledger.positions})
         if ledger.positions:
             self.producer.commit_alone(progress_of(ledger.positions))
         return ledger.positions
@@ -147,10 +151,11 @@ class OpenSlots:
 
     _open: dict[int, OpenSlot] = field(default_factory=dict)
     _threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_THREADS, "kbackup-slot"))
+    _under_way: list[Future[Any]] = field(default_factory=list)
 
     def run(self, work: SlotWork, tasks: Sequence[SlotTask]) -> list[SlotResult]:
         """Commit the work of a small round. After an error, close them all."""
-        return list(self._threads.map(lambda task: self._run(work, task), tasks))
+        return self._each(partial(self._run, work), tasks)
 
     def _run(self, work: SlotWork, task: SlotTask) -> SlotResult:
         return work.run(self._slot(work, task), task, ProgressSender(None, 0))
@@ -165,7 +170,26 @@ class OpenSlots:
             own = {tp: missing[tp] for tp in task.partitions if tp in missing}
             return self._slot(work, task).commit_again(own)
 
-        return {tp: noted for own in self._threads.map(commit, tasks) for tp, noted in own.items()}
+        return {tp: noted for own in self._each(commit, tasks) for tp, noted in own.items()}
+
+    def _each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """What `do` returns of each. Raises what one of them raised, when none goes on any more."""
+        self._under_way = [self._threads.submit(do, item) for item in items]
+        try:
+            done, _ = wait(self._under_way, return_when=FIRST_EXCEPTION)
+            failed = [error for each in done if (error := each.exception()) is not None]
+            if failed:
+                raise next((error for error in failed if isinstance(error, FencedError)), failed[0])
+            return [each.result() for each in self._under_way]
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until no thread has a producer in use: to close one meanwhile would crash the process."""
+        for each in self._under_way:
+            each.cancel()
+        wait(self._under_way)
+        self._under_way = []
 
     def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
         slot = self._open.get(task.slot)
@@ -178,5 +202,6 @@ class OpenSlots:
 
     def close(self) -> None:
         """Give up what is not committed, and the producers."""
+        self._settle()
         slots, self._open = [*self._open.values()], {}
-        list(self._threads.map(lambda slot: slot.producer.close(), slots))
+        self._each(lambda slot: slot.producer.close(), slots)

@@ -1,0 +1,128 @@
+"""Either half of a mirror killed at random, run again, compared: rounds of a seeded loop. `scripts.soak.mirrors` runs
+many, CI a handful."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from kbackup.jobs.backup import backup
+from kbackup.store.base import Store
+from tests.faults.conftest import Counting, backup_arguments, free_lease, options
+from tests.faults.dying import Wish
+from tests.faults.mirrored import Mirror
+from tests.faults.process import Kbackup
+from tests.faults.shop import Shop, sell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LONGEST = 6.0  # s after a process has begun to work
+_READY = 120.0  # s, for a process to begin
+
+Half = Literal["take", "apply", "apply by Spark", "worker"]
+HALVES: tuple[Half, ...] = ("apply", "take", "apply by Spark", "worker")
+
+
+class Killed(NamedTuple):
+    """Round `number`: `half` was killed `seconds` after it began to work."""
+
+    number: int
+    half: Half
+    seconds: float
+
+
+@dataclass
+class MirrorLoop:
+    """`store` as `env` names it for a process. The shop's broker is source and target."""
+
+    shop: Shop
+    store: Store
+    env: Mapping[str, str]
+    folder: Path
+    spark: SparkSession
+    seed: int
+    rounds: int = 0
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+        self.mirror = Mirror(self.store, self.shop.broker.bootstrap)
+        self._take()
+        self.mirror.apply()
+
+    def round(self, half: Half) -> Killed:
+        """One round; raises what doesn't hold."""
+        self.rounds += 1
+        seconds = self._kill_take() if half == "take" else self._kill_apply(half)
+        self._take()
+        applied = self.mirror.apply()
+        self.mirror.check(applied)
+        return Killed(self.rounds, half, seconds)
+
+    def _take(self) -> None:
+        sell(self.shop, self._random.randrange(20, 200))
+        free_lease(self.store)
+        backup(options(self.shop), self.shop.broker.client(), self.store, lambda: self.spark, Counting())
+
+    def _kill_take(self) -> float:
+        """While an apply half follows what it commits."""
+        moment = self._random.uniform(0, _LONGEST)
+        sell(self.shop, self._random.randrange(20, 200))
+        with self.mirror.applier() as applier:
+            arguments = [*backup_arguments(self.shop, self.store.url), "--follow", "--interval=300ms"]
+            with Kbackup(self._next_folder(), arguments, None, self.env) as process:
+                end = time.monotonic() + moment + self._random.uniform(2, 2 * _LONGEST)
+                while time.monotonic() < end:
+                    sell(self.shop, self._random.randrange(5, 30))
+                    self.mirror.round(applier)
+                process.signal(signal.SIGKILL)
+                process.wait()
+        return moment
+
+    def _kill_apply(self, half: Half) -> float:
+        """While restore points come in. A worker's death is made good by Spark, while the process goes on."""
+        wish = Wish("kill worker", self._random.choice(("before", "after")), "transaction", 2)
+        arguments = [self.store.url, self.shop.broker.bootstrap, self.mirror.flow.source]
+        arguments += ["--spark"] if half != "apply" else []
+        moment = self._random.uniform(0, _LONGEST)
+        self._take()
+        folder = self._next_folder()
+        with Kbackup(
+            folder, arguments, wish if half == "worker" else None, self.env, "tests.faults.applying"
+        ) as process:
+            self._wait_working(process, folder)
+            end = time.monotonic() + moment
+            while time.monotonic() < end:
+                self._take()
+            if half == "worker":
+                self._wait_worker(folder, process)
+            process.signal(signal.SIGKILL)
+            process.wait()
+        return moment
+
+    def _wait_working(self, process: Kbackup, folder: Path) -> None:
+        """Until it has written its first file of the round, or ended it."""
+        before = {entry.key for entry in self.store.list("mirrors/")}
+        end = time.monotonic() + _READY
+        while not (folder / "out").stat().st_size:
+            assert time.monotonic() < end, process.err
+            if {entry.key for entry in self.store.list("mirrors/")} - before:
+                return
+            time.sleep(0.02)
+
+    def _wait_worker(self, folder: Path, process: Kbackup) -> None:
+        """Until the worker was killed and the round is done nevertheless."""
+        end = time.monotonic() + _READY
+        while not (folder / "out").stat().st_size:
+            assert time.monotonic() < end, process.err
+            time.sleep(0.1)
+        assert (folder / "moments").stat().st_size >= 2, "nothing was killed"
+
+    def _next_folder(self) -> Path:
+        return self.folder / f"run-{time.monotonic_ns()}"
