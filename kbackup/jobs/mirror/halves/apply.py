@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,9 +11,10 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import KbackupError, NoArchiveError, StoreError
 from kbackup.jobs.listen import Listener
+from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.applier import Spark
-from kbackup.jobs.mirror.flow import Clock, Flow
+from kbackup.jobs.mirror.flow import AppliedPosition, Clock, Flow
 from kbackup.jobs.mirror.halves.round import RoundReport, Rounds
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
@@ -22,6 +24,7 @@ from kbackup.jobs.mirror.status import (
     after_round,
     first_status,
     read_flow_status,
+    round_lag,
     still_alive,
     write_status,
 )
@@ -29,6 +32,7 @@ from kbackup.jobs.rounds import run_rounds
 from kbackup.jobs.stop import Stop
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store
+from kbackup.types import TopicPartition
 
 LOOK_SECONDS = 0.5
 """Between looks at the archive for a new restore point; a look is one LIST."""
@@ -102,6 +106,8 @@ class ApplyHalf:
         self._heartbeats: HeartbeatClock | None = None
         self._told = ""
         self._point = 0
+        self._positions: Mapping[TopicPartition, AppliedPosition] = {}
+        metering.flow_begins(self.flow)
 
     def run(self) -> ApplyReport:
         """Apply restore point after restore point until asked to stop; one, where it was asked before: then
@@ -144,6 +150,7 @@ class ApplyHalf:
         served = report.topics
         self._write(after_round(self._status, point, served, report.applied, report.refused))
         self._point = point.number
+        self._count(opened, report)
         self.watcher.applied(self.flow, report)
         for warning in opened.rounds.internal.warnings:
             self.watcher.warned(warning)
@@ -151,6 +158,13 @@ class ApplyHalf:
         if self._heartbeats is not None:
             self._heartbeats.check()
         self.watcher.well()
+
+    def _count(self, opened: _Open, report: RoundReport) -> None:
+        assert self._status is not None  # noqa: S101 (it is open)
+        held_back = sum(1 for topic in self._status.topics if topic.held_back)
+        lag = round_lag(opened.archive.state, self._status)
+        metering.round_applied(self.flow, self._positions, report.applied, lag, held_back)
+        self._positions = report.applied.positions
 
     def _wait(self, opened: _Open) -> None:
         """Until there is a new restore point, a duty is due, or it is asked to stop."""
@@ -164,6 +178,7 @@ class ApplyHalf:
             if self.timetable.is_due("sign of life", ALIVE):
                 assert self._status is not None  # noqa: S101 (it is open)
                 self._write(still_alive(self._status))
+                metering.nothing_to_apply(self.flow, round_lag(opened.archive.state, self._status))
                 self.watcher.well()
 
     def _opened(self) -> _Open:
@@ -181,7 +196,7 @@ class ApplyHalf:
                 self._heartbeats = HeartbeatClock(self.flow, InternalTopics(self.flow, cluster)).__enter__()
             if self._status is None:
                 before = read_flow_status(self.state, self.flow.source, self.flow.target)
-                self._status = first_status(self.flow, archive.info.id, before)
+                self._write(first_status(self.flow, archive.info.id, before))
             rounds = Rounds(self.flow, cluster, internal, applier, self.timetable)
             self._open = _Open(archive, rounds, stack.pop_all())
         return self._open
@@ -189,6 +204,7 @@ class ApplyHalf:
     def _failed(self, error: KbackupError, pause: float) -> None:
         """What failed may have left clients in any state: the next round connects anew."""
         self._close_target()
+        metering.round_failed(self.flow)
         self.report.retries += 1
         if self._status is not None:
             try:

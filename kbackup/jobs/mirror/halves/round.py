@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
+from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applied, Applier
 from kbackup.jobs.mirror.flow import Clock, Flow, RemoteTopic
 from kbackup.jobs.mirror.halves.timetable import Timetable
@@ -166,6 +168,8 @@ class Rounds:
             flow, self.internal, archive, point, topics, applied.positions, self.applier.map
         )
         self.timetable.done("checkpoints")
+        captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
+        metering.checkpoints_written(self.flow, {c.group for c in checkpoints}, captured_at)
         if not due_groups:
             return len(checkpoints), 0
         synced = sync_group_offsets(checkpoints, self.cluster)

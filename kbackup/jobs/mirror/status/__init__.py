@@ -10,7 +10,7 @@ from kbackup.jobs.mirror.status.document import (
     read_status,
     write_status,
 )
-from kbackup.jobs.mirror.status.lag import FlowLag, flow_lag
+from kbackup.jobs.mirror.status.lag import FlowLag, flow_lag, round_lag
 from kbackup.jobs.mirror.status.overview import FlowOverview, TopicOverview, flows_of
 from kbackup.jobs.mirror.status.rounds import after_error, after_round, first_status, still_alive
 
@@ -27,6 +27,7 @@ __all__ = [
     "flows_of",
     "read_flow_status",
     "read_status",
+    "round_lag",
     "still_alive",
     "write_status",
 ]

@@ -44,6 +44,15 @@ def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> Fl
     )
 
 
+def round_lag(state: State, status: FlowStatus) -> FlowLag:
+    """The lag at the end of a round. A flow that has applied the newest restore point, and holds no topic back, is not
+    behind: nothing is counted then."""
+    newest = state.newest
+    if newest is None or newest.number > status.restore_point or any(t.held_back for t in status.topics):
+        return flow_lag(state, status)
+    return FlowLag(newest.number, newest.committed_at, 0, 0.0, {topic.remote: 0 for topic in status.topics})
+
+
 def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, int]:
     """By remote topic, the number of archived records beyond the applied positions.
 
