@@ -50,24 +50,28 @@ class Journal(Generic[R]):
 
 
 class SyncJournal(Journal[OffsetSync]):
-    """The offset syncs of a flow, and what Java's readers keep of them."""
+    """The offset syncs of a flow, and what Java's readers keep of them, for those who ask."""
 
     def __init__(
         self, read: Callable[[], Iterable[OffsetSync]], write: Callable[[Sequence[OffsetSync]], object]
     ) -> None:
         super().__init__(read, write)
-        self._store = OffsetSyncStore()
+        self._store: OffsetSyncStore | None = None
 
     def store(self) -> OffsetSyncStore:
         """Return what a reader keeps that has read the whole topic."""
+        if self._store is None:
+            self._known = False
+            self._store = OffsetSyncStore()
         self.last()
         return self._store
 
     def _begin(self) -> None:
         super()._begin()
-        self._store = OffsetSyncStore()
-        self._store.finish_reading()
+        if self._store is not None:
+            self._store.clear()
 
     def _add(self, record: OffsetSync) -> None:
         super()._add(record)
-        self._store.add(record)
+        if self._store is not None:
+            self._store.add(record)

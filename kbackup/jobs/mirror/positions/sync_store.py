@@ -20,24 +20,22 @@ BEFORE_FIRST = -1
 class OffsetSyncStore:
     """The offset syncs of a flow, by source partition.
 
-    `whole`: what the topic held before `finish_reading` counts. Java's store keeps only the newest sync of it where it
-    could not read the checkpoints topic.
+    `forgets`: only the newest sync counts of those that are added before `forgets` is set to False. So Java's store
+    reads the topic at its start where it could not read the checkpoints topic.
     """
 
-    def __init__(self, *, whole: bool = True) -> None:
-        self._whole = whole
-        self._read = False
+    def __init__(self, *, forgets: bool = False) -> None:
+        self.forgets = forgets
         self._kept: dict[TopicPartition, list[OffsetSync]] = {}
 
-    def finish_reading(self) -> None:
-        """State that all that the topic held at the start has been added. Before that nothing is translated."""
-        self._read = True
+    def clear(self) -> None:
+        """Forget every sync."""
+        self._kept.clear()
 
     def add(self, sync: OffsetSync) -> None:
         """Take the next offset sync of the topic."""
         kept = self._kept.get(sync.tp)
-        forgotten = not self._whole and not self._read
-        if kept is None or forgotten or kept[0].upstream > sync.upstream:
+        if kept is None or self.forgets or kept[0].upstream > sync.upstream:
             self._kept[sync.tp] = [sync] * SYNCS
         else:
             _update(kept, sync)
@@ -45,7 +43,7 @@ class OffsetSyncStore:
     def translate(self, tp: TopicPartition, upstream: int) -> int | None:
         """Return the target's offset for an offset of the source's partition; None where no sync is known."""
         kept = self._kept.get(tp)
-        if kept is None or not self._read:
+        if kept is None:
             return None
         sync = next((s for s in kept if s.upstream <= upstream), None)
         if sync is None:

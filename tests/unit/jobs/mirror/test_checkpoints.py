@@ -94,9 +94,11 @@ def test_the_store_of_a_journal_knows_old_syncs_and_new_ones() -> None:
     topic = Topic()
     topic.records = [OffsetSync(TP, 0, 0)]
     journal = SyncJournal(topic.read, topic.write)
-    assert journal.store().translate(TP, 200) == 1
+    journal.append([OffsetSync(TP, 50, 50)])
+    assert [journal.store().translate(TP, n) for n in (0, 49, 200)] == [0, 1, 51]
     journal.append([OffsetSync(TP, 100, 101)])
     assert journal.store().translate(TP, 200) == 102
+    assert topic.readings == 2
 
 
 TP_KEY = OffsetSync(TP, 0, 0).key

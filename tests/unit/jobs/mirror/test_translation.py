@@ -47,7 +47,6 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
 ) -> None:
     pairs, cuts = made
     store, last = OffsetSyncStore(), None
-    store.finish_reading()
     committed = max(0, pairs[0][0] + ahead)
     for cut in cuts:
         applied = pairs[:cut]
@@ -68,7 +67,6 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
 @given(histories().filter(bool), st.integers(0, 20), st.data())
 def test_mirrormaker_never_skips_a_record_by_our_syncs(pairs: Pairs, lag: int, data: st.DataObject) -> None:
     store = OffsetSyncStore()
-    store.finish_reading()
     for sync in offset_syncs(TP, map_of(pairs), None, lag):
         store.add(sync)
     committed = data.draw(st.integers(0, pairs[-1][0] + 5))
@@ -98,7 +96,6 @@ def test_an_offset_of_the_next_incarnation_has_no_answer_before_its_records_are_
 
 def test_the_store_forgets_what_lies_before_a_rewind() -> None:
     store = OffsetSyncStore()
-    store.finish_reading()
     for upstream, offset in [(0, 0), (100, 100), (0, 101), (50, 151)]:
         store.add(OffsetSync(TP, upstream, offset))
     assert [store.translate(TP, n) for n in (0, 10, 50, 99)] == [101, 102, 151, 152]
