@@ -68,8 +68,8 @@ def to_scan(sizes: Mapping[str, int], rows: Mapping[str, Segment], keys: Iterabl
 
 
 def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
-    """Reads it whole; with `mend` an index that is missing or not its own is written anew, but for one that goes on
-    after the records: nothing else tells of those, until a table does."""
+    """Reads it whole; with `mend` an index that is missing or not its own is written anew where a catalog lists the
+    segment: nobody else gives a segment that name then."""
     try:
         segment, data, state, end = read_any(store, item)
     except (CorruptError, NotFoundError) as error:
@@ -79,7 +79,7 @@ def scan(store: Store, item: ToScan, mend: bool) -> Whole | Damaged:
         return Damaged(item.target, item.start, item.key, f"begins with offset {segment.first}")
     if item.row is not None and segment.crc != item.row.crc:
         return Damaged(item.target, item.start, item.key, "is not what its restore point says (checksum)")
-    if mend and state != "whole" and (end is None or item.row is not None):
+    if mend and state != "whole" and item.row is not None:
         store.put(layout.index_key_of(item.key), data)
     return Whole(segment, state, item.row is not None, end)
 

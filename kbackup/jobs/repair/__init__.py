@@ -17,7 +17,7 @@ from kbackup.archive.repair.base import find_base, read_documents
 from kbackup.archive.repair.mend import Mender
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.repair.commit import commit_repair, new_losses, refresh_derived_files, warnings_of
-from kbackup.jobs.repair.rebuild import add_new_points, damaged_segments, rebuild_state
+from kbackup.jobs.repair.rebuild import add_new_points, damaged_segments, mend_indexes, rebuild_state
 from kbackup.jobs.repair.report import Mended, RepairJob, RepairReport
 from kbackup.jobs.repair.root_files import (
     archive_info,
@@ -83,6 +83,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.losses += mender.losses
         job.mended += [Mended(key, "made anew") for key in mender.made]
         commit_repair(job, writing, base, after)
+        mend_indexes(job, after)
         refresh_derived_files(job, writing.archive)
     return RepairReport(
         job.store.url,

@@ -46,7 +46,7 @@ def scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damag
     job.mended += [
         Mended(layout.index_key_of(each.segment.key), "rebuilt")
         for each in found
-        if isinstance(each, Whole) and each.index != "whole" and (each.vouched or each.end is None)
+        if isinstance(each, Whole) and each.index != "whole" and each.vouched
     ]
     return found
 

@@ -99,13 +99,15 @@ def _known_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
 
 
 def _found_segments(job: RepairJob, state: State) -> list[Segment]:
-    """Whole segments that `state` does not list. Each is read once in a repair."""
+    """Whole segments that `state` does not list. Each is read once, and again where its index is made anew."""
     known = set(state.segments.columns("key")[0])
     keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
     items = [item for item in to_scan(job.sizes, {}, keys) if item.key not in job.unlisted]
     for found in scan_segments(job, items):
         if isinstance(found, Whole):
             job.unlisted[found.segment.key] = found.segment
+            if found.index != "whole":
+                job.without_index.add(found.segment.key)
         else:
             job.unlisted[found.key] = None
     return [segment for key in keys if (segment := job.unlisted.get(key)) is not None]
@@ -150,6 +152,12 @@ def add_new_points(
         )
         writing.archive.move(Committed(state, base.committed.catalog))
     return state
+
+
+def mend_indexes(job: RepairJob, state: State) -> None:
+    """Write the indexes of segments that the repair has listed."""
+    rows = {s.key: s for s in _segments(state) if s.key in job.without_index}
+    scan_segments(job, to_scan(job.sizes, rows, sorted(rows)))
 
 
 def _starts(segments: Sequence[Segment]) -> dict[IncarnationPartition, list[int]]:

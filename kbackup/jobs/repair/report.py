@@ -69,6 +69,8 @@ class RepairJob:
     modified: Mapping[str, float] = field(default_factory=dict)
     unlisted: dict[str, Segment | None] = field(default_factory=dict)
     """Records objects that no catalog lists, as they were read back; None for a damaged one."""
+    without_index: set[str] = field(default_factory=set)
+    """Those of `unlisted` whose index is missing or damaged."""
     mended: list[Mended] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restored: set[int] = field(default_factory=set)

@@ -142,6 +142,10 @@ def held(store: Store) -> Held:
     return found
 
 
+def records_listed(store: Store) -> set[str]:
+    return open_archive(store).keys()
+
+
 def less(points: Held, keys: Collection[str]) -> Held:
     """`points` without the segments `keys`."""
     return {
@@ -462,6 +466,8 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, left: 
 
 def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     before, truth = held(store), records(store)
+    indexed = store.copy()
+    indexed.delete([key for key in all_objects(store) if "/segment_partition_" not in key])
     store.delete([key for key in all_objects(store) if "_records" not in key])
     read: list[str] = []
 
@@ -470,7 +476,7 @@ def test_nothing_but_records_is_left(store: MemoryStore, monkeypatch: pytest.Mon
         return scan(there, item, mend)
 
     monkeypatch.setattr(repair_job, "scan", counted)
-    run(store.copy())
+    run(indexed)
     assert sorted(read) == sorted(truth), "each object is read once"
     repaired(store)
     after = held(store)
@@ -603,6 +609,19 @@ def test_an_encrypted_archive_is_repaired_with_its_key_alone(tmp_path: Path) -> 
     assert {
         key for places in held(store).values() for some in places.values() for key in some
     } == truth.keys() - {bad}
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_the_index_of_an_orphan_is_left_alone(store: MemoryStore, how: str) -> None:
+    """A later run may give a compressed segment the same name, and write the index."""
+    orphan = write(store, Target("more", 1, 0, 1 << 20, "none"), range(100, 105))[0]
+    key = layout.index_key_of(orphan.key)
+    harm(store, key, how)
+    harm(store, catalogs(store)[-1], "gone")  # orphans are read
+    before = contents(store).get(key)
+    run(store)
+    assert orphan.key not in records_listed(store)
+    assert contents(store).get(key) == before
 
 
 def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemoryStore, tmp_path: Path) -> None:
