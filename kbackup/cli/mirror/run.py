@@ -89,7 +89,7 @@ def _run(
 
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
-        spark = stack.enter_context(spark_session(frame.config, at_once=take, reporter=frame.reporter))
+        spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
         building = Building(frame, properties, spark, stop, stack)
         halves = building.halves(flows, take=take, apply=apply)
         if once:

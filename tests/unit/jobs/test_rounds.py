@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from kbackup.errors import CorruptError, FencedError, KbackupError, UnreachableError
@@ -31,8 +33,8 @@ class Script:
             raise outcome
 
     def run(self) -> None:
-        run_rounds(self.stop, self.attempt, lambda _, pause: self.pauses.append(pause))
-        self.stop.close()
+        with closing(self.stop):
+            run_rounds(self.stop, self.attempt, lambda _, pause: self.pauses.append(pause))
 
 
 def test_pauses_grow_and_begin_anew_after_a_round_that_went_well(monkeypatch: pytest.MonkeyPatch) -> None:
