@@ -18,6 +18,8 @@ _NEEDED = {
     "deleting group": "Delete on the group",
     "deleting topic": "Delete on the topic",
     "creating topic": "Create on the cluster, or on topics of that name",
+    "adding partitions to topic": "Alter on the topic",
+    "setting configs of topic": "AlterConfigs on the topic",
     "starting transactions": _PROGRESS,
     "committing a transaction": f"{_PROGRESS}, and Read on the topic",
     "delivering": "Write on the topic",
