@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kbackup.archive.content import ArchivedPartition, ArchivedTopic, topic_of
+from kbackup.archive.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
 from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.models import Manifest
 from kbackup.archive.moment import time_text
 from kbackup.archive.overview import as_restored, java_as_restored
 from kbackup.archive.ranged import SegmentRanges
@@ -86,23 +86,9 @@ def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None)
     """The same of an archive that is open."""
     chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.number}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
-    held = _by_partition(archive.segments(manifest, states))
-    topics = tuple(topic_of(state, None, _held(held, state), archive.state.starts) for state in states)
+    held, starts = by_incarnation(archive.segments(manifest, states)), archive.state.starts
+    topics = tuple(topic_of(t, None, held.get((t.name, t.incarnation), {}), starts) for t in states)
     return Catalogue(archive.store.url, manifest.number, manifest.committed_at, topics)
-
-
-_Held = dict[tuple[str, int], dict[int, list[Segment]]]
-
-
-def _by_partition(segments: Sequence[Segment]) -> _Held:
-    held: _Held = {}
-    for s in segments:
-        held.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
-    return held
-
-
-def _held(held: _Held, state: TopicState) -> dict[int, list[Segment]]:
-    return held.get((state.name, state.incarnation), {})
 
 
 def _chosen(names: Sequence[str], topic: str | None, place: str) -> Sequence[str]:

@@ -102,9 +102,7 @@ def content_of(
 ) -> Content:
     """`topics` with all segments up to a restore point; one that its run did not look at comes as of the run that
     did. Their groups' offsets are those of the captures that `groups` names, by default of their own."""
-    segments: dict[tuple[str, int], dict[int, list[Segment]]] = {}
-    for s in archive.segments(manifest, topics):
-        segments.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
+    segments = by_incarnation(archive.segments(manifest, topics))
     metadata = {
         number: {t.name: t for t in archive.metadata(number).topics}
         for number in {t.captured for t in topics}
@@ -130,6 +128,14 @@ def content_of(
         not_carried=not_carried,
         damaged=_damaged(archive, manifest, chosen),
     )
+
+
+def by_incarnation(segments: Iterable[Segment]) -> dict[tuple[str, int], dict[int, list[Segment]]]:
+    """By topic and incarnation, then by partition, in the order that is given."""
+    found: dict[tuple[str, int], dict[int, list[Segment]]] = {}
+    for s in segments:
+        found.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
+    return found
 
 
 def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, int]]) -> tuple[Loss, ...]:

@@ -6,49 +6,36 @@ again appends behind them. `JavaFolder` shows the whole records alone, under an 
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kbackup.archive import layout
 from kbackup.archive.java_segment import Flaw, JavaSegment, java_segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import encode_index
-from kbackup.store.address import Address
-from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.delegating import DelegatingStore
 
 
-class JavaFolder:
+class JavaFolder(DelegatingStore):
     """`Store` over `inner`. Objects that are no segment of a topic folder at its root are as they are in `inner`. An
     empty file of group offsets reads as one without groups. Listings name the objects that are there, in their sizes
     here."""
 
     def __init__(self, inner: Store) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._known: dict[str, JavaSegment | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return JavaFolder, (self._inner,)
-
-    @property
-    def url(self) -> str:
-        return self._inner.url
-
-    @property
-    def inner(self) -> Store:
-        return self._inner
-
-    @property
-    def address(self) -> Address:
-        return self._inner.address
+        return JavaFolder, (self.inner,)
 
     def segment(self, key: str, size: int) -> JavaSegment:
         """The segment of the records file `key`, which has `size` bytes."""
-        found = java_segment(self._inner, key, size)
+        found = java_segment(self.inner, key, size)
         self._known[key] = found if found.pieces is not None else None
         return found
 
-    def flaws(self, topic: str) -> list[Flaw]:
+    def flaws(self, topic: str) -> Sequence[Flaw]:
         """Those of the segments of `topic` that were looked at."""
         return [f for key in sorted(self._known) if key.startswith(f"{topic}/") for f in self.flaws_of(key)]
 
@@ -63,7 +50,7 @@ class JavaFolder:
         if not _is_records(key):
             return None
         if key not in self._known:
-            self.segment(key, self._inner.stat(key).size if size is None else size)
+            self.segment(key, self.inner.stat(key).size if size is None else size)
         return self._known[key]
 
     def get(self, key: str) -> bytes:
@@ -75,7 +62,7 @@ class JavaFolder:
         torn = self._torn(key)
         if torn is not None:
             return b"".join(self.open_range(key, 0, torn.stored)), ""
-        data, etag = self._inner.get_with_etag(key)
+        data, etag = self.inner.get_with_etag(key)
         return data or _if_empty(key), etag
 
     def _index(self, key: str) -> bytes | None:
@@ -95,7 +82,7 @@ class JavaFolder:
             yield index[start : start + length]
             return
         for at, size in self._spans(key, start, length):
-            yield from self._inner.open_range(key, at, size)
+            yield from self.inner.open_range(key, at, size)
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
         if (index := self._index(key)) is not None:
@@ -104,7 +91,7 @@ class JavaFolder:
             return
         done = 0
         for at, size in self._spans(key, start, len(into)):
-            yield from self._inner.fill(key, at, into[done : done + size])
+            yield from self.inner.fill(key, at, into[done : done + size])
             done += size
 
     def _spans(self, key: str, start: int, length: int) -> Iterator[tuple[int, int]]:
@@ -126,35 +113,17 @@ class JavaFolder:
             base += size
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
-        for entry in self._inner.list(prefix, start_after):
+        for entry in self.inner.list(prefix, start_after):
             torn = self._torn(entry.key, entry.size)
             yield entry if torn is None else entry._replace(size=torn.stored, etag="")
 
-    def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        return self._inner.list_dirs(prefix)
-
     def stat(self, key: str) -> ObjectInfo:
         torn = self._torn(key)
-        found = self._inner.stat(key)
+        found = self.inner.stat(key)
         return found if torn is None else found._replace(size=torn.stored, etag="")
 
     def checksum(self, key: str) -> int | None:
-        return self._inner.checksum(key) if self._torn(key) is None else None
-
-    def put(self, key: str, data: Buffer) -> str:
-        return self._inner.put(key, data)
-
-    def put_new(self, key: str, data: Buffer) -> str:
-        return self._inner.put_new(key, data)
-
-    def replace(self, key: str, data: Buffer, etag: str) -> str:
-        return self._inner.replace(key, data, etag)
-
-    def upload(self, key: str) -> Upload:
-        return self._inner.upload(key)
-
-    def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        return self._inner.delete(keys)
+        return self.inner.checksum(key) if self._torn(key) is None else None
 
 
 def _is_records(key: str) -> bool:

@@ -1,7 +1,7 @@
 """The lease of the one writer: lock.json, taken by put-if-absent, renewed and taken over by replace-if-match.
 
 A lease only keeps polite writers apart. What keeps an archive right when a holder sleeps past its lease and
-wakes up is that segments are write-once and that an unfinished run's number is sealed (`archive.commit`).
+wakes up is that segments are write-once and that a later run closes every other (`catalog.operations.begin_run`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from msgspec.structs import replace
+
 from kbackup.archive import layout
-from kbackup.archive.models import Lease, dump, load
+from kbackup.archive.models import Lease, dump, load, now, rfc3339
 from kbackup.errors import (
     AlreadyExistsError,
     KbackupError,
@@ -29,11 +31,6 @@ from kbackup.errors import (
 from kbackup.store.base import Store
 
 log = logging.getLogger(__name__)
-
-
-def stamp(moment: datetime) -> str:
-    """As a lease has it: RFC 3339, UTC, milliseconds."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def describe(lease: Lease) -> str:
@@ -75,7 +72,7 @@ class HeldLease:
             host=socket.gethostname(),
             pid=os.getpid(),
             command=command,
-            acquired_at=stamp(datetime.now(UTC)),
+            acquired_at=now(),
             expires_at="",
         )
         self._etag = ""
@@ -115,8 +112,7 @@ class HeldLease:
 
     def _next(self, released: bool = False) -> Lease:
         expires = datetime.now(UTC) + timedelta(seconds=self._seconds)
-        fields = {name: getattr(self._lease, name) for name in self._lease.__struct_fields__}
-        return Lease(**fields | {"expires_at": stamp(expires), "released": released})
+        return replace(self._lease, expires_at=rfc3339(expires), released=released)
 
     def _release(self) -> None:
         lease = self._next(released=True)

@@ -20,8 +20,13 @@ from kbackup.errors import CorruptError
 
 
 def now() -> str:
-    """This moment in RFC 3339, UTC, milliseconds."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """This moment, as `rfc3339`."""
+    return rfc3339(datetime.now(UTC))
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment in UTC with milliseconds: 2026-01-31T14:00:00.000Z."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.content import Content, content_of
-from kbackup.archive.models import Manifest, TopicState
+from kbackup.archive.models import Manifest, TopicState, rfc3339
 from kbackup.archive.reader import Archive
 from kbackup.archive.window import Choice, Window
 
@@ -81,10 +81,9 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], left_out: Itera
 def time_text(ms: int) -> str:
     """RFC 3339 where a calendar has that time."""
     try:
-        moment = _EPOCH + timedelta(milliseconds=ms)
+        return rfc3339(_EPOCH + timedelta(milliseconds=ms))
     except OverflowError:
         return f"{ms} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[str, ...]) -> View:

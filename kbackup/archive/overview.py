@@ -149,20 +149,9 @@ def damaged_segments(state: State) -> dict[int, int]:
 
 
 def _point(point: Point, state: State, damaged: int = 0) -> PointOverview:
+    columns = {name: value for name, value in point._asdict().items() if name in PointOverview.__slots__}
     return PointOverview(
-        number=point.number,
-        origin=point.origin,
-        started_at=point.started_at,
-        committed_at=point.committed_at,
-        topics=point.topics,
-        partitions=point.partitions,
-        segments=point.segments,
-        records=point.records,
-        bytes=point.bytes,
-        stored_bytes=point.stored_bytes,
-        groups=point.groups,
-        losses=point.losses,
-        warnings=point.warnings,
+        **columns,
         damaged=damaged,
         pinned=point.number in state.pins,
         labels=tuple(sorted(name for name, number in state.labels.items() if number == point.number)),

@@ -10,6 +10,7 @@ from kbackup.archive.models import PartitionState, TopicState
 from kbackup.archive.moment import View, ms_of
 from kbackup.archive.reader import Archive
 from kbackup.archive.window import Window
+from kbackup.errors import some_of
 
 _NAMED = 10
 """So many topics or partitions are named: a follower may hold back thousands."""
@@ -52,10 +53,9 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
     for seq in sorted({s.captured for s in states} - {last}):
         if ms_of(begun[seq]) < to_time:
             names = sorted(s.name for s in states if s.captured == seq)
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             yield (
                 f"restore point {last} has topics as of restore point {seq}, which was begun at {begun[seq]}, before "
-                f"the window ends, without later records: {', '.join(names[:_NAMED])}{more}"
+                f"the window ends, without later records: {some_of(names, _NAMED)}"
             )
 
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.lease import describe, read_lease, stamp
-from kbackup.archive.models import ArchiveInfo, Lease, dump, load
+from kbackup.archive.lease import describe, read_lease
+from kbackup.archive.models import ArchiveInfo, Lease, dump, load, rfc3339
 from kbackup.errors import (
     LockedError,
     NoArchiveError,
@@ -119,7 +119,7 @@ def _in_its_place(seen: Seen, owner: str, seconds: float) -> Lease:
         host=socket.gethostname(),
         pid=os.getpid(),
         command=COMMAND,
-        acquired_at=stamp(moment),
-        expires_at=stamp(until if alive else moment),
+        acquired_at=rfc3339(moment),
+        expires_at=rfc3339(until if alive else moment),
         released=not alive,
     )

@@ -7,9 +7,8 @@ restore point of them is the last thing that is written: until then the folder r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
@@ -40,10 +39,8 @@ from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair import RepairReport
 from kbackup.jobs.repair.read_back import read_back
+from kbackup.jobs.tasks import Spark
 from kbackup.store.base import Store, encryption_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _EMPTY = 1  # bytes of a records file without records: the magic
@@ -98,7 +95,7 @@ def adopt(
     store: Store,
     confirm: bool,
     lease_seconds: float,
-    spark: Callable[[], SparkSession],
+    spark: Spark,
     listener: Listener,
 ) -> RepairReport:
     """Without `confirm` nothing is written. `RefusedError` where there is an archive with restore points already, or
@@ -144,7 +141,7 @@ def _adopt(
     store: Store,
     lease: HeldLease | None,
     phases: Phases,
-    spark: Callable[[], SparkSession],
+    spark: Spark,
     listener: Listener,
 ) -> RepairReport:
     folder = JavaFolder(store)

@@ -6,8 +6,7 @@ cluster that it comes from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from kbackup.archive.java import readable
 from kbackup.jobs.against_groups import check_groups
@@ -21,19 +20,16 @@ from kbackup.jobs.against_report import (
     sum_counts,
     topics_of,
 )
-from kbackup.jobs.against_task import ComparedPart, CompareWork
+from kbackup.jobs.against_task import CompareWork
 from kbackup.jobs.compare_result import Comparison
 from kbackup.jobs.listen import Listener, Phases
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.restore_plan import UNIT_BYTES, UNIT_PARTITIONS
+from kbackup.jobs.tasks import Spark, pack, run_counted
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _TIMEOUT = 60.0  # s without anything from the cluster
-_TASK_PARTITIONS = 64
 
 
 def verify_against(
@@ -41,7 +37,7 @@ def verify_against(
     properties: Properties,
     store: Store,
     state: Store,
-    spark: Callable[[], SparkSession],
+    spark: Spark,
     listener: Listener,
 ) -> AgainstReport:
     """`properties` are those of the cluster; `state` is where restores keep plan and offset map."""
@@ -68,12 +64,14 @@ def _compare(
     asked: Asked,
     properties: Properties,
     store: Store,
-    spark: Callable[[], SparkSession],
+    spark: Spark,
     listener: Listener,
 ) -> list[Comparison]:
+    sizes = {id(p): sum(s.bytes for s in p.part.segments) for p in truth.parts}
     wanted = [p for p in truth.parts if p.part.segments or p.start < p.end]
-    if not wanted:
-        return []
+    wanted.sort(key=lambda p: -sizes[id(p)])
+    # big partitions alone, small ones together, as a restore has them; the biggest first
+    tasks = pack(wanted, lambda p: sizes[id(p)], UNIT_BYTES, UNIT_PARTITIONS)
     work = CompareWork(
         cluster=properties,
         role=asked.against,
@@ -84,25 +82,8 @@ def _compare(
         timeout=_TIMEOUT,
     )
     expected = sum(s.count for p in wanted for s in p.part.segments)
-    results = run_tasks(
-        spark(), _tasks(wanted), work, lambda records, size: listener.progress(records, size, expected)
-    )
+    results = run_counted(spark, tasks, work, listener, expected)
     return sorted(results, key=lambda r: (r.target, r.partition))
-
-
-def _tasks(parts: Sequence[ComparedPart]) -> list[tuple[ComparedPart, ...]]:
-    """Big partitions alone, small ones together, as a restore has them; the biggest first."""
-    tasks: list[list[ComparedPart]] = []
-    room = 0
-    sizes = {id(p): sum(s.bytes for s in p.part.segments) for p in parts}
-    for part in sorted(parts, key=lambda p: -sizes[id(p)]):
-        size = sizes[id(part)]
-        if not tasks or size > room or len(tasks[-1]) == _TASK_PARTITIONS:
-            tasks.append([])
-            room = max(32 << 20, size)
-        tasks[-1].append(part)
-        room -= size
-    return [tuple(task) for task in tasks]
 
 
 def _report(

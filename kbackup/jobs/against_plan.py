@@ -9,16 +9,15 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from kbackup.archive import layout
-from kbackup.archive.models import load
-from kbackup.archive.offset_map import by_partition, decode
+from kbackup.archive.offset_map import by_partition
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Restore
-from kbackup.errors import NoArchiveError, NotFoundError, UsageError
+from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.against_groups import NOWHERE
 from kbackup.jobs.against_report import Against
 from kbackup.jobs.against_task import ComparedPart
 from kbackup.jobs.compare_result import Places
+from kbackup.jobs.groups_choose import finished_restore
 from kbackup.jobs.restore_choose import check_same_archive, check_same_target, choose_content, choose_plan
 from kbackup.jobs.restore_plan import RestorePlan, UnitPart
 from kbackup.kafka.admin import Cluster
@@ -79,22 +78,9 @@ def truth_of(asked: Asked, store: Store, state: Store, cluster_id: str) -> Truth
 
 
 def _of_restore(restore_id: str, store: Store, state: Store, cluster_id: str) -> Truth:
-    key = layout.restore_key(restore_id, layout.PLAN)
-    try:
-        plan = load(RestorePlan, state.get(key), key)
-    except NotFoundError as error:
-        raise UsageError(
-            f"there is no restore {restore_id} at {state.url}", "the restore itself said its id; see --state"
-        ) from error
+    plan, runs = finished_restore(state, restore_id)
     check_same_target(plan, cluster_id)
     check_same_archive(plan, store)
-    key = layout.restore_key(restore_id, layout.OFFSETS)
-    try:
-        runs = decode(state.get(key), key)
-    except NotFoundError as error:
-        raise UsageError(
-            f"restore {restore_id} is not finished", f"run 'kbackup restore --restore-id {restore_id}' first"
-        ) from error
     return Truth(plan, _places(plan, runs), "read_committed")
 
 

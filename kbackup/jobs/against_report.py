@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from msgspec.structs import replace
+
 from kbackup.archive.models import Part
 from kbackup.archive.remap import How
 from kbackup.jobs.compare_result import Comparison, Kind
@@ -147,6 +149,5 @@ def fewer_named(results: Sequence[Comparison], show: int) -> tuple[Comparison, .
     for result in results:
         named = result.differences[:show]
         show -= len(named)
-        fields = {name: getattr(result, name) for name in result.__struct_fields__}
-        made.append(Comparison(**fields | {"differences": named}))
+        made.append(replace(result, differences=named))
     return tuple(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kbackup.jobs.ahead import ahead
 from kbackup.jobs.compare import Comparing
@@ -39,7 +39,7 @@ class CompareWork:
     """What every task needs. `role` says which cluster it is; `restored` that its records went through a restore.
     `timeout` in seconds as `RangeReader` has it."""
 
-    cluster: Properties
+    cluster: Properties = field(repr=False)
     role: str
     isolation: str
     restored: bool

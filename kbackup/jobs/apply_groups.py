@@ -11,23 +11,21 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive.models import GroupOffset, Part
-from kbackup.archive.remap import How, OffsetMap
+from kbackup.archive.offset_map import by_partition
+from kbackup.archive.remap import OffsetMap
 from kbackup.jobs.groups_before import By, Captures, capture, resumed
-from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
+from kbackup.jobs.groups_plan import (
+    GroupOffsetResult,
+    GroupPlan,
+    OffsetPlan,
+    plan_groups,
+    wants_epoch,
+    with_epochs,
+)
 from kbackup.jobs.restore_plan import PlannedGroup, RestorePlan
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
-
-
-class GroupOffsetResult(Part, frozen=True, kw_only=True):
-    """`source` was committed for the archived partition, `target` is where that record is now."""
-
-    topic: str
-    partition: int
-    source: int
-    target: int
-    how: How
 
 
 class GroupResult(Part, frozen=True, kw_only=True):
@@ -88,10 +86,9 @@ def offset_maps(
             unusable[tp] = f"{tp} is not on the target"
     starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_committed")
     maps: dict[TopicPartition, OffsetMap] = {}
-    runs, none = _by_partition(whole), whole.slice(0, 0)
+    runs, none = dict(by_partition(whole)), np.empty(0, np.int64)
     for tp in usable:
-        own = runs.get(tp, none)
-        source, target, count = (own.column(name).to_numpy() for name in ("source", "target", "count"))
+        source, target, count = runs.get(tp, (none, none, none))
         after = int(target[-1] + count[-1]) if len(target) else None
         if after is not None and after > ends[tp]:
             unusable[tp] = f"{tp} ends at {ends[tp]}, and was restored up to {after}: it was made anew since"
@@ -99,19 +96,6 @@ def offset_maps(
         following = _next(after, starts[tp], ends[tp], plan)
         maps[tp] = OffsetMap(source, target, count, following, starts[tp])
     return TargetMaps(maps, unusable)
-
-
-def _by_partition(whole: pa.Table) -> dict[TopicPartition, pa.Table]:
-    """The runs of each partition; the map has them in order."""
-    topics = whole.column("topic").combine_chunks().dictionary_encode()
-    names, codes = topics.dictionary.to_pylist(), topics.indices.to_numpy()
-    partitions = whole.column("partition").to_numpy()
-    changes = np.flatnonzero((np.diff(codes) != 0) | (np.diff(partitions) != 0)) + 1
-    firsts = [0, *changes.tolist()] if len(codes) else []
-    return {
-        TopicPartition(names[codes[first]], int(partitions[first])): whole.slice(first, last - first)
-        for first, last in zip(firsts, [*firsts[1:], len(codes)], strict=False)
-    }
 
 
 def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
@@ -159,9 +143,7 @@ def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
         status="refused" if refused else "left alone" if why else "applied",
         why=why,
         offsets=tuple(
-            GroupOffsetResult(
-                topic=o.topic, partition=o.partition, source=o.source, target=o.target, how=o.how
-            )
+            GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
             for o in plan.offsets
         ),
         left_out=plan.left_out,

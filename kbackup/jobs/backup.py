@@ -12,15 +12,16 @@ from kbackup.config.models import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
-from kbackup.jobs.backup_run import BackupReport, Run, Spark
+from kbackup.jobs.backup_run import BackupReport, Run
 from kbackup.jobs.identity import check_cluster
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.plan import Plan
+from kbackup.jobs.tasks import Spark
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 
-__all__ = ["BackupReport", "Spark", "backup", "begin", "connect"]
+__all__ = ["BackupReport", "backup", "begin", "connect"]
 
 
 def backup(

@@ -10,7 +10,7 @@ from kbackup.archive.catalog.operations import may_salvage, next_incarnation, re
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
-from kbackup.jobs.backup_run import BackupReport, Captured, Read, Run, Spark
+from kbackup.jobs.backup_run import BackupReport, Captured, Read, Run
 from kbackup.jobs.backup_task import BackupWork, LastRead
 from kbackup.jobs.identity import check_identity
 from kbackup.jobs.listen import Listener, Phases
@@ -18,7 +18,7 @@ from kbackup.jobs.log_check import compare_logs, of_another_history
 from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.recover import recover
 from kbackup.jobs.select import Selection
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, run_counted
 from kbackup.kafka import kernel
 from kbackup.kafka.kernel import Kernel
 from kbackup.kafka.read import Vanished
@@ -109,9 +109,7 @@ def _read(run: Run, plan: Plan, taken: Sequence[Segment], spark: Spark, listener
         since=run.writing.since(),
         salvage=may_salvage(run.archive.state),
     )
-    results = run_tasks(
-        spark(), tasks, work, lambda records, size: listener.progress(records, size, expected)
-    )
+    results = run_counted(spark, tasks, work, listener, expected)
     kernel.say(r for r in results if isinstance(r, Kernel))
     segments = [r for r in results if isinstance(r, Segment)]
     lasts = sorted((r for r in results if isinstance(r, LastRead)), key=lambda r: r.record.offset)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.lease import HeldLease
@@ -19,11 +18,6 @@ from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.read import Vanished
 from kbackup.types import TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Spark = Callable[[], "SparkSession"]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbackup.archive.last_record import last_of, with_epoch
@@ -43,7 +43,7 @@ class BackupWork:
     """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run
     began, in seconds by the store's clock. `salvage`: every run that ever wrote read records alike."""
 
-    source: Properties
+    source: Properties = field(repr=False)
     store: Store
     isolation: str
     group: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 
 from kbackup.archive.models import Group, Groups, Manifest, Metadata, TopicMetadata, now
 from kbackup.errors import ClusterError
@@ -139,9 +140,5 @@ def metadata(
             )
             for _, t in sorted(topics.items())
         ),
-        acls=settings.acls,
-        scram_users=settings.scram_users,
-        broker_configs=settings.broker_configs,
-        group_configs=settings.group_configs,
-        not_carried=settings.not_carried,
+        **{each.name: getattr(settings, each.name) for each in fields(settings)},
     )

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.lease import describe, holder
@@ -23,18 +22,13 @@ from kbackup.jobs.plan import LiveTopic
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.select import Selection
 from kbackup.jobs.steps import Step, Steps
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, run_tasks
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.read import RangeReader
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 from kbackup.types import OffsetRange, TopicPartition
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Spark = Callable[[], "SparkSession"]
 
 _SKEW = 60.0  # s between two clocks; leases live about as long
 _READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches from each

@@ -6,7 +6,7 @@ already is not written again, whoever was killed when. The archive is only read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,13 +24,12 @@ from kbackup.jobs.export_plan import Addition, Additions
 from kbackup.jobs.export_read import ReadRows
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.select import Selection
+from kbackup.jobs.tasks import Spark
 from kbackup.store import S3Options
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Spark = Callable[[], "SparkSession"]
 
 PART_BYTES = 128 << 20
 """Of records that one task writes: a file for each date of them."""

@@ -6,7 +6,7 @@ does (plan, windows, checks, transactions, going on after a crash) works on it, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -37,14 +37,13 @@ from kbackup.jobs.delta_table import DeltaTable
 from kbackup.jobs.export_place import FOLDER, Place
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.select import Selection, check_selection
+from kbackup.jobs.tasks import Spark
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-Spark = Callable[[], "SparkSession"]
 
 _IMPORT = "import.json"
 

@@ -17,7 +17,7 @@ from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.config.models import Backup
 from kbackup.errors import CorruptError, KbackupError, UsageError
 from kbackup.jobs.select import Selection, check_selection
-from kbackup.jobs.tasks import from_spark
+from kbackup.jobs.tasks import spark_errors
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
 
@@ -55,7 +55,6 @@ class TableRows:
 
     def held(self) -> list[Held]:
         """By partition, of each topic's newest incarnation."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
         offset, lacking = (
@@ -65,7 +64,7 @@ class TableRows:
         found: list[list[Any]] = []
         for table in self.tables:
             rows = self._upto(table).groupBy("topic", "incarnation", "partition")
-            try:
+            with spark_errors():
                 summed = rows.agg(
                     f.count("*"),
                     f.min(offset),
@@ -74,26 +73,20 @@ class TableRows:
                     f.max("restorePoint"),
                     f.count_if(lacking),
                 ).toArrow()
-            except PySparkException as error:
-                raise from_spark(error) from None
             found += [list(row) for row in zip(*(c.to_pylist() for c in summed.columns), strict=True)]
         return held_of(found, self.selection)
 
     def newest(self) -> list[int]:
         """The greatest restore point that rows of each table are from; 0 where it has none."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
-        try:
+        with spark_errors():
             found = [table.agg(f.max("restorePoint")).toArrow() for table in self.tables]
-        except PySparkException as error:
-            raise from_spark(error) from None
         return [int(each.column(0)[0].as_py() or 0) for each in found]
 
     def write(self, store: Store, options: Backup, held: Sequence[Held]) -> list[Segment]:
         """Their segments in `store`, all as of a first incarnation. `CorruptError` for rows that are no records of
         Kafka."""
-        from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -109,10 +102,8 @@ class TableRows:
             .sortWithinPartitions("topic", "partition", "offset")
         )
         work = WriteSegments(store, options.segment_bytes, options.compression)
-        try:
+        with spark_errors():
             done = in_order.mapInArrow(work, from_arrow_schema(SCHEMA)).toArrow()
-        except PySparkException as error:
-            raise from_spark(error) from None
         return from_batches(done.to_batches())
 
     def _upto(self, table: DataFrame) -> DataFrame:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from kbackup import __version__
 from kbackup.archive.content import Content
@@ -29,12 +28,10 @@ from kbackup.jobs.restore import restore
 from kbackup.jobs.restore_choose import choose_content
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
+from kbackup.jobs.tasks import Spark
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class _Run:
     target: Properties
     store: Store
     state: Store
-    spark: Callable[[], SparkSession]
+    spark: Spark
     listener: Listener
     id: str = field(default_factory=lambda: f"drill-{now()[:10]}-{uuid.uuid4().hex[:8]}")
     started_at: str = field(default_factory=now)
@@ -215,7 +212,7 @@ def drill(
     target: Properties,
     store: Store,
     state: Store,
-    spark: Callable[[], SparkSession],
+    spark: Spark,
     listener: Listener,
     publish: Callable[[DrillReport], None],
 ) -> DrillReport:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbackup.archive import layout
-from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError
+from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError, some_of
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.kafka.admin import Cluster
 
@@ -48,7 +48,8 @@ class Scratch:
             )
         if taken := self.there().told():
             raise RefusedError(
-                f"prefix {self.prefix!r} is not free: {_some(taken)}", "give another --prefix, or delete them"
+                f"prefix {self.prefix!r} is not free: {some_of(taken, 3)}",
+                "give another --prefix, or delete them",
             )
 
     def there(self) -> Names:
@@ -108,8 +109,3 @@ class Scratch:
         except KbackupError as error:
             return [f"topics {self.prefix}*: {error.message}"]
         return []
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

@@ -27,7 +27,7 @@ from kbackup.archive.catalog.sweep import (
     find_orphans,
     last_expiration,
 )
-from kbackup.archive.models import Manifest, Metadata, TopicState
+from kbackup.archive.models import Manifest, Metadata, TopicState, rfc3339
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import integers
 from kbackup.errors import RefusedError
@@ -280,10 +280,10 @@ def _report(
         records=before.records - after.records,
         segments=before.segments - after.segments,
         bytes=before.bytes - after.bytes,
-        before=_text(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
+        before=rfc3339(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
         spared=plan.spared,
         mirrors=plan.mirrors,
-        deleted_from=_text(datetime.now(UTC) + expiry.grace) if number is not None else None,
+        deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,
         deleted=len(deleted),
         deleted_bytes=sum(each.size for each in deleted),
         unreadable=swept.orphans.unreadable,
@@ -304,10 +304,6 @@ def _sums(state: State) -> _Sums:
     table = state.segments.read(["count", "stored"])
     counts, stored = integers(table, "count"), integers(table, "stored")
     return _Sums(len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum()))
-
-
-def _text(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,13 @@ from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import begin, connect
 from kbackup.jobs.backup_commit import refresh
 from kbackup.jobs.backup_round import look, take
-from kbackup.jobs.backup_run import BackupReport, Run, Spark
+from kbackup.jobs.backup_run import BackupReport, Run
 from kbackup.jobs.hold_back import NO_PATIENCE, Patience, Place, held_back, hold_back, new_bytes, waiting
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.plan import Plan
 from kbackup.jobs.rounds import run_rounds
 from kbackup.jobs.stop import Stop
+from kbackup.jobs.tasks import Spark
 from kbackup.kafka.client import Properties
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

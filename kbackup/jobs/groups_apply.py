@@ -6,15 +6,17 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import asdict
+
 from kbackup.archive.models import Manifest, Part, now
 from kbackup.archive.reader import open_archive
-from kbackup.archive.remap import How, SameLog
+from kbackup.archive.remap import SameLog
 from kbackup.config.models import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.apply_groups import GroupResult, not_applied, plan_by_map, set_groups
 from kbackup.jobs.groups_before import Captures
 from kbackup.jobs.groups_choose import Chosen, Moment, choose_for_restore, choose_same, finished_restore
-from kbackup.jobs.groups_plan import GroupPlan, plan_groups, wants_epoch, with_epochs
+from kbackup.jobs.groups_plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
 from kbackup.jobs.restore_choose import check_same_target
 from kbackup.kafka.admin import Cluster
 from kbackup.store.base import Store
@@ -31,16 +33,9 @@ class Prepared:
     plans: tuple[GroupPlan, ...]
 
 
-class PlannedOffset(Part, frozen=True, kw_only=True):
-    """As `GroupOffsetResult`, with what the group has there `now` (null: nothing)."""
+class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
+    """With what the group has there `now` (null: nothing)."""
 
-    topic: str
-    partition: int
-    source: int
-    target: int
-    how: How
-    leader_epoch: int | None
-    metadata: str
     now: int | None
 
 
@@ -158,19 +153,7 @@ def _planned(plan: GroupPlan, hindered: str, has: dict[TopicPartition, int]) -> 
         source=plan.source,
         group=plan.group,
         hindered=hindered or ("" if plan.offsets else "it gets no offset"),
-        offsets=tuple(
-            PlannedOffset(
-                topic=o.topic,
-                partition=o.partition,
-                source=o.source,
-                target=o.target,
-                how=o.how,
-                leader_epoch=o.leader_epoch,
-                metadata=o.metadata,
-                now=has.get(o.tp),
-            )
-            for o in plan.offsets
-        ),
+        offsets=tuple(PlannedOffset(**asdict(o), now=has.get(o.tp)) for o in plan.offsets),
         left_out=plan.left_out,
     )
 

@@ -18,15 +18,20 @@ class Map(Protocol):
     def map(self, committed: int) -> Mapped: ...
 
 
-class OffsetPlan(Part, frozen=True, kw_only=True):
-    """`source` was committed for the archived partition; `target` is where that record is in `topic`, which is
-    the target's. `leader_epoch` and `metadata` go with it."""
+class GroupOffsetResult(Part, frozen=True, kw_only=True):
+    """`source` was committed for the archived partition, `target` is where that record is in `topic`, which is the
+    target's."""
 
     topic: str
     partition: int
     source: int
     target: int
     how: How
+
+
+class OffsetPlan(GroupOffsetResult, frozen=True, kw_only=True):
+    """`leader_epoch` and `metadata` go with the offset."""
+
     leader_epoch: int | None = None
     metadata: str = ""
 

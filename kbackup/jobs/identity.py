@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbackup.archive.models import Manifest
-from kbackup.errors import MismatchError, RefusedError
+from kbackup.errors import MismatchError, RefusedError, some_of
 from kbackup.jobs.plan import LiveTopic
 
 _SHOWN = 5
@@ -34,9 +34,9 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     found = [t.name for t in selected if t.id and t.name in unknown]
     if not found:
         return
-    some = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
     raise RefusedError(
-        f"nothing in the archive tells whether topic {some} of the source is the one that it has records of",
+        f"nothing in the archive tells whether topic {some_of(found, _SHOWN)} of the source is the one that it has "
+        "records of",
         "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
         "--adopt-topics",
     )

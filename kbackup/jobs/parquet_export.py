@@ -24,7 +24,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.models import Export
 from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.delta_export import ExportReport, Spark, TableReport, losses_of
+from kbackup.jobs.delta_export import ExportReport, TableReport, losses_of
 from kbackup.jobs.export_place import (
     ExportedFile,
     ExportedPoint,
@@ -39,7 +39,7 @@ from kbackup.jobs.export_read import ReadRows
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.select import Selection
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, run_counted
 from kbackup.store import S3Options
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
@@ -176,6 +176,4 @@ def _write(
 ) -> list[ExportedFile]:
     work = WriteFiles(place.store, ReadRows(store, addition.point.number, addition.partitions))
     parts = plan_parts(addition.segments, cut_bytes=WHOLE)
-    return run_tasks(
-        spark(), parts, work, lambda records, size: listener.progress(records, size, addition.records)
-    )
+    return run_counted(spark, parts, work, listener, addition.records)

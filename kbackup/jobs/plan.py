@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
+from msgspec.structs import replace
+
 from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
 from kbackup.types import OffsetRange, TopicPartition
 
@@ -92,20 +94,15 @@ def make_plan(
         if state.name in names:
             continue
         if state.name in there:
-            carried.append(_with_state(state, "unselected"))
+            carried.append(replace(state, state="unselected"))
             continue
         if state.state != "deleted":
             warnings.append(
                 f"topic {state.name} no longer exists at the source; what was archived of it is kept"
             )
             losses += _lost_with_topic(state)
-        carried.append(_with_state(state, "deleted"))
+        carried.append(replace(state, state="deleted"))
     return Plan(tuple(topics), tuple(carried), tuple(losses), tuple(warnings))
-
-
-def _with_state(state: TopicState, word: str) -> TopicState:
-    fields = {name: getattr(state, name) for name in state.__struct_fields__}
-    return TopicState(**fields | {"state": word})
 
 
 def _lost_with_topic(state: TopicState) -> list[Loss]:

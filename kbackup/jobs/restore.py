@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,18 +34,13 @@ from kbackup.jobs.restore_report import (
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
 from kbackup.jobs.restore_times import with_timestamps
 from kbackup.jobs.settings_plan import SettingsReport
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, run_counted
 from kbackup.jobs.visible import wait_visible
 from kbackup.kafka import kernel
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-Spark = Callable[[], "SparkSession"]
 
 
 def restore(
@@ -196,8 +190,6 @@ def _write_plan(state: Store, plan: RestorePlan) -> None:
 def _produce(
     plan: RestorePlan, target: Properties, store: Store, state: Store, spark: Spark, listener: Listener
 ) -> list[UnitResult]:
-    if not plan.units:
-        return []
     work = RestoreWork(
         target=target,
         store=store,
@@ -207,9 +199,7 @@ def _produce(
         transactions=plan.transactions,
         transaction_bytes=plan.transaction_bytes,
     )
-    results = run_tasks(
-        spark(), units(plan.units), work, lambda records, size: listener.progress(records, size, plan.records)
-    )
+    results = run_counted(spark, units(plan.units), work, listener, plan.records)
     kernel.say(r.kernel for r in results)
     return results
 

@@ -16,6 +16,7 @@ from kbackup.archive.window import Choice, Window
 from kbackup.config import parse_rule
 from kbackup.errors import RefusedError, UsageError, suggest_name
 from kbackup.jobs.select import Selection, check_selection
+from kbackup.jobs.tasks import pack
 from kbackup.types import TopicPartition
 
 UNIT_BYTES = 32 << 20
@@ -170,15 +171,9 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPa
         for p in t.partitions
         if p.segments
     ]
-    units: list[list[UnitPart]] = []
-    room = 0
-    for size, part in sorted(parts, key=lambda entry: -entry[0]):
-        if size > room or len(units[-1]) == UNIT_PARTITIONS:
-            units.append([])
-            room = max(UNIT_BYTES, size)
-        units[-1].append(part)
-        room -= size
-    return tuple(tuple(unit) for unit in units)
+    parts.sort(key=lambda entry: -entry[0])
+    units = pack(parts, lambda entry: entry[0], UNIT_BYTES, UNIT_PARTITIONS)
+    return tuple(tuple(part for _, part in unit) for unit in units)
 
 
 def _unit_part(topic: str, partition: ArchivedPartition, target: str) -> UnitPart:

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Literal
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from kbackup.archive.models import Document, Part
 from kbackup.archive.offset_map import NOTHING, Cut
@@ -114,17 +115,15 @@ def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
 
 
 def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
-    fields = {name: getattr(report, name) for name in report.__struct_fields__}
-    return RestoreReport(**fields | {"warnings": (*report.warnings, warning)})
+    return replace(report, warnings=(*report.warnings, warning))
 
 
 def with_settings(report: RestoreReport, settings: SettingsReport | None) -> RestoreReport:
     """The report with what was done of `--with`; of a dry run nothing can be missing yet."""
     if settings is None:
         return report
-    fields = {name: getattr(report, name) for name in report.__struct_fields__}
     missing = settings.missing if report.status == "restored" else ()
-    return RestoreReport(**fields | {"settings": settings, "missing": (*report.missing, *missing)})
+    return replace(report, settings=settings, missing=(*report.missing, *missing))
 
 
 def moved_timestamps(records: int) -> list[str]:

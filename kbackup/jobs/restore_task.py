@@ -52,7 +52,7 @@ class UnitResult:
 class RestoreWork:
     """What every unit needs. `state` is where the restore keeps its map, `store` where the segments are."""
 
-    target: Properties
+    target: Properties = field(repr=False)
     store: Store
     state: Store
     restore_id: str

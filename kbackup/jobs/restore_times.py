@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kbackup.archive.content import ArchivedTopic, Content
 from kbackup.archive.segment_io import read_segment
@@ -12,11 +12,8 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.writer import greatest, least
 from kbackup.jobs.listen import Listener
 from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, pack, run_counted
 from kbackup.store.base import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TASK_BYTES = 64 << 20
 
@@ -42,34 +39,16 @@ class ReadTimes:
             yield Times(segment.key, low, high)
 
 
-def with_timestamps(
-    content: Content, store: Store, spark: Callable[[], SparkSession], listener: Listener
-) -> Content:
+def with_timestamps(content: Content, store: Store, spark: Spark, listener: Listener) -> Content:
     """`content` with the timestamps of all its segments. Segments without are read, by tasks."""
     unknown = [s for t in content.topics for s in t.segments if s.count and s.min_timestamp is None]
     if not unknown:
         return content
     expected = sum(s.count for s in unknown)
-    found = run_tasks(
-        spark(),
-        list(_tasks(unknown)),
-        ReadTimes(store),
-        lambda records, size: listener.progress(records, size, expected),
-    )
+    tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
+    found = run_counted(spark, tasks, ReadTimes(store), listener, expected)
     times = {each.key: each for each in found}
     return replace(content, topics=tuple(_timed(topic, times) for topic in content.topics))
-
-
-def _tasks(segments: Sequence[Segment]) -> Iterator[tuple[Segment, ...]]:
-    """Segments of about `_TASK_BYTES` together."""
-    some: list[Segment] = []
-    for segment in segments:
-        some.append(segment)
-        if sum(s.bytes for s in some) >= _TASK_BYTES:
-            yield tuple(some)
-            some = []
-    if some:
-        yield tuple(some)
 
 
 def _timed(topic: ArchivedTopic, times: dict[str, Times]) -> ArchivedTopic:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from kbackup.archive.models import Acl, Part
 
 
@@ -45,17 +47,12 @@ def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[LeftOut]
         elif acl.resource == "topic" and acl.name in names.left_out:
             left.append(LeftOut(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
         elif acl.resource == "topic":
-            found.add(_named(acl, names.topics.get(acl.name, acl.name)))
+            found.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
         elif acl.resource == "group":
-            found.add(_named(acl, names.groups.get(acl.name, acl.name)))
+            found.add(replace(acl, name=names.groups.get(acl.name, acl.name)))
         else:
             found.add(acl)
     return found, left
-
-
-def _named(acl: Acl, name: str) -> Acl:
-    fields = {field: getattr(acl, field) for field in acl.__struct_fields__}
-    return Acl(**fields | {"name": name})
 
 
 def denials_first(acl: Acl) -> tuple[object, ...]:

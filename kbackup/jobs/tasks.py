@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from kbackup.errors import FencedError, KbackupError, from_text
+from kbackup.jobs.listen import Listener
 from kbackup.jobs.progress import Address, ProgressReceiver, ProgressSender
 from kbackup.metrics import counted
 
@@ -35,6 +36,8 @@ _SWITCH = 0.0005  # s; at Python's 5 ms, uploads beside a busy task got 60 MiB/s
 
 _SMALL = 512 << 10  # bytes; half of what a closure may have before Spark puts it into a file
 
+Spark = Callable[[], "SparkSession"]
+"""Gives the session, started when it is first asked for."""
 Work = Callable[[T, ProgressSender], Iterator[R]]
 Show = Callable[[int, int], None]
 
@@ -55,6 +58,29 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
         return _run(spark, tasks, work, None)
     with ProgressReceiver(show) as receiver:
         return _run(spark, tasks, work, receiver.address)
+
+
+def run_counted(
+    spark: Spark, tasks: Sequence[T], work: Work[T, R], listener: Listener, expected: int
+) -> list[R]:
+    """The same, told to `listener`, which expects so many records. For no task no session is started."""
+    if not tasks:
+        return []
+    return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
+
+
+def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) -> list[tuple[T, ...]]:
+    """Neighbours together up to `room` bytes and `most` items; a bigger item alone."""
+    packs: list[list[T]] = []
+    left = 0
+    for item in items:
+        size = size_of(item)
+        if not packs or size > left or len(packs[-1]) == most:
+            packs.append([])
+            left = max(room, size)
+        packs[-1].append(item)
+        left -= size
+    return [tuple(some) for some in packs]
 
 
 def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Address | None) -> list[R]:
@@ -87,8 +113,6 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 def _results(
     spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None
 ) -> list[Any]:
-    from pyspark.errors import PySparkException
-
     def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
         work, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
@@ -99,10 +123,8 @@ def _results(
                 yield from _run_task(number, attempt, task, work, address)
 
     frame = spark.range(count, numPartitions=count).mapInArrow(run_some, _DDL)
-    try:
+    with spark_errors():
         rows = frame.toArrow()
-    except PySparkException as error:
-        raise from_spark(error) from None
     numbers: list[int] = rows.column("task").to_numpy().tolist()
     attempts: list[int] = rows.column("attempt").to_numpy().tolist()
     counted.add("kbackup_task_retries_total", sum(dict(zip(numbers, attempts, strict=True)).values()))
@@ -141,6 +163,17 @@ def _run_task(
         raise RuntimeError(error.marker()) from None
     finally:
         progress.close()
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Raises what Spark raises in the block as `from_spark` has it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise from_spark(error) from None
 
 
 def from_spark(error: Any) -> KbackupError:

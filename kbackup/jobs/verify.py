@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.derived import derived_files
@@ -22,13 +21,10 @@ from kbackup.archive.verify.vectors import check_vectors
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.tasks import run_tasks
+from kbackup.jobs.tasks import Spark, pack, run_counted
 from kbackup.jobs.verify_drills import check_drills
 from kbackup.jobs.verify_restores import check_restores
 from kbackup.store.base import Store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TASK_BYTES = 64 << 20
 _TASK_SEGMENTS = 256
@@ -77,9 +73,7 @@ class _Known:
     left: list[ToRead]
 
 
-def verify(
-    store: Store, wanted: str, quick: bool, spark: Callable[[], SparkSession], listener: Listener
-) -> VerifyReport:
+def verify(store: Store, wanted: str, quick: bool, spark: Spark, listener: Listener) -> VerifyReport:
     """`wanted` is 'all', or a restore point (a number, a label, or 'latest'), which stands on those before it.
 
     Quick: every object by its size, and by its checksum where the store keeps one; Spark is not asked for.
@@ -101,16 +95,9 @@ def verify(
     if not quick:
         with phases.step("read segments"):
             expect = sum(item.segment.count for item in known.left)
-            read = _sum(
-                run_tasks(
-                    spark(),
-                    _tasks(known.left),
-                    VerifyWork(store),
-                    lambda records, size: listener.progress(records, size, expect),
-                )
-                if known.left
-                else []
-            )
+            tasks = pack(known.left, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
+            tasks.sort(key=lambda task: -sum(item.segment.stored for item in task))
+            read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, expect))
     return VerifyReport(
         archive=store.url,
         archive_id=known.archive_id,
@@ -180,20 +167,6 @@ def _chosen(found: Survey, name: str) -> tuple[int, ...]:
         return numbers
     last = found.archive.find_point(name).number
     return tuple(number for number in numbers if number <= last)
-
-
-def _tasks(items: Sequence[ToRead]) -> list[tuple[ToRead, ...]]:
-    """Neighbours share a task up to `_TASK_BYTES`; the biggest first."""
-    tasks: list[list[ToRead]] = []
-    room = 0
-    for item in items:
-        size = item.segment.stored
-        if not tasks or size > room or len(tasks[-1]) == _TASK_SEGMENTS:
-            tasks.append([])
-            room = _TASK_BYTES
-        tasks[-1].append(item)
-        room -= size
-    return sorted(map(tuple, tasks), key=lambda task: -sum(i.segment.stored for i in task))
 
 
 def _sum(results: Sequence[SegmentResult]) -> SegmentResult:

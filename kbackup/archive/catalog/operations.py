@@ -144,7 +144,7 @@ def loss_row(number: int, incarnation: int, loss: Loss) -> dict[str, Any]:
 
 
 def loss_of(row: Mapping[str, Any]) -> Loss:
-    """The loss of a row of `tables.LOSSES`."""
+    """The loss of a row of the losses table."""
     return Loss(**{name: row[name] for name in Loss.__struct_fields__})
 
 

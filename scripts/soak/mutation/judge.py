@@ -128,7 +128,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
 
     # threads cost more than what they do here
     with (
-        patch.object(verify_job, "run_tasks", run_here),
+        patch("kbackup.jobs.tasks.run_tasks", run_here),
         patch.object(ThreadPoolExecutor, "submit", _at_once),
     ):
         try:

@@ -52,7 +52,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[Any]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
-    monkeypatch.setattr(job, "run_tasks", run)
+    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run)
 
 
 def damaged(store: CryptStore) -> set[str]:

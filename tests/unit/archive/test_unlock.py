@@ -11,8 +11,8 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease import HeldLease, holder, read_lease, stamp
-from kbackup.archive.models import Lease, dump
+from kbackup.archive.lease import HeldLease, holder, read_lease
+from kbackup.archive.models import Lease, dump, rfc3339
 from kbackup.archive.unlock import COMMAND, Seen, break_lease, look
 from kbackup.errors import (
     LeaseLostError,
@@ -40,7 +40,7 @@ def leased(store: FaultyStore, seconds: float, owner: str = "somebody", released
         pid=7,
         command="kbackup backup",
         acquired_at="2020-01-01T00:00:00.000Z",
-        expires_at=stamp(datetime.now(UTC) + timedelta(seconds=seconds)),
+        expires_at=rfc3339(datetime.now(UTC) + timedelta(seconds=seconds)),
         released=released,
     )
     store.put(layout.LOCK, dump(lease))

@@ -12,8 +12,9 @@ from kbackup import cli
 from kbackup.archive.group_overview import GroupOverview, GroupsOverview, Stand
 from kbackup.cli import groups_tables as tables
 from kbackup.cli.output import Reporter
-from kbackup.jobs.apply_groups import GroupOffsetResult, GroupResult
+from kbackup.jobs.apply_groups import GroupResult
 from kbackup.jobs.groups_apply import GroupsPlanReport, GroupsReport, PlannedGroupReport, PlannedOffset
+from kbackup.jobs.groups_plan import GroupOffsetResult
 from kbackup.jobs.groups_undo import UndoReport, UndoResult
 from kbackup.store import open_store
 from tests.golden.java_archive import ROOT as JAVA

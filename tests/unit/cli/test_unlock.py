@@ -13,8 +13,8 @@ import pytest
 from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.lease import HeldLease, holder, read_lease, stamp
-from kbackup.archive.models import Lease, dump
+from kbackup.archive.lease import HeldLease, holder, read_lease
+from kbackup.archive.models import Lease, dump, rfc3339
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key
@@ -36,7 +36,7 @@ def put_lease(store: Store, seconds: float) -> None:
         pid=7,
         command="kbackup backup",
         acquired_at="2020-01-01T00:00:00.000Z",
-        expires_at=stamp(datetime.now(UTC) + timedelta(seconds=seconds)),
+        expires_at=rfc3339(datetime.now(UTC) + timedelta(seconds=seconds)),
     )
     store.put(layout.LOCK, dump(lease))
 

@@ -21,7 +21,7 @@ def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.Monkey
         sent.append(work)
         return []
 
-    monkeypatch.setattr(backup_round, "run_tasks", run_tasks)
+    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run_tasks)
     options = SimpleNamespace(
         isolation_level="read_committed",
         segment_bytes=1,

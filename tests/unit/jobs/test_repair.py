@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import kbackup.jobs.repair.read_back as repair_job
-import kbackup.jobs.verify as verify_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import Catalog
@@ -61,7 +60,7 @@ def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
-    monkeypatch.setattr(verify_job, "run_tasks", run_here)
+    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run_here)
     monkeypatch.setattr(repair_job, "run_tasks", run_here)
 
 

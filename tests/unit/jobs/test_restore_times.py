@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kbackup.archive.java import java_content
-from kbackup.jobs import restore_times
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_times import with_timestamps
@@ -25,7 +24,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ran.extend(some)
         return [result for task in some for result in work(task, ProgressSender(None, 0))]
 
-    monkeypatch.setattr(restore_times, "run_tasks", run_here)
+    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run_here)
     return ran
 
 

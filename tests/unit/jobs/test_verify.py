@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pytest
 
-import kbackup.jobs.verify as verify_job
 from kbackup import cli
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest
@@ -47,7 +46,7 @@ def _tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_here(spark: None, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
-    monkeypatch.setattr(verify_job, "run_tasks", run_here)
+    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run_here)
 
 
 @pytest.fixture(scope="module")
