@@ -32,10 +32,11 @@ _INCIDENTS = 5  # newest ones that are shown
 @common_options
 @archive_option
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
+@click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
 @key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
 @s3_options
 @pass_frame
-def command(frame: Frame, names: tuple[str, ...]) -> None:
+def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     """Show the flows that mirror an archive: applied restore point, records and seconds behind, what is held back.
 
     Reads the archive alone: no cluster is asked, and no properties file is needed.
@@ -51,6 +52,8 @@ def command(frame: Frame, names: tuple[str, ...]) -> None:
         if at:
             frame.reporter.line()
         _show(flow, frame.reporter)
+        if partitions:
+            _show_partitions(flow, frame.reporter)
     if not flows:
         frame.reporter.line("no flow has applied anything of this archive")
     frame.reporter.document({"archive": store.url, "flows": flows})
@@ -87,3 +90,15 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
         reporter.warning(f"{refusal.subject}: {refusal.reason}")
     if flow.error:
         reporter.warning(f"the last round failed: {flow.error}")
+
+
+def _show_partitions(flow: FlowOverview, reporter: Reporter) -> None:
+    """The next source offset to apply of each partition; "-" before the first record."""
+    reporter.table(
+        ("topic", "partition", "applied position"),
+        [
+            (topic.topic, partition, position if topic.incarnation > 0 else None)
+            for topic in flow.topics
+            for partition, position in enumerate(topic.applied)
+        ],
+    )

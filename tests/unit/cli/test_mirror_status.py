@@ -50,6 +50,17 @@ def test_for_people(archive: Archive, capsys: pytest.CaptureFixture[str]) -> Non
     assert "the last round failed: B did not answer" in err
 
 
+def test_applied_positions(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mirror", "status", archive.store.url, "--partitions"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row for row in rows if row[:1] == ["orders"]][1:] == [
+        ["orders", "0", "10"],
+        ["orders", "1", "12"],
+        ["orders", "2", "0"],
+    ]
+    assert ["clicks", "0", "-"] in rows
+
+
 def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "status", "--json", "-a", archive.store.url, "--flow", "A->B"]) == 0
     document = json.loads(capsys.readouterr().out)
