@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kbackup import metrics
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import KbackupError, NoArchiveError, StoreError
@@ -104,6 +105,7 @@ class ApplyHalf:
         self._open: _Open | None = None
         self._status: FlowStatus | None = None
         self._heartbeats: HeartbeatClock | None = None
+        self._stack = ExitStack()
         self._told = ""
         self._point = 0
         self._positions: Mapping[TopicPartition, AppliedPosition] = {}
@@ -147,8 +149,7 @@ class ApplyHalf:
         report = opened.rounds.run(opened.archive, point)
         self.report.add(report)
         assert self._status is not None  # noqa: S101 (it is open)
-        served = report.topics
-        self._write(after_round(self._status, point, served, report.applied, report.refused))
+        self._write(after_round(self._status, point, report.topics, report.applied, report.refused))
         self._point = point.number
         self._count(opened, report)
         self.watcher.applied(self.flow, report)
@@ -165,6 +166,7 @@ class ApplyHalf:
         lag = round_lag(opened.archive.state, self._status)
         metering.round_applied(self.flow, self._positions, report.applied, lag, held_back)
         self._positions = report.applied.positions
+        metrics.well()
 
     def _wait(self, opened: _Open) -> None:
         """Until there is a new restore point, a duty is due, or it is asked to stop."""
@@ -179,6 +181,7 @@ class ApplyHalf:
                 assert self._status is not None  # noqa: S101 (it is open)
                 self._write(still_alive(self._status))
                 metering.nothing_to_apply(self.flow, round_lag(opened.archive.state, self._status))
+                metrics.well()
                 self.watcher.well()
 
     def _opened(self) -> _Open:
@@ -193,7 +196,9 @@ class ApplyHalf:
             internal = stack.enter_context(InternalTopics(self.flow, cluster))
             applier = stack.enter_context(Applier(self.flow, target, self.state, self.spark, self.listener))
             if self._heartbeats is None:
-                self._heartbeats = HeartbeatClock(self.flow, InternalTopics(self.flow, cluster)).__enter__()
+                self._heartbeats = self._stack.enter_context(
+                    HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
+                )
             if self._status is None:
                 before = read_flow_status(self.state, self.flow.source, self.flow.target)
                 self._write(first_status(self.flow, archive.info.id, before))
@@ -206,6 +211,8 @@ class ApplyHalf:
         self._close_target()
         metering.round_failed(self.flow)
         self.report.retries += 1
+        metrics.failed(error)
+        metrics.counted.add("kbackup_retries_total")
         if self._status is not None:
             try:
                 self._write(after_error(self._status, str(error)))
@@ -225,5 +232,4 @@ class ApplyHalf:
 
     def _close(self) -> None:
         self._close_target()
-        if self._heartbeats is not None:
-            self._heartbeats.close()
+        self._stack.close()

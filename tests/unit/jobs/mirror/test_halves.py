@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from kbackup.config.models import Backup, Follow
@@ -91,8 +94,13 @@ def test_duties_are_due_on_clocks_of_their_own() -> None:
     assert timetable.seconds_left({}, 60) == 60
 
 
-def test_half_that_fails_ends_the_others() -> None:
-    stop = Stop()
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+def test_half_that_fails_ends_the_others(stop: Stop) -> None:
     ended: list[str] = []
 
     def fails() -> None:
@@ -105,11 +113,8 @@ def test_half_that_fails_ends_the_others() -> None:
     with pytest.raises(UsageError, match="no such thing"):
         run_together({"follows": follows, "fails": fails}, stop)
     assert ended == ["follows"]
-    stop.close()
 
 
-def test_halves_return_their_reports() -> None:
-    stop = Stop()
+def test_halves_return_their_reports(stop: Stop) -> None:
     assert run_together({"a": lambda: 1, "b": lambda: 2}, stop) == {"a": 1, "b": 2}
     assert not stop.asked
-    stop.close()

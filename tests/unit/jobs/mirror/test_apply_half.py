@@ -1,0 +1,135 @@
+"""The apply half between its rounds: it waits, tries again, tells, and ends. The rounds themselves are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbackup.archive.models import Manifest
+from kbackup.archive.reader import Archive
+from kbackup.errors import FencedError, KbackupError, NoArchiveError, UnreachableError
+from kbackup.jobs import rounds as pauses
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.apply import Applied, Lost
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves.apply import ApplyHalf
+from kbackup.jobs.mirror.halves.round import RoundReport
+from kbackup.jobs.mirror.status import read_flow_status
+from kbackup.jobs.stop import Stop
+from kbackup.metrics import counted
+from kbackup.types import TopicPartition
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+from tests.support.mirrors import flow_of
+
+ORDERS = RemoteTopic("orders", "A.orders", 3)
+LOST = Lost("orders", 1, 0, "A.orders", 0, 5, "5 records came too late")
+
+
+@dataclass
+class Script:
+    """What rounds do, one after the other; the last one asks to stop. It is the watcher, too."""
+
+    stop: Stop
+    outcomes: list[KbackupError | tuple[Lost, ...]]
+    told: list[str] = field(default_factory=list)
+    opened: int = 0
+
+    def run(self, archive: Archive, point: Manifest) -> RoundReport:
+        outcome = self.outcomes.pop(0)
+        if not self.outcomes:
+            self.stop.ask()
+        if isinstance(outcome, KbackupError):
+            raise outcome
+        positions = {TopicPartition("A.orders", 0): AppliedPosition(1, 7)}
+        applied = Applied(point=point.number, records=2, bytes=20, positions=positions, too_late=outcome)
+        return RoundReport("A->B", point.number, (ORDERS,), (), applied)
+
+    def waiting(self, flow: Flow, why: str) -> None:
+        self.told.append(f"waits: {why}")
+        self.stop.ask()
+
+    def warned(self, text: str) -> None:
+        self.told.append(text)
+
+    def applied(self, flow: Flow, report: RoundReport) -> None:
+        self.told.append(f"applied {report.restore_point}")
+
+    def well(self) -> None:
+        self.told.append("well")
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        self.told.append(f"failed: {error.message}")
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+def half_of(script: Script, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> ApplyHalf:
+    def rounds(*_: Any) -> Any:
+        script.opened += 1
+        return SimpleNamespace(run=script.run, clocks={}, internal=SimpleNamespace(warnings=[]))
+
+    monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
+    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
+    monkeypatch.setattr(apply, "Rounds", rounds)
+    monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
+    counted.begin("mirror")
+    return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
+
+
+def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    newest = make_archive(store).restore_point("latest").number
+    script = Script(stop, [(), UnreachableError("target is away", ""), (LOST,), ()])
+    report = half_of(script, store, monkeypatch).run()
+    assert script.told == [
+        *(f"applied {newest}", "well", "failed: target is away", f"applied {newest}", "well"),
+        *(f"applied {newest}", "well"),
+    ]
+    assert script.opened == 2
+    assert (report.rounds, report.retries, report.records, report.is_loss) == (3, 1, 6, True)
+    status = read_flow_status(store, "A", "B")
+    assert status is not None
+    assert (status.restore_point, status.records, status.error) == (newest, 6, "")
+    assert [incident.message for incident in status.incidents] == [LOST.message]
+    assert counted.snapshot().values["kbackup_retries_total", ()] == 1
+    assert counted.snapshot().values["kbackup_mirror_rounds_total", ("A", "B", "applied")] == 3
+
+
+def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    make_archive(store)
+    script = Script(stop, [(), FencedError("another process applies this flow", ""), ()])
+    with pytest.raises(FencedError):
+        half_of(script, store, monkeypatch).run()
+
+
+def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(stop, [()])
+    report = half_of(script, MemoryStore(), monkeypatch).run()
+    assert report.rounds == 0
+    assert [text.partition(" at ")[0] for text in script.told] == ["waits: there is no archive", "well"]
+
+
+def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    script = Script(stop, [(), ()])
+    script.stop.ask()
+    with pytest.raises(NoArchiveError):
+        half_of(script, store, monkeypatch).run()
+    make_archive(store)
+    assert half_of(script, store, monkeypatch).run().rounds == 1
