@@ -33,7 +33,7 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# An answer within a minute: of loops over crash points, many examples and processes it runs a sample.
+# A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
 	$(BIN)/pytest -q $(WORKERS) --sample tests/unit tests/golden
 

@@ -28,6 +28,8 @@ from tests.support.archives import T0, make_archive
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.unit.cli.test_hostile import EVIL, harmless
 
+pytestmark = pytest.mark.exhaustive(keep=3)
+
 Said = pytest.CaptureFixture[str]
 TP = TopicPartition("orders", 3)
 

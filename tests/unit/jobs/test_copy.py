@@ -47,6 +47,8 @@ from tests.support.histories import Did, History
 from tests.support.memory_store import MemoryStore
 from tests.unit.archive.making import target as partition_of
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 OWN = (layout.LOCK, layout.DERIVED, layout.CATALOG, layout.TABLES, KEYS)
 """What a copy has of its own: its lease, its catalogs, and the data keys of what it derived."""
 

@@ -49,6 +49,8 @@ from tests.support.faulty_store import FaultyStore, down
 from tests.support.histories import Did, History, day
 from tests.support.memory_store import MemoryStore
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 NOW = timedelta(0)
 DAY = timedelta(days=1)
 LOSS = Loss(kind="retention", topic="a", partition=0, start=1, end=2, message="offset 1 of a-0 was deleted")

@@ -43,6 +43,8 @@ from tests.support.archives import LOSS, T0, commit_point, group_at, make_archiv
 from tests.support.crash_store import CrashStore, crashed
 from tests.support.memory_store import MemoryStore
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 ORDERS = "topics/orders/segment_partition_000_from_offset_00000000"
 LAST = 6
 CHECKSUM = re.compile(rb'"checksum":"[^"]*"')

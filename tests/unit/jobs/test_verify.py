@@ -30,6 +30,8 @@ from tests.support.archives import make_archive
 from tests.support.exhaustive import sample
 from tests.support.java_sink import FLAWS, LAST, torn_folder
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 ORDERS = "topics/orders/"
 SEGMENT = f"{ORDERS}segment_partition_000_from_offset_0000000000_records"
 INDEX = f"{ORDERS}segment_partition_000_from_offset_0000000000_index"

@@ -31,6 +31,8 @@ from kbackup.store.crypt.rotate import rotate
 from kbackup.store.file import FileStore
 from tests.support.faulty_store import FaultyStore
 
+pytestmark = pytest.mark.exhaustive(keep=2)
+
 # A KMS: its key is in a file beside it, which also notes what it was called with.
 KMS = """
 import base64, pathlib, sys
