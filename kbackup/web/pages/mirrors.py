@@ -12,6 +12,8 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 MOST = 200
 """Topics of each flow, and incidents."""
+SILENT = 600.0
+"""Seconds without a sign of life after which a flow is thought to be stopped: ten times the longest pause."""
 
 
 @router.api_route("/mirrors", methods=GET)
@@ -26,4 +28,4 @@ def mirrors(look: Look) -> HTMLResponse:
         (flow, sorted(flow.topics, key=lambda t: (not t.held_back, -t.records_behind, t.topic)))
         for flow in flows_of(archive, look.held.store)
     ]
-    return look.page("mirrors.html", "mirrors", flows=flows, most=MOST)
+    return look.page("mirrors.html", "mirrors", flows=flows, most=MOST, silent=SILENT)

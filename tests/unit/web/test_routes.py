@@ -86,7 +86,7 @@ def test_flows_of_mirrors(rich: Store) -> None:
     assert f"acls: no authorizer {SCRIPT}" in troubled
     assert f"3 records lost {ATTACK}" in troubled
     assert "1 topic held back" in troubled
-    assert f"the target refused it {SCRIPT}" in troubled
+    assert f"is held back: the target refused it {SCRIPT}" in troubled
     assert "up to date" in even
     assert "held back" not in even.replace("records behindheld back", "").replace(
         "records behind held back", ""

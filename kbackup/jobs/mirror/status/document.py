@@ -26,7 +26,7 @@ class TopicStatus(Part, frozen=True, kw_only=True):
 
 
 class Refusal(Part, frozen=True, kw_only=True):
-    """What the target refused in the last round: `subject` is 'topics', 'configs', 'acls' or 'groups'."""
+    """What the target refused in the last round: `subject` is 'configs', 'acls' or 'groups'."""
 
     subject: str
     reason: str

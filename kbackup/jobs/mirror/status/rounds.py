@@ -117,5 +117,7 @@ def _incidents(applied: Applied, at: str) -> Iterable[Incident]:
 
 def _refusals(refused: Mapping[str, Mapping[str, str] | Iterable[str]]) -> Iterable[Refusal]:
     for subject, reasons in refused.items():
+        if subject == "topics":
+            continue  # `held_back` of each topic says it
         texts = reasons.values() if isinstance(reasons, Mapping) else reasons
         yield from (Refusal(subject=subject, reason=reason) for reason in dict.fromkeys(texts))
