@@ -26,6 +26,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
+from kbackup.kafka.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.group_requests import raw_positions
@@ -108,8 +109,17 @@ def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Posit
     """Put a group without members at `positions`."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     wanted = [KafkaTopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
+    until = time.monotonic() + _PATIENCE
     try:
-        for some in consumer.commit(offsets=wanted, asynchronous=False) or []:
+        while True:
+            try:
+                committed = consumer.commit(offsets=wanted, asynchronous=False) or []
+                break
+            except KafkaException as raised:  # right after the broker's start
+                if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+        for some in committed:
             assert some.error is None, some.error
     finally:
         consumer.close()
