@@ -13,6 +13,7 @@ from kbackup.errors import RefusedError, UsageError, suggest_name
 from kbackup.jobs.mirror.apply.positions import heads_of, read_positions
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.positions.translation import exact_translation
+from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.kafka.mirror_records.reader import read_records
@@ -50,8 +51,9 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     point = archive.head
     if point is None:
         raise RefusedError(f"the archive of {flow.source} has no restore point", "run kbackup mirror first")
-    groups, _ = group_offsets(archive, point.topics)
-    remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in point.topics}
+    states = [state for state in point.topics if reason_to_skip(flow, state.name) is None]
+    groups, _ = group_offsets(archive, states)
+    remote = {s.name: flow.policy.format_remote_topic(flow.source, s.name) for s in states}
     committed = {TopicPartition(remote[o.topic], o.partition): o for o in groups.get(group, ())}
     checkpoints = _checkpoints(flow, group, cluster)
     if not committed and not checkpoints:
