@@ -30,6 +30,7 @@ NEEDED = (
     "kbackup.jobs.tasks",
     "kbackup.jobs.backup_task",
     "kbackup.jobs.restore_task",
+    "kbackup.jobs.mirror.apply.slots",
     "kbackup.jobs.verify",
     "kbackup.store.file",
     "kbackup.store.s3",

@@ -11,7 +11,7 @@ from kbackup.errors import NotFoundError
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
-SLOTS = 32
+SLOTS = 16
 """Of a new flow. More of them are more transactions in a small round, fewer are fewer tasks of a large one."""
 
 DOCUMENT = "flow.json"

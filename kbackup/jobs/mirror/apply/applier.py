@@ -58,6 +58,8 @@ class _Session:
     refreshed: float
     applied: dict[str, int] = field(default_factory=dict)
     """By topic of the source, the restore point up to which everything is applied."""
+    recovered: set[str] = field(default_factory=set)
+    """Remote topics whose forgotten positions were read back."""
 
     @property
     def positions(self) -> dict[TopicPartition, AppliedPosition]:
@@ -102,7 +104,7 @@ class Applier:
         After an error that may be over in a while (`jobs.follow.RETRIED`), call it again. `FencedError`: another
         process applies this flow now."""
         try:
-            session = self._session or self._open(archive, topics)
+            session = self._session or self._open(archive)
             self._session = session
             return self._apply(session, archive, point, topics)
         except BaseException:
@@ -117,13 +119,15 @@ class Applier:
     def _apply(
         self, session: _Session, archive: Archive, point: Manifest, topics: Sequence[RemoteTopic]
     ) -> Applied:
-        began, before = self.clock(), session.positions
+        began = self.clock()
+        self._recover(session, topics)
+        before = session.positions
         stop = self.flow.on_recreate == "stop"
         pending = find_pending(archive, point, topics, before, session.applied, stop)
         work = SlotWork(
             self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
         )
-        if began - session.refreshed >= REFRESH:
+        if self.clock() - session.refreshed >= REFRESH:
             self._refresh(session, work, topics)
         runs = SCHEMA.empty_table()
         if pending.parts:
@@ -148,7 +152,7 @@ class Applier:
     def _names(self) -> tuple[str, str]:
         return self.flow.source, self.flow.target
 
-    def _open(self, archive: Archive, topics: Sequence[RemoteTopic]) -> _Session:
+    def _open(self, archive: Archive) -> _Session:
         """Look at the target and at the flow's state."""
         cluster = Cluster(self.target, "target")
         cluster_id, _ = cluster.connect()
@@ -156,13 +160,21 @@ class Applier:
         self._check(flow, archive, cluster_id)
         noted = read_positions(cluster, *self._names)
         flow_map = FlowMap(self.state, *self._names, flow.slots, heads_of(noted, flow.slots))
-        remotes = {tp for topic in topics for tp in topic.remote_partitions} | noted.keys()
-        numbers = sorted({slot_of(tp, flow.slots) for tp in remotes})
         with ThreadPoolExecutor(_THREADS) as pool:
-            slots = dict(zip(numbers, pool.map(flow_map.slot, numbers), strict=True))
-        recovery = Recovery(cluster, self.target, self._names, {topic.remote for topic in topics})
-        noted |= recovery.positions(slots, noted)
+            list(pool.map(flow_map.slot, range(flow.slots)))
         return _Session(cluster, flow, noted, flow_map, self.clock() - REFRESH)
+
+    def _recover(self, session: _Session, topics: Sequence[RemoteTopic]) -> None:
+        """Read positions back that the target has forgotten, of topics that come for the first time."""
+        remotes = {topic.remote for topic in topics} - session.recovered
+        if not remotes:
+            return
+        slots = [session.map.slot(number) for number in range(session.flow.slots)]
+        found = Recovery(session.cluster, self.target, self._names, remotes).positions(slots, session.noted)
+        session.recovered |= remotes
+        if found:
+            session.noted |= found
+            session.refreshed = self.clock() - REFRESH
 
     def _begin(self, archive: Archive, cluster_id: str) -> FlowState:
         flow = FlowState(
@@ -204,6 +216,7 @@ class Applier:
                 tuple(part for tp in remotes for part in pending.parts[tp]),
                 tuple(every[slot]),
                 tuple(tp for tp in every[slot] if tp in session.noted),
+                session.map.slot(slot).head,
             )
             for slot, remotes in parts.items()
         ]
@@ -223,7 +236,7 @@ class Applier:
         """Commit every position again: brokers forget those that were not committed for long."""
         known = {slot_of(tp, session.flow.slots) for tp in session.noted}
         tasks = [
-            SlotTask(slot, (), tuple(partitions), ())
+            SlotTask(slot, (), tuple(partitions), (), session.map.slot(slot).head)
             for slot, partitions in self._partitions(session, topics).items()
             if slot in known
         ]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
 from kbackup.archive.offset_map import Cut
 from kbackup.jobs.exactly_once.unit import Reached
-from kbackup.jobs.mirror.apply.positions import Note, Noted, head_of
+from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.kafka.produce import Progress, Runs
@@ -35,14 +35,16 @@ def incarnation_of(part: UnitPart) -> int:
 
 @dataclass
 class SlotLedger:
-    """`positions` are the committed ones of the slot, as its producer found them. `point` is the restore point that is
-    applied. `parts` are those committed since they were last taken."""
+    """`positions` are the committed ones of the slot, as its producer found them. `head` is the
+    last part of the slot's map that is known to be committed, which they may not name any more. `point` is the restore
+    point that is applied. `parts` are those committed since they were last taken."""
 
     state: Store
     source: str
     target: str
     slot: int
     positions: dict[TopicPartition, Noted]
+    head: PartName | None = None
     point: int = 0
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     parts: list[CommittedPart] = field(default_factory=list)
@@ -55,7 +57,8 @@ class SlotLedger:
     def know(self, positions: dict[TopicPartition, Noted]) -> None:
         """Go on from `positions`."""
         self.positions = positions
-        self.head = head_of(noted.note for noted in positions.values())
+        parts = [noted.note.part for noted in positions.values()]
+        self.head = max([*parts, *([self.head] if self.head else [])], default=None)
 
     def start(self, part: UnitPart) -> int | None:
         """Return the source offset from which `part` is left, None where a later incarnation has begun."""

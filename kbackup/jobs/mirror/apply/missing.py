@@ -34,16 +34,16 @@ class Recovery:
     remotes: Collection[str]
 
     def positions(
-        self, slots: Mapping[int, SlotMap], known: Mapping[TopicPartition, Noted]
+        self, slots: Collection[SlotMap], known: Mapping[TopicPartition, Noted]
     ) -> dict[TopicPartition, Noted]:
         """Return the positions that are not among the `known` ones. A remote topic that was made anew has none: its
-        records are applied from the start. `slots` without a known position are loaded here."""
-        for slot in slots.values():
+        records are applied from the start. `slots` are all of the flow; those without a known position are loaded."""
+        for slot in slots:
             if slot.head is None:
                 self._load(slot)
         found: dict[TopicPartition, Noted] = {}
         ends: dict[TopicPartition, int] = {}
-        for slot in slots.values():
+        for slot in slots:
             for key in slot.incarnations:  # the newest comes last
                 if key.remote in known or key.remote.topic not in self.remotes or slot.head is None:
                     continue

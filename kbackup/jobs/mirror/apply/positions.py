@@ -6,7 +6,7 @@ says what comes next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbackup.archive import layout
@@ -89,8 +89,3 @@ def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int,
         slot = slot_of(tp, slots)
         heads[slot] = max(noted.note.part, heads.get(slot, noted.note.part))
     return heads
-
-
-def head_of(notes: Iterable[Note]) -> PartName | None:
-    """Return the last of the parts that notes of one slot name."""
-    return max((note.part for note in notes), default=None)

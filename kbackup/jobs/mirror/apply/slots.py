@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
+from kbackup.archive.flow_map.tables import PartName
 from kbackup.errors import ClusterError, FencedError
 from kbackup.jobs.exactly_once.unit import UnitRun
 from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
@@ -34,12 +35,14 @@ _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
 @dataclass(frozen=True, slots=True)
 class SlotTask:
     """`parts` are in order of partition and incarnation. `partitions` are all of the slot, those without work too;
-    `expected` are those whose position must be there."""
+    `expected` are those whose position must be there. `head` is
+    the last part of the slot's map that is known to be committed."""
 
     slot: int
     parts: tuple[UnitPart, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
+    head: PartName | None = None
 
     @property
     def largest(self) -> int:
