@@ -25,6 +25,15 @@ if TYPE_CHECKING:
 _LONGEST = 6.0  # s after a process has begun to work
 _READY = 120.0  # s, for a process to begin
 
+_SMALL = """
+replication.factor = 1
+heartbeats.topic.replication.factor = 1
+checkpoints.topic.replication.factor = 1
+offset-syncs.topic.replication.factor = 1
+emit.heartbeats.enabled = false
+sync.topic.acls.enabled = false
+"""
+
 Half = Literal["take", "apply", "apply by Spark", "worker"]
 HALVES: tuple[Half, ...] = ("apply", "take", "apply by Spark", "worker")
 
@@ -88,14 +97,14 @@ class MirrorLoop:
     def _kill_apply(self, half: Half) -> float:
         """While restore points come in. A worker's death is made good by Spark, while the process goes on."""
         wish = Wish("kill worker", self._random.choice(("before", "after")), "transaction", 2)
-        arguments = [self.store.url, self.shop.broker.bootstrap, self.mirror.flow.source]
-        arguments += ["--spark"] if half != "apply" else []
+        arguments, module = ["mirror", str(self._file()), "--apply"], None
+        if half != "apply":
+            arguments = [self.store.url, self.shop.broker.bootstrap, self.mirror.flow.source, "--spark"]
+            module = "tests.faults.applying"
         moment = self._random.uniform(0, _LONGEST)
         self._take()
         folder = self._next_folder()
-        with Kbackup(
-            folder, arguments, wish if half == "worker" else None, self.env, "tests.faults.applying"
-        ) as process:
+        with Kbackup(folder, arguments, wish if half == "worker" else None, self.env, module) as process:
             self._wait_working(process, folder)
             end = time.monotonic() + moment
             while time.monotonic() < end:
@@ -123,6 +132,17 @@ class MirrorLoop:
             assert time.monotonic() < end, process.err
             time.sleep(0.1)
         assert (folder / "moments").stat().st_size >= 2, "nothing was killed"
+
+    def _file(self) -> Path:
+        """The flow's properties."""
+        path, alias = self.folder / "mm2.properties", self.mirror.flow.source
+        bootstrap = self.shop.broker.bootstrap
+        path.write_text(
+            f"clusters = {alias}, B\n{alias}.bootstrap.servers = {bootstrap}\nB.bootstrap.servers = {bootstrap}\n"
+            f"{alias}->B.enabled = true\nkbackup.archive = {self.store.url}\n"
+            f"topics = {', '.join(self.shop.topics)}\n{_SMALL}"
+        )
+        return path
 
     def _next_folder(self) -> Path:
         return self.folder / f"run-{time.monotonic_ns()}"

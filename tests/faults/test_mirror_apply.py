@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,16 +21,19 @@ from kbackup.archive import layout
 from kbackup.archive.flow_map import open_map
 from kbackup.archive.flow_map.slots import read_flow
 from kbackup.archive.models import dump
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup import backup
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import read_heads
+from kbackup.jobs.rounds import RETRIED
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.produce import BlockProducer
+from kbackup.store import S3Options, open_store
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
+from scripts.dev.minio import Minio
 from tests.faults.conftest import BackUp, Counting, options
 from tests.faults.dying import When, Wish
 from tests.faults.mirrored import Mirror, expanded
@@ -164,6 +168,11 @@ def test_positions_that_the_target_forgot(mirror: Mirror, shop: Shop, back_up: B
     quiet = [c for c in committed[group] if c.tp.topic.endswith("orders") and c.tp.partition == 1]
     assert cluster.groups.remove({group: quiet}) == {group: ""}
     mirror.check(mirror.apply())
+    cluster.groups.delete([group])
+    with mirror.applier() as applier:
+        archive = open_archive(mirror.store)
+        mirror.round(applier, archive, [t for t in mirror.topics(archive) if t.source == shop.events])
+        mirror.check(mirror.round(applier))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -310,3 +319,45 @@ def test_new_topics_and_partitions(own: Mirror, own_shop: Shop, take: Take) -> N
         assert producer.flush(60) == 0
         take()
         own.check(own.round(applier))
+
+
+def test_bucket_and_target_go_away_and_come_back(spark: SparkSession) -> None:
+    """The round that meets it fails, or waits; the next one makes it good."""
+    with Broker() as broker, Minio() as minio:
+        minio.create_bucket("followed")
+        shop = open_shop(broker, "shop")
+        options_of = S3Options(
+            endpoint_url=minio.endpoint_url,
+            region=minio.region,
+            access_key_id=minio.access_key,
+            secret_access_key=minio.secret_key,
+            max_attempts=2,
+        )
+        mirror = Mirror(open_store("s3://followed/archive", options_of), broker.bootstrap)
+
+        def take() -> Archive:
+            sell(shop, 60)
+            backup(options(shop), broker.client(), mirror.store, lambda: spark, Counting())
+            return open_archive(mirror.store)
+
+        archive = take()
+        topics = mirror.topics(archive)
+        with mirror.applier() as applier:
+            mirror.check(mirror.round(applier, archive, topics))
+            archive = take()
+            minio.kill()
+            with pytest.raises(RETRIED):
+                mirror.round(applier, archive, topics)
+            minio.start()
+            mirror.check(mirror.round(applier, archive, topics))
+            archive = take()
+            broker.kill()
+            back = threading.Timer(3, broker.start)
+            back.start()
+            try:
+                applied = mirror.round(applier, archive, topics)
+            except RETRIED:
+                back.join()
+                applied = mirror.round(applier, archive, topics)
+            back.join()
+            mirror.check(applied)
