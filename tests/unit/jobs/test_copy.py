@@ -179,6 +179,19 @@ def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
     assert contents(target) == contents(source)
 
 
+def test_the_state_of_flows_stays_where_it_is(place: Place, opened: Open) -> None:
+    """Each address has flows of its own."""
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    own, other = layout.mirror_key("A", "B", "flow.json"), layout.mirror_key("A", "C", "flow.json")
+    source.put_new(own, b"of the origin")
+    copied(source, target)
+    target.put_new(other, b"of the copy")
+    copied(source, target)
+    assert [entry.key for entry in target.list(layout.MIRRORS)] == [other]
+    assert target.get(other) == b"of the copy"
+
+
 @pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None:
