@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from kbackup.archive.flow_map.slots import SLOTS, slot_of
 from kbackup.jobs.backup import backup
 from kbackup.store.base import Store
 from tests.faults.conftest import Counting, backup_arguments, free_lease, options
@@ -96,7 +97,10 @@ class MirrorLoop:
 
     def _kill_apply(self, half: Half) -> float:
         """While restore points come in. A worker's death is made good by Spark, while the process goes on."""
-        wish = Wish("kill worker", self._random.choice(("before", "after")), "transaction", 2)
+        again = {
+            slot_of(tp, SLOTS) for tp in self.mirror.held()
+        }  # their positions are committed at the start
+        wish = Wish("kill worker", self._random.choice(("before", "after")), "transaction", len(again) + 2)
         arguments, module = ["mirror", str(self._file()), "--apply"], None
         if half != "apply":
             arguments = [self.store.url, self.shop.broker.bootstrap, self.mirror.flow.source, "--spark"]
@@ -129,9 +133,9 @@ class MirrorLoop:
         """Until the worker was killed and the round is done nevertheless."""
         end = time.monotonic() + _READY
         while not (folder / "out").stat().st_size:
+            assert process.alive, f"the job itself was killed\n{process.err}"
             assert time.monotonic() < end, process.err
             time.sleep(0.1)
-        assert (folder / "moments").stat().st_size >= 2, "nothing was killed"
 
     def _file(self) -> Path:
         """The flow's properties."""

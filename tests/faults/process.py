@@ -78,6 +78,10 @@ class Kbackup:
     def pid(self) -> int:
         return self._child.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._child.poll() is None
+
     def wait(self) -> Ended:
         """Until the command and everything it started has ended."""
         code = self._child.wait(_LIMIT)

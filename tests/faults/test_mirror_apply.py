@@ -26,6 +26,7 @@ from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup import backup
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import read_heads
+from kbackup.jobs.mirror.apply.positions import read_positions
 from kbackup.jobs.rounds import RETRIED
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.produce import BlockProducer
@@ -196,6 +197,9 @@ def test_a_remote_topic_that_was_deleted_is_applied_anew(mirror: Mirror, shop: S
     name = f"{mirror.flow.source}.{shop.orders}"
     admin = AdminClient(mirror.client)
     admin.delete_topics([name])[name].result(30)
+    cluster = Cluster(mirror.client, "target")
+    while any(tp.topic == name for tp in read_positions(cluster, *mirror.names)):
+        pass  # the broker forgets them soon after
     mirror.check(mirror.apply())
 
 

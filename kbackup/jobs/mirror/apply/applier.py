@@ -60,6 +60,8 @@ class _Session:
     """By topic of the source, the restore point up to which everything is applied."""
     recovered: set[str] = field(default_factory=set)
     """Remote topics whose forgotten positions were read back."""
+    uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
+    """Positions that were read back, and are not in the target yet."""
 
     @property
     def positions(self) -> dict[TopicPartition, AppliedPosition]:
@@ -174,6 +176,7 @@ class Applier:
         session.recovered |= remotes
         if found:
             session.noted |= found
+            session.uncommitted |= found
             session.refreshed = self.clock() - REFRESH
 
     def _begin(self, archive: Archive, cluster_id: str) -> FlowState:
@@ -235,12 +238,20 @@ class Applier:
     def _refresh(self, session: _Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> None:
         """Commit every position again: brokers forget those that were not committed for long."""
         known = {slot_of(tp, session.flow.slots) for tp in session.noted}
+        committed = session.noted.keys() - session.uncommitted.keys()
         tasks = [
-            SlotTask(slot, (), tuple(partitions), (), session.map.slot(slot).head)
+            SlotTask(
+                slot,
+                (),
+                tuple(partitions),
+                tuple(tp for tp in partitions if tp in committed),
+                session.map.slot(slot).head,
+            )
             for slot, partitions in self._partitions(session, topics).items()
             if slot in known
         ]
-        session.noted |= self._slots.commit_again(work, tasks, session.noted)
+        session.noted |= self._slots.commit_again(work, tasks, session.uncommitted)
+        session.uncommitted = {}
         session.refreshed = self.clock()
 
     def _produce(

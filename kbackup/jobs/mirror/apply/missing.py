@@ -26,7 +26,7 @@ from kbackup.types import TopicPartition
 
 @dataclass
 class Recovery:
-    """`remotes` are the remote topics that exist; what was applied to others is of no use any more."""
+    """`remotes` are the remote topics whose positions are asked for. They exist."""
 
     cluster: Cluster
     target: Properties
@@ -66,12 +66,16 @@ class Recovery:
 
     def _is_committed(self, name: PartName, runs: pa.Table) -> bool:
         """Whether the target holds the records of a part: a transaction is there as a whole, or not at all."""
-        rows = {key.remote: run for key, run in by_incarnation(runs) if key.remote.topic in self.remotes}
+        every = {key.remote: run for key, run in by_incarnation(runs)}
+        there = self.cluster.topics({tp.topic for tp in every})
+        rows = {tp: run for tp, run in every.items() if tp.topic in there}
         ends = self.cluster.log_ends(rows, "read_uncommitted")
         rows = {tp: run for tp, run in rows.items() if ends[tp] >= int(run[1][-1] + run[2][-1])}
         starts = self.cluster.log_starts(rows)
         whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
-        if rows and not whole:
+        if not rows:
+            return False
+        if not whole:
             raise ClusterError(
                 f"the applied positions of flow {'->'.join(self.names)} are gone from the target, and so are the "
                 f"records of {min(rows)} by which to tell what part {name} of its offset map committed",

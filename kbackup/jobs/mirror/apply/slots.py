@@ -98,7 +98,7 @@ class SlotWork:
             raise
         return OpenSlot(
             producer,
-            SlotLedger(self.state, source, target, task.slot, noted),
+            SlotLedger(self.state, source, target, task.slot, noted, task.head),
             task.largest,
             frozenset(task.partitions),
         )
