@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Building:
-    """Makes halves that share a Spark session, a stop, and what tells of their health. `stack` closes the server of
-    metrics."""
+    """Makes halves that share a Spark session, and what tells of their health. `stack` closes the server of metrics.
+
+    Take halves end at `stop`, apply halves at `last`: another one where both run, so that they apply what the take
+    halves commit at their end."""
 
     frame: Frame
     properties: MirrorProperties
     spark: Callable[[], SparkSession]
     stop: Stop
+    last: Stop
     stack: ExitStack
     health: Health | None = field(init=False, default=None)
 
@@ -98,4 +101,5 @@ class Building:
             else open_store(place, self.frame.config.s3, self.frame.config.encryption.key or "")
         )
         told = ToldOfApply(self.frame, self.health)
-        return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.stop)
+        finish = self.last is not self.stop
+        return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.last, finish=finish)

@@ -90,14 +90,20 @@ def _run(
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
         spark = stack.enter_context(spark_session(frame.config, reporter=frame.reporter))
-        building = Building(frame, properties, spark, stop, stack)
+        last = stack.enter_context(closing(Stop())) if take and apply else stop
+        building = Building(frame, properties, spark, stop, last, stack)
         halves = building.halves(flows, take=take, apply=apply)
         if once:
             stop.ask()
+            last.ask()
             reports = {name: half.run() for name, half in halves.items()}
         else:
+            from kbackup.jobs.mirror.halves.apply import ApplyHalf
+            from kbackup.jobs.mirror.halves.take import TakeHalf
             from kbackup.jobs.mirror.halves.together import run_together
 
             stack.enter_context(asked_by_signals(stop))
-            reports = run_together({name: half.run for name, half in halves.items()}, stop)
+            takes = {name: half.run for name, half in halves.items() if isinstance(half, TakeHalf)}
+            applies = {name: half.run for name, half in halves.items() if isinstance(half, ApplyHalf)}
+            reports = run_together(takes, stop, applies, last)
     return EXIT_LOSS if show_reports(frame, reports) else EXIT_OK

@@ -89,7 +89,8 @@ class _Open:
 
 @dataclass
 class ApplyHalf:
-    """Applies one flow. `store` is that of the archive, `state` that of the flow's state."""
+    """Applies one flow. `store` is that of the archive, `state` that of the flow's state. To `finish` is to apply a
+    restore point that is newer than the last round when asked to stop."""
 
     flow: Flow
     store: Store
@@ -99,6 +100,7 @@ class ApplyHalf:
     watcher: ApplyWatcher
     stop: Stop
     timetable: Timetable = field(default_factory=Timetable)
+    finish: bool = False
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
@@ -125,7 +127,7 @@ class ApplyHalf:
         return self.report
 
     def _attempt(self, last: bool) -> None:
-        if last:
+        if last and not self.finish:
             return
         try:
             opened = self._opened()
@@ -135,7 +137,8 @@ class ApplyHalf:
             self._close_target()
             self._wait_for_archive(error)
             return
-        self._round(opened, point)
+        if not last or point.number > self._point:
+            self._round(opened, point)
         self._wait(opened)
 
     def _wait_for_archive(self, error: NoArchiveError) -> None:

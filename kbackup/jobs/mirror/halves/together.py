@@ -1,4 +1,4 @@
-"""Halves side by side: each in a thread of its own, all under one stop. The first one that fails ends the others."""
+"""Halves side by side, each in a thread of its own. The first one that fails ends the others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ T = TypeVar("T")
 _LOOK = 0.2  # s; signal handlers run between two looks
 
 
-def run_together(halves: Mapping[str, Callable[[], T]], stop: Stop) -> dict[str, T]:
-    """Run each half until it ends, and return what they returned by name. Each must end when `stop` is asked.
+def run_together(
+    takes: Mapping[str, Callable[[], T]], stop: Stop, applies: Mapping[str, Callable[[], T]], last: Stop
+) -> dict[str, T]:
+    """Run each half until it ends, and return what they returned by name.
 
-    The error of the first half that fails is raised once all have ended. An interrupt is not kept waiting: the threads
-    end with the process."""
+    `takes` must end when `stop` is asked, `applies` when `last` is: once all of `takes` have ended. The error of the
+    first half that fails is raised once all have ended. An interrupt is not kept waiting: the threads end with the
+    process."""
     reports: dict[str, T] = {}
     errors: list[BaseException] = []
 
@@ -27,16 +30,19 @@ def run_together(halves: Mapping[str, Callable[[], T]], stop: Stop) -> dict[str,
         except BaseException as error:  # noqa: BLE001 (raised in the thread that waits)
             errors.append(error)
             stop.ask()
+            last.ask()
 
-    threads = [
-        threading.Thread(target=run, args=each, name=f"kbackup {each[0]}", daemon=True)
-        for each in halves.items()
+    groups = [
+        [threading.Thread(target=run, args=each, name=f"kbackup {each[0]}", daemon=True) for each in group]
+        for group in (takes.items(), applies.items())
     ]
-    for thread in threads:
+    for thread in (*groups[0], *groups[1]):
         thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(_LOOK)
+    for threads in groups:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_LOOK)
+        last.ask()
     if errors:
         raise errors[0]
     return reports

@@ -133,3 +133,19 @@ def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: 
         half_of(script, store, monkeypatch).run()
     make_archive(store)
     assert half_of(script, store, monkeypatch).run().rounds == 1
+
+
+def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the take half of the same process committed one more restore point."""
+    for finish, rounds in ((False, 1), (True, 2)):
+        store = MemoryStore()
+        archive = make_archive(store)
+        points = iter([archive.restore_point(1), archive.restore_point("latest")])
+        monkeypatch.setattr(Archive, "restore_point", lambda *_, points=points: next(points))
+        script = Script(Stop(), [(), ()])
+        half = half_of(script, store, monkeypatch)
+        half.finish = finish
+        monkeypatch.setattr(ApplyHalf, "_wait", lambda half, _: half.stop.ask())
+        with closing(script.stop):
+            assert half.run().rounds == rounds
+        monkeypatch.undo()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -100,21 +101,55 @@ def stop() -> Iterator[Stop]:
         yield made
 
 
-def test_half_that_fails_ends_the_others(stop: Stop) -> None:
+@pytest.fixture
+def last() -> Iterator[Stop]:
+    with closing(Stop()) as made:
+        yield made
+
+
+def test_half_that_fails_ends_the_others(stop: Stop, last: Stop) -> None:
     ended: list[str] = []
 
     def fails() -> None:
         raise UsageError("no such thing", "")
 
-    def follows() -> None:
-        stop.wait(60)
+    def follows(end: Stop) -> None:
+        end.wait(60)
         ended.append("follows")
 
-    with pytest.raises(UsageError, match="no such thing"):
-        run_together({"follows": follows, "fails": fails}, stop)
+    def run(takes: Callable[[], None], applies: Callable[[], None]) -> None:
+        with pytest.raises(UsageError, match="no such thing"):
+            run_together({"take": takes}, stop, {"apply": applies}, last)
+
+    run(partial(follows, stop), fails)
     assert ended == ["follows"]
 
 
-def test_halves_return_their_reports(stop: Stop) -> None:
-    assert run_together({"a": lambda: 1, "b": lambda: 2}, stop) == {"a": 1, "b": 2}
+def test_take_half_that_fails_ends_the_apply_half(stop: Stop, last: Stop) -> None:
+    def fails() -> None:
+        raise UsageError("no such thing", "")
+
+    with pytest.raises(UsageError, match="no such thing"):
+        run_together({"take": fails}, stop, {"apply": lambda: last.wait(60)}, last)
+    assert last.asked
+
+
+def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
+    ended: list[str] = []
+
+    def take() -> None:
+        stop.wait(60)
+        ended.append("take")
+
+    def applies() -> None:
+        last.wait(60)
+        ended.append("apply")
+
+    stop.ask()
+    run_together({"take": take}, stop, {"apply": applies}, last)
+    assert ended == ["take", "apply"]
+
+
+def test_halves_return_their_reports(stop: Stop, last: Stop) -> None:
+    assert run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last) == {"a": 1, "b": 2}
     assert not stop.asked
