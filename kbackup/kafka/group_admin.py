@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ __all__ = ["Committed", "GroupAdmin", "GroupInfo"]
 
 _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
+_GROUP = "kbackup-groups"
+"""The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
 _GONE = KafkaError.GROUP_ID_NOT_FOUND
 
 OTHER = "other"
@@ -47,12 +50,22 @@ class GroupAdmin:
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
         self._admin = admin
-        self._calls = GroupCalls(admin, TIMEOUT)
+
+    @contextmanager
+    def _calls(self) -> Iterator[GroupCalls]:
+        """Yield calls over a consumer that joins nothing. Over an admin client librdkafka 2.16 ends the process where a
+        broker answers NOT_COORDINATOR: it refers that error to the client's own group, which an admin client lacks."""
+        consumer = self.connection.consumer({"group.id": _GROUP, "enable.auto.commit": False})
+        try:
+            yield GroupCalls(consumer, TIMEOUT)
+        finally:
+            consumer.close()
 
     def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
         """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name."""
-        named, missing = self._calls.names()
+        with self._calls() as calls:
+            named, missing = calls.names()
         listing = self.connection.result(
             self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
         )
@@ -73,7 +86,8 @@ class GroupAdmin:
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
-        found, failed = ask_until_ready(groups, self._calls.committed, COORDINATOR_NOT_READY)
+        with self._calls() as calls:
+            found, failed = ask_until_ready(groups, calls.committed, COORDINATOR_NOT_READY)
         ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
         return ordered, self._why(failed, "reading offsets of")
 
@@ -98,26 +112,30 @@ class GroupAdmin:
         """`commit` for each group, many at once. Of a group that was refused, a first part may be set."""
         portions = {group: deque(_portions(offsets)) for group, offsets in wanted.items()}
         said = dict.fromkeys(wanted, "")
-        while going := {group: left[0] for group, left in portions.items() if left}:
+        with self._calls() as calls:
+            while going := {group: left[0] for group, left in portions.items() if left}:
 
-            def commit(some: Iterable[str], now: Mapping[str, list[Committed]] = going) -> Answers[str, Any]:
-                return self._calls.commit({group: now[group] for group in some})
+                def commit(
+                    some: Iterable[str], now: Mapping[str, list[Committed]] = going
+                ) -> Answers[str, Any]:
+                    return calls.commit({group: now[group] for group in some})
 
-            _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
-            for group in going:
-                portions[group].popleft()
-            for group, why in self._why(refused, "setting offsets of").items():
-                portions[group].clear()
-                said[group] = why
+                _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
+                for group in going:
+                    portions[group].popleft()
+                for group, why in self._why(refused, "setting offsets of").items():
+                    portions[group].clear()
+                    said[group] = why
         return said
 
     def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
         """Take away what groups have committed for these partitions; for each '' or why the broker refused."""
-        answers, failed = ask_until_ready(
-            wanted,
-            lambda some: self._calls.delete({group: wanted[group] for group in some}),
-            COORDINATOR_NOT_READY,
-        )
+        with self._calls() as calls:
+            answers, failed = ask_until_ready(
+                wanted,
+                lambda some: calls.delete({group: wanted[group] for group in some}),
+                COORDINATOR_NOT_READY,
+            )
         gone = [group for group, error in failed.items() if error.code() == _GONE]
         return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
 

@@ -15,7 +15,6 @@ from ctypes import POINTER, c_size_t, c_void_p
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError
-from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.group_binding import (
     ANY_API,
@@ -51,9 +50,11 @@ class Named(NamedTuple):
 
 
 class GroupCalls:
-    """The calls over one client of confluent-kafka's. Each yields an answer a group, in any order."""
+    """The calls over one consumer, which joins nothing (`GroupAdmin` says why).
 
-    def __init__(self, owner: AdminClient | Consumer, timeout: float) -> None:
+    Each yields an answer a group, in any order."""
+
+    def __init__(self, owner: Consumer, timeout: float) -> None:
         self._owner = owner  # of the client, which ends with it
         self._client = client_of(owner)
         self._timeout = timeout

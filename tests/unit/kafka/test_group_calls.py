@@ -40,7 +40,7 @@ def test_clients_are_found_in_their_objects() -> None:
 
 
 def test_names_that_c_can_not_hold_are_refused_unasked() -> None:
-    calls = GroupCalls(AdminClient(NOWHERE), 1)
+    calls = GroupCalls(Consumer({**NOWHERE, "group.id": "g"}), 1)
     said = {group: str(answer) for group, answer in calls.committed(["", "a\0b"])}
     assert "its name is empty" in said[""]
     assert "its name has a NUL byte" in said["a\0b"]

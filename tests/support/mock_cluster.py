@@ -1,0 +1,53 @@
+"""A broker in memory, librdkafka's own, that answers requests with the errors that a test asks for."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ctypes import c_char_p, c_int, c_int16, c_size_t, c_void_p
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, cimpl
+
+from kbackup.kafka.group_binding import client_of
+
+OFFSET_COMMIT, OFFSET_FETCH = 8, 9
+"""Keys of requests in Kafka's protocol."""
+
+
+@dataclass(frozen=True)
+class MockCluster:
+    bootstrap: str
+    _handle: int
+
+    def create_topic(self, name: str) -> None:
+        _library().rd_kafka_mock_topic_create(self._handle, name.encode(), 1, 1)
+
+    def fail(self, request: int, *errors: int) -> None:
+        """Answer the next requests of a kind with `errors`, one after the other."""
+        codes = (c_int * len(errors))(*errors)
+        _library().rd_kafka_mock_push_request_errors_array(self._handle, request, len(errors), codes)
+
+
+@contextmanager
+def mock_cluster() -> Iterator[MockCluster]:
+    owner = Consumer({"test.mock.num.brokers": 1, "group.id": "owner", "bootstrap.servers": "unused"})
+    try:
+        handle = _library().rd_kafka_handle_mock_cluster(client_of(owner))
+        yield MockCluster(_library().rd_kafka_mock_cluster_bootstraps(handle).decode(), handle)
+    finally:
+        owner.close()
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(cimpl.__file__)
+    for name, result, arguments in (
+        ("rd_kafka_handle_mock_cluster", c_void_p, (c_void_p,)),
+        ("rd_kafka_mock_cluster_bootstraps", c_char_p, (c_void_p,)),
+        ("rd_kafka_mock_topic_create", c_int, (c_void_p, c_char_p, c_int, c_int)),
+        ("rd_kafka_mock_push_request_errors_array", None, (c_void_p, c_int16, c_size_t, c_void_p)),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
