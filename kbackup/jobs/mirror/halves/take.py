@@ -67,10 +67,16 @@ def backup_options(options: Backup, flows: Iterable[Flow]) -> Backup:
     members = tuple(flows)
     selected: dict[str, tuple[str, ...]] = {}
     if not options.topics and not options.exclude_topics:
-        selected["topics"] = tuple(f"/{_topics(flow)}/" for flow in members)
+        selected["exclude_topics"] = (_others(_topics(flow) for flow in members),)
     if not options.groups and not options.exclude_groups:
-        selected["groups"] = tuple(f"/{_selected(flow.groups)}/" for flow in members)
+        selected["exclude_groups"] = (_others(_selected(flow.groups) for flow in members),)
     return msgspec.structs.replace(options, **selected)
+
+
+def _others(patterns: Iterable[str]) -> str:
+    """An entry of a selection for all names that match none of the patterns. To leave them out asks for nothing: a
+    cluster without groups is no reason for a warning."""
+    return f"/(?s:(?!(?:{'|'.join(patterns)})\\Z).*)/"
 
 
 def rhythm_of(follow: Follow, is_default: Iterable[str]) -> Follow:

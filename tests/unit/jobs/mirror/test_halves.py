@@ -42,7 +42,7 @@ def test_topics_from_the_target_are_left_out() -> None:
         ([to_b, to_c], sorted(names[:1] + names[2:])),
     ):
         options = backup_options(Backup(), flows)
-        assert Selection.of(options.topics, ()).topics(names) == expected
+        assert Selection.of(options.topics, options.exclude_topics).topics(names) == expected
 
 
 def test_configuration_goes_before_flows() -> None:
