@@ -1,0 +1,146 @@
+"""Positions of groups after the apply half, and `kbackup mirror translate`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.apply import Applied, Applier
+from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
+from kbackup.jobs.mirror.properties import load_flows
+from kbackup.kafka.admin import Cluster
+from kbackup.store.file import FileStore
+from scripts.dev.kafka import Broker
+from tests.support.archives import make_archive
+from tests.support.truth import read_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Said = pytest.CaptureFixture[str]
+
+
+@dataclass
+class Made:
+    """A flow whose target has all of `archives.make_archive`, and its properties file."""
+
+    broker: Broker
+    flow: Flow
+    file: Path
+    applied: Applied
+
+    @property
+    def remote(self) -> str:
+        return f"{self.flow.source}.orders"
+
+    def truth(self, partition: int, committed: int) -> int:
+        """Where the record at or after an offset of the source is; records say their source's offset."""
+        records = read_topic(self.broker.bootstrap, self.remote)[partition]
+        places = [(int((r.value or b"").split()[1]), r.offset) for r in records]
+        return next((target for source, target in places if source >= committed), places[-1][1] + 1)
+
+    def translate(self, capsys: Said, group: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        assert main(["mirror", "translate", str(self.file), group, *arguments, "--json"]) == code
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("a small round needs no Spark")
+
+
+@pytest.fixture(scope="module")
+def made(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("positions")
+    alias = f"Z{secrets.token_hex(4)}"
+    store = FileStore(folder / "archive")
+    archive = make_archive(store)
+    file = folder / "mm2.properties"
+    file.write_text(
+        f"""
+        clusters = {alias}, B
+        B.bootstrap.servers = {broker.bootstrap}
+        {alias}->B.enabled = true
+        kbackup.archive = file://{folder}/archive
+        emit.heartbeats.enabled = false
+        replication.factor = 1
+        checkpoints.topic.replication.factor = 1
+        offset-syncs.topic.replication.factor = 1
+        """
+    )
+    (flow,) = load_flows(file).flows
+    assert flow.target_properties is not None
+    broker.create_topic(f"{alias}.orders", 3)
+    topics = [RemoteTopic("orders", f"{alias}.orders", 3)]
+    point = archive.restore_point("latest")
+    cluster = Cluster(flow.target_properties, "target")
+    with (
+        Applier(flow, flow.target_properties, store, no_spark, Silent(), transaction_bytes=1_000) as applier,
+        InternalTopics(flow, cluster) as internal,
+    ):
+        applied = applier.apply(archive, point, topics)
+        emit_offset_syncs(flow, internal, topics, applied.positions, applier.map)
+        emit_checkpoints(flow, internal, archive, point, topics, applied.positions, applier.map)
+    return Made(broker, flow, file, applied)
+
+
+def test_translate_shows_what_java_reads_and_the_exact_answer(made: Made, capsys: Said) -> None:
+    (told,) = made.translate(capsys, "billing")["flows"]
+    assert (told["flow"], told["group"], told["restore_point"]) == (made.flow.name, "billing", 2)
+    unapplied = {"topic": f"{made.flow.source}.clicks", "partition": 0, "committed": 5}
+    assert told["offsets"] == [
+        unapplied | {"checkpoint": None, "exact": None},
+        *(
+            {
+                "topic": made.remote,
+                "partition": p,
+                "committed": committed,
+                "checkpoint": made.truth(p, committed),
+                "exact": made.truth(p, committed),
+            }
+            for p, committed in ((0, 17), (1, 12))
+        ),
+    ]
+
+
+def test_a_group_at_the_end_goes_on_at_the_end(made: Made, capsys: Said) -> None:
+    (told,) = made.translate(capsys, "late", "--flow", made.flow.name)["flows"]
+    (offset,) = told["offsets"]
+    last = read_topic(made.broker.bootstrap, made.remote)[0][-1].offset
+    assert (offset["committed"], offset["exact"], offset["checkpoint"]) == (41, last + 1, last + 1)
+
+
+def test_it_is_shown_to_people(made: Made, capsys: Said) -> None:
+    assert main(["mirror", "translate", str(made.file), "billing"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.split() == ["group:", "billing"] for line in lines)
+    rows = [line.split() for line in lines if line.startswith(made.remote)]
+    assert rows[0] == [made.remote, "0", "17", *[str(made.truth(0, 17))] * 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["biling"], "knows no position of group biling"), (["late", "--flow", "A->X"], "no flow A->X")],
+)
+def test_unknown_names_are_refused(made: Made, capsys: Said, arguments: list[str], message: str) -> None:
+    error = made.translate(capsys, *arguments, code=2)["error"]
+    assert message in error["message"]
+    assert error["hint"]
+
+
+def test_a_flow_that_never_ran_has_no_answers(made: Made, capsys: Said, tmp_path: Path) -> None:
+    other = f"Y{secrets.token_hex(4)}"
+    file = tmp_path / "mm2.properties"
+    file.write_text(made.file.read_text().replace(made.flow.source, other))
+    (told,) = Made(made.broker, made.flow, file, made.applied).translate(capsys, "late")["flows"]
+    assert told["offsets"] == [
+        {"topic": f"{other}.orders", "partition": 0, "committed": 41, "checkpoint": None, "exact": None}
+    ]
