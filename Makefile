@@ -45,6 +45,7 @@ project: venv
 soak: venv
 	$(BIN)/pytest --soak -m soak tests
 	$(BIN)/python -m scripts.soak.kills
+	$(BIN)/python -m scripts.soak.walk
 
 bench: venv
 	$(BIN)/python -m scripts.bench

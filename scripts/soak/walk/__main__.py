@@ -1,0 +1,76 @@
+"""`python -m scripts.soak.walk [--steps N] [--seed S] [--minio]`: a random walk over real commands.
+
+One line a step. The first thing that does not hold ends the walk with exit code 1, and everything is left where it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kbackup.spark import build_session
+from kbackup.store import S3Options, Store, open_store
+from scripts.dev.kafka import Broker
+from scripts.dev.minio import Minio
+from scripts.soak.walk.cluster import Cluster
+from scripts.soak.walk.commands import Commands
+from scripts.soak.walk.sites import WrongError
+from scripts.soak.walk.walker import Walk
+from tests.conftest import Bucket
+
+Place = tuple[str, S3Options, dict[str, str]]
+
+
+@contextmanager
+def _place(folder: Path, minio: bool) -> Iterator[Place]:
+    """Where archives go: an address, what opens it, and the environment of a process that does."""
+    if not minio:
+        yield str(folder), S3Options(), {}
+        return
+    with Minio() as server:
+        server.create_bucket("walk")
+        bucket = Bucket("walk", server)
+        yield bucket.url, bucket.options, bucket.env
+
+
+def _opener(options: S3Options) -> Callable[[str], Store]:
+    return lambda url: open_store(url, options)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m scripts.soak.walk", description=__doc__)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1, help="the same seed walks the same way (1)")
+    parser.add_argument("--minio", action="store_true", help="archives on MinIO, not in a directory")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="kbackup-walk-"))
+    print(f"seed {options.seed}; archives and killed commands are under {folder}", flush=True)
+    session = build_session("local[2]", {}, 2)
+    began, counts = time.monotonic(), Counter[str]()
+    with Broker() as broker, _place(folder, options.minio) as (root, s3, env):
+        commands = Commands(broker.bootstrap, s3, env, folder, lambda: session)
+        walk = Walk(Cluster(broker.bootstrap), commands, root, _opener(s3), options.seed)
+        try:
+            walk.begin()
+            for number in range(1, options.steps + 1):
+                said = walk.step()
+                counts[said.partition(":")[0]] += 1
+                print(f"{number:4} {time.monotonic() - began:6.0f} s  {said}", flush=True)
+            print(walk.end())
+        except WrongError as error:
+            print(f"WRONG: {error}", flush=True)
+            return 1
+    session.stop()
+    steps = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+    print(f"{options.steps} steps in {time.monotonic() - began:.0f} s, all is right: {steps}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
