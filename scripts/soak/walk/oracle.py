@@ -90,7 +90,9 @@ class Book:
     damaged: set[Offset] = field(default_factory=set)
     expirations: list[Expiration] = field(default_factory=list)
     interrupted: dict[str, View] = field(default_factory=dict)
-    """What the last backup that was killed may have archived."""
+    """What backups that were killed since the newest restore point may have archived."""
+    is_doubtful: bool = False
+    """Whether the newest restore point is of a backup that was killed: which one of several, nobody knows."""
 
     @property
     def newest(self) -> int:
@@ -155,7 +157,7 @@ class Book:
             ends = {p: max(end, before.get(p, 0)) for p, end in log.ends.items()}
             views[life.topic] = View(life, ends, dict(log.positions))
         self.points[number] = views
-        self.interrupted = {}
+        self.interrupted, self.is_doubtful = {}, False
         if label:
             self.labels[label] = number
 
@@ -171,6 +173,19 @@ class Book:
                 self.held |= places
                 self.unsure |= places
             self.interrupted[life.topic] = View(life, dict(log.ends), None)
+
+    def list_interrupted(self, number: int) -> bool:
+        """Whether restore point `number` may be that of a killed backup, which wrote all but the catalog: a repair that
+        has lost the newest catalog can't tell it from one that was committed. It is in the book then."""
+        if number != self.next_point or not self.interrupted:
+            return False
+        views = dict(self.views)
+        for topic, view in self.interrupted.items():
+            last = self._known(view.life)
+            known = last.ends if last is not None else {}
+            views[topic] = View(view.life, {p: max(e, known.get(p, 0)) for p, e in view.ends.items()}, None)
+        self.points[number], self.is_doubtful = views, True
+        return True
 
     def retained(self, keep_last: int | None) -> set[int]:
         """The restore points that stay."""

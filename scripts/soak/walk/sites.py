@@ -64,6 +64,8 @@ def reconcile(commands: Commands, site: Site) -> None:
         raise WrongError(f"{site.url}: restore points {sorted(missing)} were lost with one object")
     for number in sorted(set(points) - set(book.points)):
         if number not in book.gone:
+            if book.list_interrupted(number):
+                continue
             raise WrongError(f"{site.url} lists restore point {number}, which never was")
         known = {
             place for views in book.points.values() for v in views.values() for place, _ in book.offsets(v)

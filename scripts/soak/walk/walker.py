@@ -160,7 +160,7 @@ class Walk:
         label = f"label-{self._next()}" if self._random.random() < 0.2 else ""
         lacks = site.book.lacks(logs)
         arguments = (*self._backup(site), *(("--label", label) if label else ()))
-        is_open = site.book.interrupted if lacks else site.book.has_former(logs)
+        is_open = site.book.interrupted if lacks else site.book.has_former(logs) or site.book.is_doubtful
         codes = {0, 3} if is_open else ({3} if lacks else {0})
         outcome = must(self.commands(*arguments), *codes)
         number = outcome.document["restore_point"]

@@ -69,6 +69,17 @@ def test_a_killed_backup_leaves_the_answer_open_until_the_next_one() -> None:
         assert compare(book, book.views["t"], got) == ([], False)
 
 
+def test_a_repair_may_list_the_restore_point_of_a_killed_backup() -> None:
+    life = Life(1, "t")
+    book = book_of(life, log(range(10)))
+    assert not book.list_interrupted(2)
+    book.interrupt({life: log(range(20))})
+    assert not book.list_interrupted(3)
+    assert book.list_interrupted(2)
+    assert compare(book, book.views["t"], restored(range(20))) == ([], False)
+    assert book.is_doubtful
+
+
 def test_lost_segments_ask_for_exit_code_3() -> None:
     life = Life(1, "t")
     book = book_of(life, log(range(10)))
