@@ -22,10 +22,12 @@ _MODES = {
     "--small": "scripts.bench.small",
     "--quiet": "scripts.bench.quiet",
     "--mirror": "scripts.bench.mirror",
+    "--latency": "scripts.bench.latency",
 }
 """Other things to measure, each with options of its own."""
 _EPILOG = (
-    "Also: --simulate, --small, --quiet, --mirror (each with --help of its own), python -m scripts.bench.grid"
+    "Also: --simulate, --small, --quiet, --mirror, --latency (each with --help of its own), "
+    "python -m scripts.bench.grid"
 )
 _JOBS = ("backup", "restore")
 
