@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -35,21 +36,31 @@ sync.topic.acls.enabled = false
 
 @dataclass
 class Mirror:
-    """A properties file on clusters of brokers, and `kbackup mirror` of it in this process."""
+    """A properties file on clusters of brokers, and `kbackup mirror` of it in this process.
+
+    Tests share the clusters, and a target knows a flow by its aliases: each test has aliases of its own."""
 
     brokers: Mapping[str, Broker]
     spark: SparkSession
     folder: Path
+    token: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    def named(self, text: str) -> str:
+        """A, B and C in a flow's name, or alone, as the aliases of this test."""
+        return re.sub(r"\b[ABC](?=->|$)|(?<=->)[ABC]\b", lambda found: f"{found[0]}{self.token}", text)
+
+    def remote(self, alias: str, topic: str) -> str:
+        return f"{self.named(alias)}.{topic}"
 
     def file(self, text: str, *clusters: str) -> Path:
         """A properties file of `clusters`, with small replication factors and archives in a folder."""
         path = self.folder / f"{secrets.token_hex(4)}.properties"
-        lines = [f"clusters = {', '.join(clusters)}"]
-        lines += [f"{alias}.bootstrap.servers = {self.brokers[alias].bootstrap}" for alias in clusters]
+        lines = [f"clusters = {', '.join(map(self.named, clusters))}"]
+        lines += [f"{self.named(a)}.bootstrap.servers = {self.brokers[a].bootstrap}" for a in clusters]
         archive = (
             "" if "kbackup.archive" in text else f"kbackup.archive = {path.with_suffix('')}/{{source}}\n"
         )
-        path.write_text("\n".join(lines) + HEAD + archive + text)
+        path.write_text("\n".join(lines) + HEAD + archive + self.named(text))
         return path
 
     def __call__(self, file: Path, *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -69,6 +80,11 @@ class Mirror:
         assert ended == code, err.getvalue()
         document: dict[str, Any] = json.loads(out.getvalue())
         return document
+
+    def once(self, file: Path, *arguments: str) -> dict[str, Any]:
+        """What each half did, by 'take' and the source, or 'apply' and the flow."""
+        halves: dict[str, Any] = self(file, "--once", *arguments)["halves"]
+        return {name.partition(" into ")[0].replace(self.token, ""): half for name, half in halves.items()}
 
 
 @pytest.fixture(scope="session")

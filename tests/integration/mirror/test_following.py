@@ -45,8 +45,14 @@ class Process:
     def told(self) -> str:
         return self._err.read_text()
 
+    def until(self, true: Callable[[], bool]) -> float:
+        """Seconds until something is true, as long as the process runs."""
+        seconds = until(lambda: self.process.poll() is not None or true())
+        assert self.process.poll() is None, self.told
+        return seconds
+
     def port(self) -> int:
-        until(lambda: "metrics on port" in self.told or self.process.poll() is not None)
+        self.until(lambda: "metrics on port" in self.told)
         found = re.search(r"metrics on port (\d+)", self.told)
         assert found, self.told
         return int(found[1])
@@ -76,32 +82,31 @@ def test_both_halves_follow_until_sigterm(mirror: Mirror) -> None:
     )
 
     def arrived(topic: str, count: int) -> bool:
-        if not topics_of(target, f"A.{topic}"):
+        if not topics_of(target, mirror.remote("A", topic)):
             return False
-        return sum(map(len, values(target, f"A.{topic}").values())) >= count
+        return sum(map(len, values(target, mirror.remote("A", topic)).values())) >= count
 
     with running(file, "--interval", "1s", "--listen", "127.0.0.1:0") as process:
         port = process.port()
-        until(lambda: arrived(name, 1) or process.process.poll() is not None)
-        assert process.process.poll() is None, process.told
+        process.until(lambda: arrived(name, 1))
         produce(source, name, 0, [b"2"])
-        assert until(lambda: arrived(name, 2)) < 30
+        assert process.until(lambda: arrived(name, 2)) < 30
         source.create_topic(f"{name}-later", 1)
-        grown = AdminClient(source.client()).create_partitions([NewPartitions(name, 2)])
-        grown[name].result(30)
-        until(lambda: len(topics_of(source, name)) == 1)
+        admin = AdminClient(source.client())
+        admin.create_partitions([NewPartitions(name, 2)])[name].result(30)
+        process.until(lambda: len(topics_of(source, name)) == 1)
         produce(source, f"{name}-later", 0, [b"3"])
         produce(source, name, 1, [b"4"])
-        until(lambda: arrived(f"{name}-later", 1) and arrived(name, 3))
-        assert set(values(target, f"A.{name}")) == {0, 1}, "partition n is partition n"
+        process.until(lambda: arrived(f"{name}-later", 1) and arrived(name, 3))
+        assert set(values(target, mirror.remote("A", name))) == {0, 1}, "partition n is partition n"
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz") as answer:
             assert answer.status == 200
-        until(lambda: arrived("heartbeats", 2))  # B->A writes them into A, and A->B mirrors them
+        process.until(lambda: arrived("heartbeats", 2))  # B->A writes them into A, and A->B mirrors them
         assert process.end() == 0, process.told
     assert "retr" not in process.told
-    report = mirror(file, "--once")["halves"]
-    assert values(target, f"A.{name}") == values(source, name)
-    assert next(half["losses"] for told, half in report.items() if told.startswith("take")) == {}
+    report = mirror.once(file)
+    assert values(target, mirror.remote("A", name)) == values(source, name)
+    assert report["take A"]["losses"] == {}
 
 
 def test_apply_half_waits_for_its_archive_and_needs_no_source(mirror: Mirror) -> None:
@@ -111,13 +116,15 @@ def test_apply_half_waits_for_its_archive_and_needs_no_source(mirror: Mirror) ->
     produce(source, name, 0, [b"1", b"2"])
     file = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
     alone = file.with_name(f"alone-{file.name}")
-    alone.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("A.")))
+    lines = file.read_text().splitlines(keepends=True)
+    alone.write_text("".join(line for line in lines if not line.startswith(mirror.remote("A", ""))))
     with running(alone, "--apply") as process:
-        until(lambda: "waits: there is no archive" in process.told)
+        process.until(lambda: "waits: there is no archive" in process.told)
         mirror(file, "--once", "--take")
-        until(
+        process.until(
             lambda: (
-                bool(topics_of(target, f"A.{name}")) and values(target, f"A.{name}") == values(source, name)
+                bool(topics_of(target, mirror.remote("A", name)))
+                and values(target, mirror.remote("A", name)) == values(source, name)
             )
         )
         assert process.end() == 0, process.told

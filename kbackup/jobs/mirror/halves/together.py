@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from kbackup.jobs.stop import Stop
@@ -18,9 +18,9 @@ def run_together(
 ) -> dict[str, T]:
     """Run each half until it ends, and return what they returned by name.
 
-    `takes` must end when `stop` is asked, `applies` when `last` is: once all of `takes` have ended. The error of the
-    first half that fails is raised once all have ended. An interrupt is not kept waiting: the threads end with the
-    process."""
+    `takes` must end when `stop` is asked, `applies` when `last` is: once all of `takes` have ended. Without
+    `takes` somebody else asks. The error of the first half that fails is raised once all have ended. An interrupt is
+    not kept waiting: the threads end with the process."""
     reports: dict[str, T] = {}
     errors: list[BaseException] = []
 
@@ -32,17 +32,22 @@ def run_together(
             stop.ask()
             last.ask()
 
-    groups = [
+    taking, applying = (
         [threading.Thread(target=run, args=each, name=f"kbackup {each[0]}", daemon=True) for each in group]
         for group in (takes.items(), applies.items())
-    ]
-    for thread in (*groups[0], *groups[1]):
+    )
+    for thread in (*taking, *applying):
         thread.start()
-    for threads in groups:
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_LOOK)
+    _join(taking)
+    if taking:
         last.ask()
+    _join(applying)
     if errors:
         raise errors[0]
     return reports
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(_LOOK)

@@ -150,6 +150,13 @@ def test_apply_halves_end_after_take_halves(stop: Stop, last: Stop) -> None:
     assert ended == ["take", "apply"]
 
 
+def test_apply_halves_alone_run_until_they_are_asked(stop: Stop) -> None:
+    def applies() -> bool:
+        return stop.wait(0.2)
+
+    assert run_together({}, stop, {"apply": applies}, stop) == {"apply": False}
+
+
 def test_halves_return_their_reports(stop: Stop, last: Stop) -> None:
     assert run_together({"a": lambda: 1}, stop, {"b": lambda: 2}, last) == {"a": 1, "b": 2}
     assert not stop.asked
