@@ -57,8 +57,10 @@ def check_list(commands: Commands, site: Site) -> None:
 
 
 def reconcile(commands: Commands, site: Site) -> None:
-    """After a catalog or a table was lost: no restore point may be missing; what was let go may be back, and the newest
-    change of pins and labels may be lost."""
+    """After a repair that listed restore points again, or of a lost catalog or table: none may be missing.
+
+    Those that were let go may be back, or that of a killed backup; the newest change of pins and labels may be lost.
+    """
     points, book = listed(commands, site), site.book
     if missing := set(book.points) - set(points):
         raise WrongError(f"{site.url}: restore points {sorted(missing)} were lost with one object")

@@ -331,10 +331,12 @@ class Walk:
         return f"{key}, exit code {outcome.code}"
 
     def _repair(self, site: Site, *options: str) -> Outcome:
-        """No undo reaches back behind a repair that commits."""
+        """No undo reaches back behind a repair that commits. A repair lists every restore point that is whole."""
         outcome = must(self.commands("repair", site.url, "--confirm", *options), 0, 3)
         if outcome.code or outcome.document["mended"]:
             site.book.expirations, site.shaken = [], True
+        if outcome.document["restored"]:
+            reconcile(self.commands, site)
         return outcome
 
     def _tell_damage(self, site: Site, key: str, keys: list[str]) -> None:
