@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from kbackup.archive.fetch import SPAN
 from kbackup.jobs.plan import PACK_PARTITIONS
 from scripts.bench import __main__ as pairs
-from scripts.bench import grid, quiet, simulation, small
+from scripts.bench import grid
 from scripts.bench.model import PREFIX_RATES, PRICES, Cluster
 from scripts.bench.scale import CORES, RATE, RECORD, rows
 from scripts.bench.simulate import simulate
@@ -68,7 +69,7 @@ def test_sizes_are_those_of_a_simulation() -> None:
 def test_commands_that_are_named_exist(command: tuple[str, str]) -> None:
     module, *arguments = shlex.split(command[1])
     assert find_spec(module) is not None
-    modes = {"--simulate": simulation._options, "--small": small._options, "--quiet": quiet._options}
+    modes = {flag: import_module(mode)._options for flag, mode in pairs._MODES.items()}
     options = {"scripts.bench": pairs._options, "scripts.bench.grid": grid._options}.get(module)
     for flag, parse in modes.items():
         if flag in arguments:
