@@ -57,7 +57,7 @@ class RoundReport:
 
 @dataclass
 class Rounds:
-    """Rounds of one flow onto one target. It knows what was due when, and which topics the target has."""
+    """Rounds of one flow onto one target. A new object knows no topics and no groups yet: both are due at once."""
 
     flow: Flow
     cluster: Cluster
@@ -67,6 +67,9 @@ class Rounds:
     _known: frozenset[str] = frozenset()
     _groups: frozenset[str] = frozenset()
     _made: tuple[tuple[str, int], ...] | None = None
+
+    def __post_init__(self) -> None:
+        self.timetable.forget("topics", "groups")
 
     @property
     def clocks(self) -> dict[str, Clock]:

@@ -25,6 +25,11 @@ class Timetable:
     def done(self, duty: str) -> None:
         self._done[duty] = self.now()
 
+    def forget(self, *duties: str) -> None:
+        """What these duties found out is gone: each is as if it was never done."""
+        for duty in duties:
+            self._done.pop(duty, None)
+
     def seconds_left(self, clocks: dict[str, Clock], most: float) -> float:
         """Return how long none of the duties is due, `most` at most."""
         ends = [self._done.get(duty, 0.0) + clock.seconds for duty, clock in clocks.items() if clock.enabled]

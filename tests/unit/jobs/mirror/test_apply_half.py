@@ -18,8 +18,10 @@ from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.apply import Applied, Lost
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves import round as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.round import RoundReport
+from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import read_flow_status
 from kbackup.jobs.stop import Stop
 from kbackup.metrics import counted
@@ -108,6 +110,58 @@ def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pyte
     assert [incident.message for incident in status.incidents] == [LOST.message]
     assert counted.snapshot().values["kbackup_retries_total", ()] == 1
     assert counted.snapshot().values["kbackup_mirror_rounds_total", ("A", "B", "applied")] == 3
+
+
+QUIET = "".join(
+    f"{key}.enabled = false\n"
+    for key in (
+        "sync.topic.configs",
+        "sync.topic.acls",
+        "emit.offset-syncs",
+        "refresh.topics",
+        "refresh.groups",
+    )
+)
+
+
+def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real rounds: a new connection knows what the one before knew, though nothing is refreshed."""
+    store = MemoryStore()
+    make_archive(store)
+    served: list[tuple[str, ...]] = []
+    groups: list[bool] = []
+
+    class Target:
+        map = None
+
+        def apply(self, archive: Archive, point: Manifest, topics: tuple[RemoteTopic, ...]) -> Applied:
+            served.append(tuple(topic.source for topic in topics))
+            if len(served) == 1:
+                raise UnreachableError("target is away", "")
+            if len(served) == 4:
+                stop.ask()
+            return Applied(point.number)
+
+    def checkpoints(flow: Flow, *_: Any) -> list[Any]:
+        groups.append(flow.groups("billing"))
+        if len(groups) == 2:
+            raise UnreachableError("target is away", "")
+        return []
+
+    real = round_.Rounds
+    half = half_of(Script(stop, []), store, monkeypatch)
+    half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
+    cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
+    monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
+    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext(Target()))
+    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
+    monkeypatch.setattr(apply, "Rounds", real)
+    monkeypatch.setattr(round_, "sync_topics", lambda *_: TopicsReport((), {}, {}))
+    monkeypatch.setattr(round_, "emit_checkpoints", checkpoints)
+    assert half.run().retries == 2
+    assert served == [("orders",)] * 4
+    assert groups == [True] * 3
 
 
 def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
