@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.flow_map.slot import SlotMap
-from kbackup.archive.flow_map.tables import PartName, by_incarnation
+from kbackup.archive.flow_map.tables import PartName, Runs, by_incarnation
 from kbackup.archive.offset_map import runs_table
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.restore_again import first_committed
+from kbackup.jobs.restore_again import committed_partitions, first_committed
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.types import TopicPartition
+from kbackup.types import Int64Array, TopicPartition
+
+_TAIL = 100
+"""Records of a partition that are looked for in the target: its last ones, since compaction may take others."""
 
 
 @dataclass
@@ -42,7 +46,7 @@ class Recovery:
             if slot.head is None:
                 self._load(slot)
         found: dict[TopicPartition, Noted] = {}
-        ends: dict[TopicPartition, int] = {}
+        last: dict[TopicPartition, Runs] = {}
         for slot in slots:
             for key in slot.incarnations:  # the newest comes last
                 if key.remote in known or key.remote.topic not in self.remotes or slot.head is None:
@@ -50,11 +54,21 @@ class Recovery:
                 source, target, count = slot.runs(key)
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
                 found[key.remote] = Noted(position, Note(key.incarnation, slot.head, 0))
-                ends[key.remote] = int(target[-1] + count[-1])
-        if not found:
-            return {}
-        logs = self.cluster.log_ends(found, "read_uncommitted")
-        return {tp: noted for tp, noted in found.items() if logs[tp] >= ends[tp]}
+                last[key.remote] = _tail(source, target, count)
+        held = self._held(last)
+        return {tp: noted for tp, noted in found.items() if tp in held}
+
+    def _held(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
+        """The partitions whose last records, by the map, the target has, or had before retention took them. A log may
+        be as long with other records: with those of a transaction that was given up after the topic was made anew."""
+        if not last:
+            return set()
+        ends = self.cluster.log_ends(last, "read_uncommitted")
+        last = {tp: run for tp, run in last.items() if ends[tp] >= _end(run)}
+        starts = self.cluster.log_starts(last)
+        gone = {tp for tp, run in last.items() if starts[tp] >= _end(run)}
+        left = runs_table({tp: run for tp, run in last.items() if tp not in gone})
+        return gone | committed_partitions(self.target, layout.mirror_group(*self.names), left)
 
     def _load(self, slot: SlotMap) -> None:
         """Load a slot of which no position is left: up to its last part, if that was committed."""
@@ -70,7 +84,7 @@ class Recovery:
         there = self.cluster.topics({tp.topic for tp in every})
         rows = {tp: run for tp, run in every.items() if tp.topic in there}
         ends = self.cluster.log_ends(rows, "read_uncommitted")
-        rows = {tp: run for tp, run in rows.items() if ends[tp] >= int(run[1][-1] + run[2][-1])}
+        rows = {tp: run for tp, run in rows.items() if ends[tp] >= _end(run)}
         starts = self.cluster.log_starts(rows)
         whole = {tp: run for tp, run in rows.items() if starts[tp] <= int(run[1][0])}
         if not rows:
@@ -82,3 +96,15 @@ class Recovery:
                 "delete that remote topic: the next round applies it anew, from the archive's first record",
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
+
+
+def _tail(*runs: Int64Array) -> Runs:
+    """The last records of the last run."""
+    source, target, count = (column[-1:] for column in runs)
+    left = np.maximum(count - _TAIL, 0)
+    return source + left, target + left, count - left
+
+
+def _end(runs: Runs) -> int:
+    """The target offset after the last record."""
+    return int(runs[1][-1] + runs[2][-1])
