@@ -24,9 +24,8 @@ def emit_checkpoints(
     positions: Mapping[TopicPartition, AppliedPosition],
     maps: Maps,
 ) -> list[Checkpoint]:
-    """Write the checkpoints of a restore point's groups that are due. Return the last one of each of these groups and
-    partitions, written now or before, for `positions.sync_group_offsets`. A flow that emits none writes none, and gets
-    what it would write.
+    """Write the checkpoints of a restore point's groups that are due. Return those of now, whether due or not, for
+    `positions.sync_group_offsets`; by MirrorMaker 2's rule, the last one written of each group and partition.
 
     `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
     translates by its records.
@@ -44,8 +43,9 @@ def emit_checkpoints(
         return current
     journal = target.checkpoint_journal
     last = journal.last()
-    journal.append([c for c in current if is_due(c, last.get(c.key))])
-    return [last[c.key] for c in current]
+    exact = flow.checkpoint_rule == "exact"
+    journal.append([c for c in current if is_due(c, last.get(c.key), exact)])
+    return current if exact else [last[c.key] for c in current]
 
 
 def checkpoints(
@@ -61,7 +61,9 @@ def checkpoints(
                 yield Checkpoint(group, tp, o.offset, offset, o.metadata if fits(o.metadata) else "")
 
 
-def is_due(checkpoint: Checkpoint, last: Checkpoint | None) -> bool:
+def is_due(checkpoint: Checkpoint, last: Checkpoint | None, exact: bool) -> bool:
     """Return whether a checkpoint is written: the first, one that went back in the source, or one that advanced in the
-    target."""
-    return last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset
+    target. An `exact` one also where it went back in the target: the remote topic was made anew."""
+    if last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset:
+        return True
+    return exact and checkpoint.offset < last.offset

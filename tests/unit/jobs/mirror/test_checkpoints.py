@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kbackup.archive.models import GroupOffset
-from kbackup.jobs.mirror.internal.checkpoints import checkpoints, is_due
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
+from kbackup.jobs.mirror.internal import checkpoints as module
+from kbackup.jobs.mirror.internal.checkpoints import checkpoints, emit_checkpoints, is_due
 from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
 from kbackup.jobs.mirror.positions import GroupSync, sync_group_offsets
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.types import TopicPartition
+from tests.support.flow_maps import map_of
+from tests.support.mirrors import flow_of
 from tests.unit.jobs.fake_groups import FakeCluster, FakeGroups
 
 TP, REMOTE = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
@@ -51,8 +57,31 @@ def test_metadata_that_no_record_can_hold_is_left_out() -> None:
     [(10, 20, False), (11, 20, False), (11, 21, True), (11, 19, False), (9, 19, True), (9, 20, True)],
 )
 def test_a_checkpoint_is_due_by_mirrormakers_rule(upstream: int, offset: int, due: bool) -> None:
-    assert is_due(checkpoint(upstream, offset), checkpoint(10, 20)) is due
-    assert is_due(checkpoint(upstream, offset), None)
+    assert is_due(checkpoint(upstream, offset), checkpoint(10, 20), exact=False) is due
+    assert is_due(checkpoint(upstream, offset), None, exact=False)
+
+
+@pytest.mark.parametrize(("rule", "written", "told"), [("exact", [3000], 3000), ("mm2", [], 3600)])
+def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
+    rule: str, written: list[int], told: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are in the new remote topic without the markers that the old one had."""
+    topic: list[Checkpoint] = [checkpoint(3000, 3600)]
+    added: list[Checkpoint] = []
+    store = SimpleNamespace(translate=lambda tp, upstream: upstream)
+    target: Any = SimpleNamespace(
+        checkpoint_journal=Journal[Checkpoint](lambda: topic, added.extend),
+        sync_journal=SimpleNamespace(store=lambda: store),
+    )
+    point: Any = SimpleNamespace(topics=[SimpleNamespace(name="orders", incarnation=1)])
+    maps: Any = SimpleNamespace(partition=lambda *_: map_of([(n, n) for n in range(3000)]))
+    archive: Any = None
+    monkeypatch.setattr(module, "group_offsets", lambda *_: ({"billing": committed(3000)}, []))
+    flow = flow_of(f"kbackup.checkpoints = {rule}\n")
+    topics, positions = [RemoteTopic("orders", "A.orders", 1)], {REMOTE: AppliedPosition(1, 3000)}
+    (synced,) = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
+    assert [c.offset for c in added] == written
+    assert synced.offset == told
 
 
 class Topic:
