@@ -16,6 +16,7 @@ from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.applier import Spark
 from kbackup.jobs.mirror.flow import AppliedPosition, Clock, Flow
+from kbackup.jobs.mirror.halves.alive import signs_of_life
 from kbackup.jobs.mirror.halves.round import RoundReport, Rounds
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
@@ -39,7 +40,7 @@ LOOK_SECONDS = 0.5
 """Between looks at the archive for a new restore point; a look is one LIST."""
 
 ALIVE = Clock(enabled=True, seconds=60.0)
-"""Between signs of life of a flow that has nothing to do."""
+"""Between signs of life of a flow, in a round and while it has nothing to do."""
 
 
 class ApplyWatcher(Protocol):
@@ -149,10 +150,14 @@ class ApplyHalf:
         self.stop.wait(LOOK_SECONDS)
 
     def _round(self, opened: _Open, point: Manifest) -> None:
-        report = opened.rounds.run(opened.archive, point)
+        before = self._status
+        assert before is not None  # noqa: S101 (it is open)
+        with signs_of_life(
+            ALIVE.seconds, lambda: write_status(self.state, still_alive(before)), self._unwritten
+        ):
+            report = opened.rounds.run(opened.archive, point)
         self.report.add(report)
-        assert self._status is not None  # noqa: S101 (it is open)
-        self._write(after_round(self._status, point, report.topics, report.applied, report.refused))
+        self._write(after_round(before, point, report.topics, report.applied, report.refused))
         self._point = point.number
         self._count(opened, report)
         self.watcher.applied(self.flow, report)
@@ -220,8 +225,11 @@ class ApplyHalf:
             try:
                 self._write(after_error(self._status, str(error)))
             except StoreError as unwritten:
-                self.watcher.warned(f"flow {self.flow.name}: the status was not written: {unwritten}")
+                self._unwritten(unwritten)
         self.watcher.failed(error, pause)
+
+    def _unwritten(self, error: StoreError) -> None:
+        self.watcher.warned(f"flow {self.flow.name}: the status was not written: {error}")
 
     def _write(self, status: FlowStatus) -> None:
         write_status(self.state, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -12,19 +13,20 @@ import pytest
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.errors import FencedError, KbackupError, NoArchiveError, UnreachableError
+from kbackup.errors import FencedError, KbackupError, NoArchiveError, StoreError, UnreachableError
 from kbackup.jobs import rounds as pauses
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.apply import Applied, Lost
-from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.flow import AppliedPosition, Clock, Flow, RemoteTopic
 from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves import round as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.jobs.mirror.status import read_flow_status
+from kbackup.jobs.mirror.status import FlowStatus, read_flow_status, write_status
 from kbackup.jobs.stop import Stop
 from kbackup.metrics import counted
+from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
@@ -203,3 +205,43 @@ def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.Mo
         with closing(script.stop):
             assert half.run().rounds == rounds
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_long_round_gives_signs_of_life(refused: bool, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`expire` sees them in the middle of the round; a store that takes none is told of."""
+    store, beaten = MemoryStore(), threading.Event()
+    make_archive(store)
+    script = Script(stop, [(LOST,)])
+    half = half_of(script, store, monkeypatch)
+    monkeypatch.setattr(apply, "ALIVE", Clock(True, 0.001))
+    write, run, begun = write_status, script.run, list[str]()
+
+    def beat(state: Store, status: FlowStatus) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            beaten.set()
+            if refused:
+                raise StoreError("no room", "make some")
+        else:
+            begun.append(status.written_at)
+        write(state, status)
+
+    def long_round(archive: Archive, point: Manifest) -> RoundReport:
+        assert beaten.wait(30)
+        beaten.clear()
+        assert beaten.wait(30)  # the one before is written
+        now = read_flow_status(store, "A", "B")
+        assert now is not None
+        assert (now.written_at > begun[-1]) is not refused
+        return run(archive, point)
+
+    monkeypatch.setattr(apply, "write_status", beat)
+    monkeypatch.setattr(script, "run", long_round)
+    assert half.run().rounds == 1
+    status = read_flow_status(store, "A", "B")
+    assert status is not None
+    assert [incident.message for incident in status.incidents] == [LOST.message]
+    assert [text for text in script.told if "no room" in text] == [
+        "flow A->B: the status was not written: no room; make some"
+    ][:refused]
+    assert not [thread for thread in threading.enumerate() if "sign-of-life" in thread.name]
