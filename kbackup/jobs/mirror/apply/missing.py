@@ -7,6 +7,7 @@ Whether a slot's last transaction was committed, whose note is gone too, the tar
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ from kbackup.types import Int64Array, TopicPartition
 _TAIL = 100
 """Records of a partition that are looked for in the target: its last ones, since compaction may take others."""
 
+_THREADS = 8
+
 
 @dataclass
 class Recovery:
@@ -41,10 +44,10 @@ class Recovery:
         self, slots: Collection[SlotMap], known: Mapping[TopicPartition, Noted]
     ) -> dict[TopicPartition, Noted]:
         """Return the positions that are not among the `known` ones. A remote topic that was made anew has none: its
-        records are applied from the start. `slots` are all of the flow; those without a known position are loaded."""
-        for slot in slots:
-            if slot.head is None:
-                self._load(slot)
+        records are applied from the start. `slots` are all of the flow; each is loaded up to its last committed part,
+        which may be one that no known position names."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda slot: self._go_on(slot, known), slots))
         found: dict[TopicPartition, Noted] = {}
         last: dict[TopicPartition, Runs] = {}
         for slot in slots:
@@ -70,11 +73,14 @@ class Recovery:
         left = runs_table({tp: run for tp, run in last.items() if tp not in gone})
         return gone | committed_partitions(self.target, layout.mirror_group(*self.names), left)
 
-    def _load(self, slot: SlotMap) -> None:
-        """Load a slot of which no position is left: up to its last part, if that was committed."""
+    def _go_on(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
+        """Load the parts after the head that another part names, and the one after them if that was committed. A part
+        with a partition whose position is known was given up: that position would name it."""
         slot.load(None)
         for name, runs in slot.followers():
-            if self._is_committed(name, runs):
+            if not any(key.remote in known for key, _ in by_incarnation(runs)) and self._is_committed(
+                name, runs
+            ):
                 slot.load(name)
                 return
 

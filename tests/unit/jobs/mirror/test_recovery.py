@@ -106,3 +106,33 @@ def test_a_position_counts_where_the_target_holds_the_record_before_it(
     one = recover.write(1, None, {QUIET: (0, 0, 100)})
     recover.slot.load(one)
     assert recover(target) == found
+
+
+def test_the_newest_position_of_a_slot_alone_is_missing(recover: Recover) -> None:
+    """No position names the part that was committed last: the target tells of it."""
+    one = recover.write(1, None, {QUIET: (0, 0, 100), BUSY: (0, 0, 10)})
+    two = recover.write(2, one, {QUIET: (100, 101, 5)})
+    recover.slot.load(one)
+    target = Target({QUIET: (0, 107), BUSY: (0, 11)}, {QUIET: range(106), BUSY: range(10)})
+    assert recover(target, {BUSY: one}) == {QUIET: 105}
+    assert recover.slot.head == two
+
+
+def test_a_position_is_missing_and_later_parts_are_named(recover: Recover) -> None:
+    one = recover.write(1, None, {BUSY: (0, 0, 10)})
+    two = recover.write(2, one, {QUIET: (0, 0, 100)})
+    recover.write(3, two, {QUIET: (100, 101, 5)})  # given up
+    recover.slot.load(one)
+    target = Target({QUIET: (0, 107), BUSY: (0, 11)}, {QUIET: range(100), BUSY: range(10)})
+    assert recover(target, {BUSY: one}) == {QUIET: 100}
+    assert recover.slot.head == two
+
+
+def test_a_part_that_a_known_position_does_not_name_was_given_up(recover: Recover) -> None:
+    """Its records are not looked for: another topic of that name may hold some at the same place."""
+    one = recover.write(1, None, {BUSY: (0, 0, 10)})
+    recover.write(2, one, {BUSY: (10, 11, 5), QUIET: (0, 0, 5)})
+    recover.slot.load(one)
+    target = Target({QUIET: (0, 107), BUSY: (0, 107)}, {QUIET: range(100), BUSY: range(100)})
+    assert recover(target, {BUSY: one}) == {}
+    assert recover.slot.head == one
