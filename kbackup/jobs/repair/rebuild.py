@@ -58,7 +58,8 @@ def rebuild_state(
     job: RepairJob, base: Base, documents: Documents, damaged: Mapping[str, str]
 ) -> tuple[State, dict[int, Manifest]]:
     """The state of the base with restore points and segments that it lacks, where catalogs or tables are lost; and the
-    whole manifests by number. What lies behind the newest catalog of a whole archive was never committed."""
+    whole manifests by number. Behind a whole base only the restore point of the open run is listed, where its manifest
+    is whole (`unlisted_points`)."""
     state = base.state
     manifests = listed_manifests(state, documents)
     found = unlisted_points(base, documents)
