@@ -78,10 +78,15 @@ class SlotMap:
 
     def _append(self, table: pa.Table) -> None:
         for key, runs in by_incarnation(table):
-            if int(runs[1][0]) < self._ends.get(key.remote, 0):
+            if int(runs[1][0]) < self._ends.get(key.remote, 0) or int(runs[0][0]) < self._next(key):
                 self._forget(key.remote)
             self._runs.setdefault(key, []).append(runs)
             self._ends[key.remote] = int(runs[1][-1] + runs[2][-1])
+
+    def _next(self, key: Incarnation) -> int:
+        """Return the source offset after the last record of a partition's incarnation."""
+        pieces = self._runs.get(key)
+        return int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0
 
     def _forget(self, remote: TopicPartition) -> None:
         """The remote topic was made anew: nothing of what was applied before is in it."""

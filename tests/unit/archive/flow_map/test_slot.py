@@ -133,6 +133,13 @@ def test_a_remote_topic_that_was_made_anew_forgets_what_it_had(store: Store) -> 
     assert rows(open_map(store, "A", "B", {SLOT: two})) == [(0, 0, 10), (10, 12, 3)]
 
 
+def test_a_topic_that_was_made_anew_may_begin_beyond_its_old_end(store: Store) -> None:
+    """Transactions that were given up have made the new log as long as the old one."""
+    one = write(store, 1, "aa", None, (0, 0, 10), (10, 11, 5))
+    two = write(store, 2, "aa", one, (5, 20, 10))
+    assert rows(open_map(store, "A", "B", {SLOT: two})) == [(5, 20, 10)]
+
+
 def test_incarnations_have_maps_of_their_own(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
     later = PartName(2, "aa")
