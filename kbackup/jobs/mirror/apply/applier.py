@@ -129,12 +129,13 @@ class Applier:
         work = SlotWork(
             self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
         )
+        added: list[pa.Table] = []
         if self.clock() - session.refreshed >= REFRESH:
-            self._refresh(session, work, topics)
-        runs = SCHEMA.empty_table()
+            added += self._refresh(session, work, topics)
         if pending.parts:
             with Phases(self.listener).step("apply"):
-                runs = self._produce(session, work, self._tasks(session, pending, topics), pending)
+                added += self._produce(session, work, self._tasks(session, pending, topics), pending)
+        runs = pa.concat_tables([SCHEMA.empty_table(), *added])
         session.applied = {topic.source: point.number for topic in topics}
         after = session.positions
         partitions = _counts(pending, runs)
@@ -235,8 +236,9 @@ class Applier:
             found.setdefault(slot_of(tp, session.flow.slots), []).append(tp)
         return found
 
-    def _refresh(self, session: _Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> None:
-        """Commit every position again: brokers forget those that were not committed for long."""
+    def _refresh(self, session: _Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
+        """Commit every position again: brokers forget those that were not committed for long. Returns the runs that
+        came to the offset map."""
         known = {slot_of(tp, session.flow.slots) for tp in session.noted}
         committed = session.noted.keys() - session.uncommitted.keys()
         tasks = [
@@ -250,13 +252,15 @@ class Applier:
             for slot, partitions in self._partitions(session, topics).items()
             if slot in known
         ]
-        session.noted |= self._slots.commit_again(work, tasks, session.uncommitted)
+        noted = self._slots.commit_again(work, tasks, session.uncommitted)
+        session.noted |= noted
         session.uncommitted = {}
         session.refreshed = self.clock()
+        return _catch_up(session, noted)
 
     def _produce(
         self, session: _Session, work: SlotWork, tasks: Sequence[SlotTask], pending: Pending
-    ) -> pa.Table:
+    ) -> list[pa.Table]:
         """Do the tasks, and take over what they committed. Returns the runs that came to the offset map."""
         segments = list(pending.segments)
         size, records = sum(s.bytes for s in segments), sum(s.count for s in segments)
@@ -268,7 +272,7 @@ class Applier:
             show = self.listener.progress
             results = run_tasks(self.spark(), tasks, work, lambda done, bytes_: show(done, bytes_, records))
             kernel.say(r.kernel for r in results)
-        return pa.concat_tables([SCHEMA.empty_table(), *(t for r in results for t in self._take(session, r))])
+        return [table for result in results for table in self._take(session, result)]
 
     def _take(self, session: _Session, result: SlotResult) -> list[pa.Table]:
         """Add what a slot has committed to the positions and the map."""
@@ -280,9 +284,21 @@ class Applier:
                 added.append(slot.load(part.name))  # an attempt before this one committed the parts between
             else:
                 added.append(part.runs)
+        added += _catch_up(session, result.positions)
         if slot.fold_due:
             slot.fold()
         return added
+
+
+def _catch_up(session: _Session, positions: Mapping[TopicPartition, Noted]) -> list[pa.Table]:
+    """Add the parts of the map that committed positions name, and that nobody here knew of: an attempt before has
+    committed them, or another process before it was fenced. Returns their runs."""
+    added: list[pa.Table] = []
+    for number, part in heads_of(positions, session.flow.slots).items():
+        slot = session.map.slot(number)
+        if slot.head is None or part > slot.head:
+            added.append(slot.load(part))
+    return added
 
 
 def _counts(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:

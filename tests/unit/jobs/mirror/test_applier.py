@@ -1,0 +1,87 @@
+"""What an apply half knows between rounds: of its offset map, its slots and its producers."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.flow_map.reader import FlowMap
+from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
+from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.apply.applier import Applier, _Session
+from kbackup.jobs.mirror.apply.positions import Note, Noted
+from kbackup.jobs.mirror.apply.slots import SlotResult, SlotWork
+from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.kafka.kernel import chosen
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+from tests.support.memory_store import MemoryStore
+from tests.support.mirrors import flow_of
+
+REMOTE = TopicPartition("A.orders", 0)
+SLOT = slot_of(REMOTE, SLOTS)
+
+
+def no_spark() -> Any:
+    raise AssertionError("a small round needs no Spark")
+
+
+def make_applier(store: Store) -> Applier:
+    return Applier(flow_of(), {"sasl.password": "hidden"}, store, no_spark, Silent())
+
+
+def make_session(store: Store, heads: dict[int, PartName] | None = None) -> _Session:
+    state = FlowState(
+        source="A", target="B", archive_id="a", target_cluster_id="c", slots=SLOTS, created_at="2026-01-01"
+    )
+    return _Session(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}), 0.0)
+
+
+def write(store: Store, number: int, previous: PartName | None, *row: int) -> PartName:
+    name = PartName(number, "aa")
+    columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
+    write_part(store, folder("A", "B", SLOT), name, runs_table({Incarnation(REMOTE, 1): columns}), previous)
+    return name
+
+
+def noted(following: int, part: PartName) -> dict[TopicPartition, Noted]:
+    return {REMOTE: Noted(AppliedPosition(1, following), Note(1, part, 1))}
+
+
+def sources(tables: list[pa.Table]) -> list[Any]:
+    return [source for table in tables for source in table.column("source").to_pylist()]
+
+
+def two_parts(store: Store) -> tuple[PartName, PartName]:
+    one = write(store, 1, None, 0, 0, 10)
+    return one, write(store, 2, one, 10, 11, 5)
+
+
+def test_the_map_gets_what_an_attempt_before_has_committed() -> None:
+    """The last attempt finds nothing left to do, and returns no part."""
+    store = MemoryStore()
+    one, two = two_parts(store)
+    session = make_session(store, {SLOT: one})
+    added = make_applier(store)._take(session, SlotResult(SLOT, [], noted(15, two), 0, chosen()))
+    assert sources(added) == [10]
+    assert session.map.slot(SLOT).head == two
+    assert session.noted == noted(15, two)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
+    known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    parts = two_parts(store)
+    session = make_session(store, {SLOT: parts[0]} if known else {})
+    applier = make_applier(store)
+    monkeypatch.setattr(applier._slots, "commit_again", lambda *_: noted(15, parts[1]))
+    work = SlotWork({}, store, store, ("A", "B"), 1, 1)
+    assert sources(applier._refresh(session, work, [])) == [0, 10][known:]
+    assert session.map.slot(SLOT).head == parts[1]
+    assert applier._refresh(session, work, []) == []
