@@ -58,6 +58,7 @@ class Applied:
 
     `positions` are those of all remote partitions of the flow, not of this round alone. `runs` are what the round
     added to the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records.
+    `refused` says by remote topic why the target has no room for its records: they wait.
     """
 
     point: int
@@ -68,6 +69,7 @@ class Applied:
     runs: pa.Table = field(default_factory=SCHEMA.empty_table)
     recreated: tuple[Recreated, ...] = ()
     too_late: tuple[Lost, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -24,6 +24,7 @@ from kbackup.jobs.mirror.apply.lost import find_lost
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
 from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
+from kbackup.jobs.mirror.apply.room import make_room
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.tasks import run_tasks
@@ -126,6 +127,10 @@ class Applier:
         before = session.positions
         stop = self.flow.on_recreate == "stop"
         pending = find_pending(archive, point, topics, before, session.applied, stop)
+        refused = make_room(self.flow, session.cluster, topics, pending)
+        if refused:
+            topics = [topic for topic in topics if topic.remote not in refused]
+            pending = find_pending(archive, point, topics, before, session.applied, stop)
         work = SlotWork(
             self.target, archive.store, self.state, self._names, point.number, self.transaction_bytes
         )
@@ -147,6 +152,7 @@ class Applier:
             partitions=partitions,
             runs=runs,
             recreated=pending.recreated,
+            refused=refused,
             too_late=find_lost(archive, point, topics, before, after),
             seconds=self.clock() - began,
         )
@@ -213,7 +219,7 @@ class Applier:
         parts: dict[int, list[TopicPartition]] = {}
         for remote in pending.parts:
             parts.setdefault(slot_of(remote, session.flow.slots), []).append(remote)
-        every = self._partitions(session, topics)
+        every = self._partitions(session, topics, pending.parts)
         tasks = [
             SlotTask(
                 slot,
@@ -227,10 +233,11 @@ class Applier:
         return sorted(tasks, key=lambda t: -sum(s.bytes for part in t.parts for s in part.segments))
 
     def _partitions(
-        self, session: _Session, topics: Sequence[RemoteTopic] = ()
+        self, session: _Session, topics: Sequence[RemoteTopic], more: Collection[TopicPartition] = ()
     ) -> dict[int, list[TopicPartition]]:
-        """By slot, all remote partitions of the flow that are known, in order."""
-        known = {tp for topic in topics for tp in topic.remote_partitions}
+        """By slot, all remote partitions of the flow that are known, in order. `more` are those of earlier
+        incarnations, which may have had more of them."""
+        known = {tp for topic in topics for tp in topic.remote_partitions} | {*more}
         found: dict[int, list[TopicPartition]] = {}
         for tp in sorted(known | session.noted.keys()):
             found.setdefault(slot_of(tp, session.flow.slots), []).append(tp)

@@ -64,6 +64,7 @@ class Recovery:
     def _held(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
         """The partitions whose last records, by the map, the target has, or had before retention took them. A log may
         be as long with other records: with those of a transaction that was given up after the topic was made anew."""
+        last = self._there(last)
         if not last:
             return set()
         ends = self.cluster.log_ends(last, "read_uncommitted")
@@ -87,8 +88,7 @@ class Recovery:
     def _is_committed(self, name: PartName, runs: pa.Table) -> bool:
         """Whether the target holds the records of a part: a transaction is there as a whole, or not at all."""
         every = {key.remote: run for key, run in by_incarnation(runs)}
-        there = self.cluster.topics({tp.topic for tp in every})
-        rows = {tp: run for tp, run in every.items() if tp.topic in there}
+        rows = self._there(every)
         ends = self.cluster.log_ends(rows, "read_uncommitted")
         rows = {tp: run for tp, run in rows.items() if ends[tp] >= _end(run)}
         starts = self.cluster.log_starts(rows)
@@ -102,6 +102,15 @@ class Recovery:
                 "delete that remote topic: the next round applies it anew, from the archive's first record",
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
+
+    def _there(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
+        """The runs of partitions that the target has. A topic that was made anew may have fewer."""
+        topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
+        return {
+            tp: run
+            for tp, run in runs.items()
+            if tp.topic in topics and tp.partition in topics[tp.topic].partitions
+        }
 
 
 def _tail(*runs: Int64Array) -> Runs:

@@ -96,6 +96,7 @@ class Rounds:
         refused: dict[str, Mapping[str, str] | Iterable[str]] = {"topics": made.refused}
         configured = self._configure(served, refused)
         applied = self.applier.apply(archive, point, served)
+        refused["topics"] = {**made.refused, **applied.refused}
         syncs = emit_offset_syncs(self.flow, self.internal, served, applied.positions, self.applier.map)
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         acls: tuple[str, ...] = ()

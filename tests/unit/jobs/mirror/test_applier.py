@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -12,10 +13,14 @@ from kbackup.archive.flow_map.reader import FlowMap
 from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.apply import room
 from kbackup.jobs.mirror.apply.applier import Applier, _Session
+from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.apply.slots import SlotResult, SlotWork
-from kbackup.jobs.mirror.flow import AppliedPosition
+from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
+from kbackup.jobs.mirror.settings import TopicsReport
+from kbackup.jobs.restore_plan import UnitPart
 from kbackup.kafka.kernel import chosen
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -85,3 +90,39 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     assert sources(applier._refresh(session, work, [])) == [0, 10][known:]
     assert session.map.slot(SLOT).head == parts[1]
     assert applier._refresh(session, work, []) == []
+
+
+def unit(partition: int) -> UnitPart:
+    return UnitPart(topic="orders", partition=partition, target="A.orders", segments=())
+
+
+ONE_PARTITION = RemoteTopic("orders", "A.orders", 1)
+"""Of the newest incarnation. An earlier one had three."""
+
+
+@pytest.mark.parametrize("partition", [0, 2])
+def test_a_partition_that_the_newest_incarnation_lacks_belongs_to_its_slot(partition: int) -> None:
+    store = MemoryStore()
+    remote = TopicPartition("A.orders", partition)
+    pending = Pending({remote: [unit(partition)]})
+    (task,) = make_applier(store)._tasks(make_session(store), pending, [ONE_PARTITION])
+    assert task.slot == slot_of(remote, SLOTS)
+    assert remote in task.partitions
+
+
+def test_remote_topics_have_room_for_every_incarnation_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, int]] = []
+
+    def sync(_: object, topics: Sequence[RemoteTopic], __: object) -> TopicsReport:
+        asked.append({topic.remote: topic.partitions for topic in topics})
+        return TopicsReport((), {}, {"A.orders": "not authorized"})
+
+    monkeypatch.setattr(room, "sync_topics", sync)
+    topics = [ONE_PARTITION, RemoteTopic("events", "A.events", 3)]
+    parts = {TopicPartition("A.orders", 2): [unit(2)], TopicPartition("A.events", 2): [unit(2)]}
+    refused = room.make_room(flow_of(), cast(Any, None), topics, Pending(parts))
+    assert asked == [{"A.orders": 3}]
+    assert list(refused) == ["A.orders"]
+    assert refused["A.orders"].endswith("not authorized")
+    assert room.make_room(flow_of(), cast(Any, None), topics, Pending()) == {}
+    assert len(asked) == 1

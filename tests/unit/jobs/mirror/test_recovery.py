@@ -136,3 +136,10 @@ def test_a_part_that_a_known_position_does_not_name_was_given_up(recover: Recove
     target = Target({QUIET: (0, 107), BUSY: (0, 107)}, {QUIET: range(100), BUSY: range(100)})
     assert recover(target, {BUSY: one}) == {}
     assert recover.slot.head == one
+
+
+def test_a_partition_that_is_not_there_was_made_anew(recover: Recover) -> None:
+    one = recover.write(1, None, {BUSY: (0, 0, 10)})
+    recover.write(2, one, {BUSY: (10, 11, 5)})
+    recover.slot.load(one)
+    assert recover(Target({QUIET: (0, 107)}, {QUIET: range(100)})) == {}
