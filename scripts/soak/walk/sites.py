@@ -18,7 +18,8 @@ class WrongError(Exception):
 
 @dataclass
 class Site:
-    """An archive at `url`. `shaken`: it was repaired, so nobody can tell whether an undo is possible."""
+    """An archive at `url`. `shaken`: it was repaired, or copied to after an expiration, so nobody can tell
+    whether an undo is possible."""
 
     url: str
     store: Store

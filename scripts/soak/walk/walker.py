@@ -287,6 +287,7 @@ class Walk:
         keep = self._random.random() < 0.3
         options = ("--keep",) if keep else ()
         outcome = must(self.commands("copy", site.url, "--archive", self._main.url, *options), 0)
+        site.shaken |= bool(site.book.expirations)  # of the copy itself: a later undo may reach them
         site.book.follow(self._main.book, keep=keep)
         if new:
             self.copies.append(site)
