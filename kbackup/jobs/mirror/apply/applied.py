@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
@@ -23,12 +23,14 @@ class PartitionApplied(NamedTuple):
 
 
 class Recreated(NamedTuple):
-    """The source's topic was deleted and created again: `incarnation` goes on in the remote topic, or is held back."""
+    """The source's topic was deleted and created again, or a log of it was cut (`kind`): `incarnation` goes on in the
+    remote topic, or is held back."""
 
     topic: str
     remote: str
     incarnation: int
     held_back: bool
+    kind: Literal["recreated", "truncated"] = "recreated"
 
     @property
     def message(self) -> str:
@@ -37,7 +39,13 @@ class Recreated(NamedTuple):
             if self.held_back
             else "goes on in the same remote topic"
         )
-        return f"topic {self.topic} was deleted and created again: its incarnation {self.incarnation} {then}"
+        if self.kind == "recreated":
+            return (
+                f"topic {self.topic} was deleted and created again: its incarnation {self.incarnation} {then}"
+            )
+        if not self.held_back:
+            then += "; what the source still has is there twice"
+        return f"a log of topic {self.topic} was cut: its incarnation {self.incarnation} {then}"
 
 
 class Lost(NamedTuple):

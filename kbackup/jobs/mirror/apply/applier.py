@@ -24,9 +24,11 @@ from kbackup.jobs.mirror.apply.lost import find_lost
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
 from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
+from kbackup.jobs.mirror.apply.recreated import find_recreated, told_positions
 from kbackup.jobs.mirror.apply.room import make_room
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotResult, SlotTask, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
+from kbackup.jobs.mirror.status.document import FlowStatus, read_flow_status
 from kbackup.jobs.tasks import run_tasks
 from kbackup.kafka import kernel
 from kbackup.kafka.admin import Cluster
@@ -63,6 +65,8 @@ class _Session:
     """Remote topics whose forgotten positions were read back."""
     uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
     """Positions that were read back, and are not in the target yet."""
+    status: FlowStatus | None = None
+    """What the flow told last, until a round is done: losses of a round that failed are told by the next one."""
 
     @property
     def positions(self) -> dict[TopicPartition, AppliedPosition]:
@@ -142,7 +146,8 @@ class Applier:
                 added += self._produce(session, work, self._tasks(session, pending, topics), pending)
         runs = pa.concat_tables([SCHEMA.empty_table(), *added])
         session.applied = {topic.source: point.number for topic in topics}
-        after = session.positions
+        told = told_positions(session.status, archive.info.id, before)
+        after, session.status = session.positions, None
         partitions = _counts(pending, runs)
         return Applied(
             point=point.number,
@@ -151,9 +156,9 @@ class Applier:
             positions=after,
             partitions=partitions,
             runs=runs,
-            recreated=pending.recreated,
             refused=refused,
-            too_late=find_lost(archive, point, topics, before, after),
+            recreated=(*pending.held_back, *find_recreated(archive, point, topics, told, after)),
+            too_late=find_lost(archive, point, topics, told, after),
             seconds=self.clock() - began,
         )
 
@@ -171,7 +176,8 @@ class Applier:
         flow_map = FlowMap(self.state, *self._names, flow.slots, heads_of(noted, flow.slots))
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(flow_map.slot, range(flow.slots)))
-        return _Session(cluster, flow, noted, flow_map, self.clock() - REFRESH)
+        status = read_flow_status(self.state, *self._names)
+        return _Session(cluster, flow, noted, flow_map, self.clock() - REFRESH, status=status)
 
     def _recover(self, session: _Session, topics: Sequence[RemoteTopic]) -> None:
         """Read positions back that the target has forgotten, of topics that come for the first time."""

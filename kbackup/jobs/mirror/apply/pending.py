@@ -14,6 +14,7 @@ from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, in_place
 from kbackup.archive.segments import SCHEMA, Segment, from_batches, in_order, integers, of_topics, rows_where
 from kbackup.jobs.mirror.apply.applied import Recreated
+from kbackup.jobs.mirror.apply.recreated import incarnation_kind
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.types import TopicPartition
@@ -23,13 +24,11 @@ _LARGE = 10_000  # rows from which on columns are compared instead of rows
 
 @dataclass(frozen=True)
 class Lives:
-    """The incarnations of a topic that a round applies: from `first` to `last`. `begun` is the newest that any of its
-    partitions has reached, None for a topic that was never applied."""
+    """The incarnations of a topic that a round applies: from `first` to `last`."""
 
     topic: RemoteTopic
     first: int
     last: int
-    begun: int | None
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Pending:
     """`parts` are those of each remote partition, in order of incarnation."""
 
     parts: dict[TopicPartition, list[UnitPart]] = field(default_factory=dict)
-    recreated: tuple[Recreated, ...] = ()
+    held_back: tuple[Recreated, ...] = ()
 
     @property
     def segments(self) -> Iterable[Segment]:
@@ -56,8 +55,10 @@ def find_pending(
     which everything is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
     lives = topic_lives(point, topics, positions, stop)
     newest = {t.name: t.incarnation for t in point.topics}
-    recreated = [
-        Recreated(name, life.topic.remote, newest[name], True)
+    held_back = [
+        Recreated(
+            name, life.topic.remote, newest[name], True, incarnation_kind(archive, point, name, newest[name])
+        )
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
@@ -72,8 +73,7 @@ def find_pending(
             segments=tuple(segments),
         )
         parts.setdefault(remote, []).append(part)
-    recreated += _crossed(parts, lives)
-    return Pending(parts, tuple(recreated))
+    return Pending(parts, tuple(held_back))
 
 
 def topic_lives(
@@ -94,24 +94,10 @@ def topic_lives(
             continue
         last, own = newest[topic.source], reached.get(topic.remote)
         if own is None:
-            found[topic.source] = Lives(topic, last, last, None)
+            found[topic.source] = Lives(topic, last, last)
         else:
-            found[topic.source] = Lives(topic, min(own), max(own) if stop else last, max(own))
+            found[topic.source] = Lives(topic, min(own), max(own) if stop else last)
     return found
-
-
-def _crossed(
-    parts: Mapping[TopicPartition, Sequence[UnitPart]], lives: Mapping[str, Lives]
-) -> list[Recreated]:
-    """Topics of which a new incarnation begins now."""
-    newest: dict[str, int] = {}
-    for own in parts.values():
-        newest[own[-1].topic] = max(own[-1].segments[0].incarnation, newest.get(own[-1].topic, 0))
-    return [
-        Recreated(topic, lives[topic].topic.remote, incarnation, False)
-        for topic, incarnation in sorted(newest.items())
-        if (begun := lives[topic].begun) is not None and incarnation > begun
-    ]
 
 
 def _by_part(

@@ -73,7 +73,7 @@ def test_a_new_flow_begins_with_the_newest_incarnation(archive: Archive) -> None
     assert firsts(pending(archive, 3, {})) == {REMOTE: [(1, 0), (1, 10), (1, 20)], OTHER: [(1, 5)]}
     found = pending(archive, 5, {})
     assert firsts(found) == {REMOTE: [(2, 0)]}
-    assert found.recreated == ()
+    assert found.held_back == ()
 
 
 @pytest.mark.parametrize("large", [0, 10_000], ids=["by columns", "by rows"])
@@ -97,15 +97,13 @@ def test_what_was_applied_up_to_a_restore_point_is_not_looked_for(archive: Archi
     assert firsts(pending(archive, 5, {REMOTE: AppliedPosition(1, 0)}, {TOPIC: 5})) == {}
 
 
-def test_a_new_incarnation_is_told_when_it_begins_or_is_held_back(archive: Archive) -> None:
+def test_a_new_incarnation_is_held_back_where_it_is_to_stop(archive: Archive) -> None:
     before = {REMOTE: AppliedPosition(1, 25)}
-    (told,) = pending(archive, 5, before).recreated
-    assert (told.topic, told.incarnation, told.held_back) == (TOPIC, 2, False)
+    assert pending(archive, 5, before).held_back == ()
     held = pending(archive, 5, before, stop=True)
     assert firsts(held) == {REMOTE: [(1, 20)], OTHER: [(1, 5)]}
-    assert [(r.incarnation, r.held_back) for r in held.recreated] == [(2, True)]
+    assert [(r.topic, r.incarnation, r.held_back) for r in held.held_back] == [(TOPIC, 2, True)]
     begun = {REMOTE: AppliedPosition(2, 2), OTHER: AppliedPosition(1, 8)}
-    assert pending(archive, 5, begun).recreated == ()
     assert firsts(pending(archive, 5, begun, stop=True)) == {REMOTE: [(2, 0)]}
 
 
