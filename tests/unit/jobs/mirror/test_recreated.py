@@ -100,7 +100,7 @@ def test_what_a_failed_round_passed_is_told_by_the_next_one(
     monkeypatch.setattr(applier, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
     monkeypatch.setattr(applier, "heads_of", lambda *_: {})
     monkeypatch.setattr(applier, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
-    monkeypatch.setattr(Applier, "_refresh", lambda *_: None)
+    monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(archive, {ZERO: AppliedPosition(1, 10)}))
     lost = row("retention", 1)
     monkeypatch.setattr(type(archive.state.losses), "dicts", lambda _: [lost])
