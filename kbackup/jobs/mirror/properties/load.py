@@ -68,6 +68,7 @@ def load_flows(
         if enabled or reader.flag("emit.heartbeats.enabled"):
             flow, of_clients = reader.flow(archive)
             if enabled:
+                reader.check(flow)
                 flows.append(flow)
             else:
                 heartbeat_flows.append(_only_heartbeats(flow))
@@ -138,6 +139,13 @@ class _Reader:
             on_recreate=choices("kbackup.on.recreate"),
         )
         return flow, (*source.notes, *target.notes)
+
+    def check(self, flow: Flow) -> None:
+        """Refuse keys that can't go together."""
+        if flow.checkpoint_rule == "mm2" and not flow.emit_offset_syncs:
+            key, (syncs, _) = "kbackup.checkpoints", self._value("emit.offset-syncs.enabled")
+            text = f"'mm2' translates by offset syncs, and {syncs} = false writes none"
+            raise self._refuse(self._value(key)[0], text, f"set {syncs} = true, or {key} = exact")
 
     def _value(self, name: str) -> tuple[str, str]:
         """(whole key, value), by default that of the table of keys."""

@@ -177,6 +177,17 @@ def test_refused_with_what_to_write_instead(line: str) -> None:
     assert REFUSED[line] in str(refused.value)
 
 
+def test_mirrormakers_checkpoints_need_offset_syncs() -> None:
+    lines = "A->B.emit.offset-syncs.enabled = false\nkbackup.checkpoints = mm2\n"
+    with pytest.raises(UsageError) as refused:
+        load_flows(CLUSTERS + lines, environ={})
+    for key in ("kbackup.checkpoints: ", "A->B.emit.offset-syncs.enabled = true"):
+        assert key in str(refused.value)
+    only_heartbeats = CLUSTERS.replace("A->B.enabled = true", "A->B.enabled = false")
+    assert not load_flows(only_heartbeats + lines, environ={}).flows
+    assert flow_of(lines.replace("mm2", "exact")).checkpoint_rule == "exact"
+
+
 def test_refusal_shows_no_secret() -> None:
     with pytest.raises(UsageError) as refused:
         flow_of("A.sasl.jaas.config = com.example.Module required password=hidden;")
