@@ -40,8 +40,9 @@ _TUNING: dict[str, Any] = {
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
+_TRANSACTION = 300.0  # s, for one to stay open
 _TRANSACTIONAL = {
-    "transaction.timeout.ms": 300_000,
+    "transaction.timeout.ms": int(_TRANSACTION * 1000),
     "message.timeout.ms": 300_000,
     # a producer that starts over from its bootstrap servers never finds its group's coordinator again
     "metadata.recovery.strategy": "none",
@@ -86,6 +87,7 @@ class BlockProducer:
         self._outlet: Outlet = kernel.outlet(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
         self._open = self._given_up = False
+        self._began = 0.0
 
     @property
     def moved(self) -> int:
@@ -124,9 +126,7 @@ class BlockProducer:
         such a record is sent with 1, and counted in `moved`.
         """
         if self._transactional and not self._open:
-            with self._errors("beginning a transaction"):
-                self._outlet.begin()
-            self._open = True
+            self._begin()
         with self._errors("delivering records"):
             try:
                 self._outlet.send(tp, block)
@@ -162,10 +162,13 @@ class BlockProducer:
 
     def commit_alone(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """Commit progress in a transaction without records."""
+        self._begin()
+        self.commit(progress)
+
+    def _begin(self) -> None:
         with self._errors("beginning a transaction"):
             self._outlet.begin()
-        self._open = True
-        self.commit(progress)
+        self._open, self._began = True, time.monotonic()
 
     def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
@@ -220,7 +223,7 @@ class BlockProducer:
     def _failed(self, error: KafkaError, doing: str) -> Exception:
         last = self._connection.last
         if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
-            return FencedError(*self._fenced)
+            return self._aborted() or FencedError(*self._fenced)
         if error.code() == KafkaError.INVALID_RECORD:
             return ClusterError(
                 f"{self._connection.address} failed {doing}: {error.str()}",
@@ -228,6 +231,18 @@ class BlockProducer:
                 "message.timestamp.before.max.ms), or has it no key where the topic is compacted?",
             )
         return self._connection.error(error, doing)
+
+    def _aborted(self) -> ClusterError | None:
+        """The coordinator aborts a transaction that stays open for too long, and fences its producer: no other one need
+        be there. To begin anew tells."""
+        took = time.monotonic() - self._began
+        if not self._open or took < _TRANSACTION:
+            return None
+        return ClusterError(
+            f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
+            f"transaction.timeout.ms ({_TRANSACTION:.0f} s)",
+            "nothing of it is committed; the task begins this part anew",
+        )
 
     def _errors(self, doing: str) -> _Errors:
         return _Errors(self, doing)
