@@ -45,6 +45,11 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
         cluster = Cluster(flow.client("target"), "target")
         translation = translate_group(flow, group, open_archive(store), state, cluster)
         show(translation, frame.reporter)
+        for tp in translation.forgotten:
+            frame.reporter.warning(
+                f"flow {flow.name}: no exact answer for {tp}: the target has forgotten its applied position; "
+                "run 'kbackup mirror' first, which reads it back"
+            )
         shown.append(translation)
     frame.reporter.document({"group": group, "flows": shown})
 

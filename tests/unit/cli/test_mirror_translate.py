@@ -109,6 +109,19 @@ def test_a_target_without_checkpoints(file: Path, capsys: Said, monkeypatch: pyt
     assert told["offsets"] == [offset(0, 41, None, PAIRS[-1][1] + 1)]
 
 
+def test_a_position_that_the_target_has_forgotten_is_told(
+    file: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partition 1 was never applied: nothing is forgotten of it."""
+    monkeypatch.setattr(report, "read_positions", lambda *flow: {})
+    assert cli.main(["mirror", "translate", str(file), "billing", "--json"]) == 0
+    said = capsys.readouterr()
+    (told,) = json.loads(said.out)["flows"]
+    assert told["offsets"] == [offset(0, 17, 9, None), offset(1, 12, None, None)]
+    assert told["forgotten"] == ["A.orders-0"]
+    assert "A->B: no exact answer for A.orders-0" in said.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["biling"], "knows no position of group biling"), (["late", "--flow", "A->X"], "no flow A->X")],

@@ -10,7 +10,7 @@ from kbackup.archive.flow_map import open_map
 from kbackup.archive.models import GroupOffset, Manifest
 from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError, UsageError, suggest_name
-from kbackup.jobs.mirror.apply.positions import heads_of, read_positions
+from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.positions.translation import exact_translation
 from kbackup.jobs.mirror.topics import reason_to_skip
@@ -36,13 +36,15 @@ class Translated:
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """`offsets` are in order of remote topic and partition."""
+    """`offsets` are in order of remote topic and partition. `forgotten` are the partitions that have no exact answer
+    because the target does not have their applied position any more."""
 
     flow: str
     group: str
     restore_point: int
     captured_at: str
     offsets: tuple[Translated, ...]
+    forgotten: tuple[str, ...] = ()
 
 
 def translate_group(flow: Flow, group: str, archive: Archive, state: Store, cluster: Cluster) -> Translation:
@@ -59,7 +61,8 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
         raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
-    exact = _exact(flow, committed, point, remote, state, cluster)
+    noted = read_positions(cluster, flow.source, flow.target)
+    exact = _exact(flow, committed, point, remote, state, noted)
     return Translation(
         flow.name,
         group,
@@ -75,6 +78,24 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
             )
             for tp in sorted({*committed, *checkpoints})
         ),
+        _forgotten(flow, committed, point, state, noted),
+    )
+
+
+def _forgotten(
+    flow: Flow,
+    committed: Mapping[TopicPartition, GroupOffset],
+    point: Manifest,
+    state: Store,
+    noted: Mapping[TopicPartition, Noted],
+) -> tuple[str, ...]:
+    """The partitions without applied position in the target of which the flow's map knows records."""
+    flow_map = open_map(state, flow.source, flow.target)
+    incarnations = {s.name: s.incarnation for s in point.topics}
+    return tuple(
+        str(tp)
+        for tp, o in sorted(committed.items())
+        if tp not in noted and len(flow_map.partition(tp, incarnations[o.topic]).source)
     )
 
 
@@ -84,9 +105,8 @@ def _exact(
     point: Manifest,
     remote: Mapping[str, str],
     state: Store,
-    cluster: Cluster,
+    noted: Mapping[TopicPartition, Noted],
 ) -> dict[TopicPartition, int | None]:
-    noted = read_positions(cluster, flow.source, flow.target)
     flow_map = open_map(state, flow.source, flow.target)
     if flow_map.slots:
         flow_map = open_map(state, flow.source, flow.target, heads_of(noted, flow_map.slots))
