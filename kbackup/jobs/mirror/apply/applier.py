@@ -82,7 +82,7 @@ class Applier:
     """
 
     flow: Flow
-    target: Properties
+    target: Properties = field(repr=False)
     state: Store
     spark: Spark
     listener: Listener

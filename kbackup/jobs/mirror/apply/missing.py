@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,7 @@ class Recovery:
     """`remotes` are the remote topics whose positions are asked for. They exist."""
 
     cluster: Cluster
-    target: Properties
+    target: Properties = field(repr=False)
     names: tuple[str, str]
     remotes: Collection[str]
 

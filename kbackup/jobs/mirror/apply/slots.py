@@ -5,6 +5,7 @@ Both use the slot's own transactional id. So whoever begins a slot fences whoeve
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.flow_map.tables import PartName
-from kbackup.errors import ClusterError, FencedError
+from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.exactly_once.unit import UnitRun
 from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
@@ -24,6 +25,8 @@ from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -64,7 +67,7 @@ class SlotResult(NamedTuple):
 class SlotWork:
     """What every slot needs. `store` is where the segments are, `state` where the flow keeps its state."""
 
-    target: Properties
+    target: Properties = field(repr=False)
     store: Store
     state: Store
     names: tuple[str, str]
@@ -77,7 +80,7 @@ class SlotWork:
         try:
             yield self.run(slot, task, progress)
         finally:
-            slot.producer.close()
+            _close(slot.producer)
 
     def begin(self, task: SlotTask) -> OpenSlot:
         """Start the producer of a slot, and read the positions that its last one committed."""
@@ -94,7 +97,7 @@ class SlotWork:
             noted = {tp: Noted.of(tp, progress) for tp, progress in committed.items()}
             self._check_expected(task, noted)
         except BaseException:
-            producer.close()
+            _close(producer)
             raise
         return OpenSlot(
             producer,
@@ -197,14 +200,27 @@ class OpenSlots:
     def _slot(self, work: SlotWork, task: SlotTask) -> OpenSlot:
         slot = self._open.get(task.slot)
         if slot is not None and not slot.suits(task):
-            self._open.pop(task.slot).producer.close()
+            _close(self._open.pop(task.slot).producer)
             slot = None
         if slot is None:
             slot = self._open[task.slot] = work.begin(task)
         return slot
 
     def close(self) -> None:
-        """Give up what is not committed, and the producers."""
+        """Give up what is not committed, and the producers: all of them, whichever fails."""
         self._settle()
         slots, self._open = [*self._open.values()], {}
-        self._each(lambda slot: slot.producer.close(), slots)
+        self._under_way = [self._threads.submit(_close, slot.producer) for slot in slots]
+        wait(self._under_way)
+        self._settle()
+
+
+def _close(producer: BlockProducer) -> None:
+    """Close a producer, and log what that fails with: the next one with its id ends what it left. Whoever closes may
+    have an error of their own, which counts."""
+    try:
+        producer.close()
+    except Exception as error:
+        log.warning(
+            "closing a producer of the mirror: %s", error, exc_info=not isinstance(error, KbackupError)
+        )

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -33,7 +33,7 @@ class Source:
 
     alias: str
     archive: str
-    properties: Properties
+    properties: Properties = field(repr=False)
     flows: tuple[Flow, ...]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -12,13 +13,16 @@ import pytest
 from kbackup.archive.flow_map.reader import FlowMap
 from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.apply import room
 from kbackup.jobs.mirror.apply.applier import Applier, _Session
+from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.positions import Note, Noted
-from kbackup.jobs.mirror.apply.slots import SlotResult, SlotWork
+from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
+from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.restore_plan import UnitPart
 from kbackup.kafka.kernel import chosen
@@ -126,3 +130,52 @@ def test_remote_topics_have_room_for_every_incarnation_that_is_left(monkeypatch:
     assert refused["A.orders"].endswith("not authorized")
     assert room.make_room(flow_of(), cast(Any, None), topics, Pending()) == {}
     assert len(asked) == 1
+
+
+@dataclass
+class Closing:
+    """A producer. `error` is what closing it raises."""
+
+    error: KbackupError | None = None
+    closed: int = 0
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.error:
+            raise self.error
+
+
+def open_slots(applier: Applier, producers: Sequence[Closing]) -> None:
+    for number, producer in enumerate(producers):
+        applier._slots._open[number] = OpenSlot(cast(Any, producer), cast(Any, None), 0, frozenset())
+
+
+def test_why_a_round_ended_outlives_the_closing_of_its_producers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore()
+    applier = make_applier(store)
+    producers = [Closing(ClusterError("no abort", "wait")), *(Closing() for _ in range(30))]
+    open_slots(applier, producers)
+
+    def fenced(*_: object) -> Any:
+        raise FencedError("another process", "stop one")
+
+    monkeypatch.setattr(applier, "_open", fenced)
+    with pytest.raises(FencedError):
+        applier.apply(cast(Any, None), cast(Any, None), [])
+    assert [producer.closed for producer in producers] == [1] * len(producers)
+    assert applier._slots._open == {}
+    assert "no abort" in caplog.text
+
+
+def test_no_password_is_shown() -> None:
+    secret = {"sasl.password": "hidden"}
+    store = MemoryStore()
+    shown = [
+        make_applier(store),
+        SlotWork(secret, store, store, ("A", "B"), 1, 1),
+        Recovery(cast(Any, None), secret, ("A", "B"), []),
+        Source("A", "s3://archive", secret, ()),
+    ]
+    assert not [each for each in shown if "hidden" in repr(each)]
