@@ -20,6 +20,10 @@ from tests.support.mirrors import CLUSTERS
         (CLUSTERS, ["--apply"], "no archive is named"),
         (CLUSTERS.replace("A->B.enabled = true", ""), [], "A->B.enabled = true"),
         (CLUSTERS + "topics.blacklist = x", [], "topics.exclude"),
+        *(
+            (CLUSTERS + "B->A.enabled = true", [*half, "-a", "/tmp/x"], "A and B have one archive, /tmp/x")
+            for half in ([], ["--take"], ["--apply"], ["--dry-run"])
+        ),
         (CLUSTERS.replace("B.bootstrap", "#"), ["--apply", "-a", "/tmp/x"], "set B.bootstrap.servers"),
         (CLUSTERS, ["-a", "/tmp/x", "--listen", "nowhere"], "host:port"),
     ],
@@ -36,3 +40,12 @@ def test_refused(
 def test_file_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "run", str(tmp_path / "none.properties")]) == 2
     assert "none.properties: no such file" in capsys.readouterr().err
+
+
+def test_translate_refuses_one_archive_of_two_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mm2.properties"
+    file.write_text(CLUSTERS + "B->A.enabled = true")
+    assert main(["mirror", "translate", str(file), "billing", "-a", "/tmp/x"]) == 2
+    assert "A and B have one archive, /tmp/x" in capsys.readouterr().err

@@ -110,6 +110,7 @@ class ApplyHalf:
         self._heartbeats: HeartbeatClock | None = None
         self._stack = ExitStack()
         self._told = ""
+        self._heartbeat_error = ""
         self._point = 0
         self._positions: Mapping[TopicPartition, AppliedPosition] = {}
         metering.flow_begins(self.flow)
@@ -164,9 +165,18 @@ class ApplyHalf:
         for warning in opened.rounds.internal.warnings:
             self.watcher.warned(warning)
         opened.rounds.internal.warnings.clear()
-        if self._heartbeats is not None:
-            self._heartbeats.check()
+        self._check_heartbeats()
         self.watcher.well()
+
+    def _check_heartbeats(self) -> None:
+        """Warn of heartbeats that fail, once for each error. Records are applied without them."""
+        try:
+            if self._heartbeats is not None:
+                self._heartbeats.check()
+        except KbackupError as error:
+            if str(error) != self._heartbeat_error:
+                self._heartbeat_error = str(error)
+                self.watcher.warned(f"heartbeats of {self.flow.name} are not written: {error}")
 
     def _count(self, opened: _Open, report: RoundReport) -> None:
         assert self._status is not None  # noqa: S101 (it is open)

@@ -38,18 +38,10 @@ class Source:
 
 
 def sources_of(flows: Sequence[Flow]) -> list[Source]:
-    """Return the sources of flows, in order. `UsageError` where a source has no address or no archive, and where two
-    sources have one archive."""
-    owners: dict[str, str] = {}
+    """Return the sources of flows, in order. `UsageError` where a source has no address or no archive."""
     found: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        archive = flow.archive_address()
-        if owners.setdefault(archive, flow.source) != flow.source:
-            raise UsageError(
-                f"{owners[archive]} and {flow.source} have one archive, {archive}",
-                "write {source} into the address: kbackup.archive = s3://bucket/{source}",
-            )
-        found.setdefault((flow.source, archive), []).append(flow)
+        found.setdefault((flow.source, flow.archive_address()), []).append(flow)
     return [_source(alias, archive, members) for (alias, archive), members in found.items()]
 
 
@@ -122,14 +114,22 @@ class TakeHalf:
     def run(self) -> FollowReport:
         """Take restore points until asked to stop; one, where it was asked before."""
         with ExitStack() as stack:
-            clocks = [stack.enter_context(self._clock(stack, flow)) for flow in self.heartbeats]
+            clocks = self._clocks(stack)
             self.follower.watcher = _HeartbeatWatcher(self.follower.watcher, clocks)
             return self.follower.follow()
 
-    def _clock(self, stack: ExitStack, flow: Flow) -> HeartbeatClock:
-        cluster = Cluster(self.source.properties, "source")
-        cluster.connect()
-        return HeartbeatClock(flow, stack.enter_context(InternalTopics(flow, cluster, heartbeats_only=True)))
+    def _clocks(self, stack: ExitStack) -> list[HeartbeatClock]:
+        """Start the heartbeats. A source that refuses them, or their topic, is backed up without."""
+        clocks: list[HeartbeatClock] = []
+        for flow in self.heartbeats:
+            try:
+                cluster = Cluster(self.source.properties, "source")
+                cluster.connect()
+                topics = stack.enter_context(InternalTopics(flow, cluster, heartbeats_only=True))
+                clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
+            except KbackupError as error:
+                log.warning("heartbeats of %s are not written: %s", flow.name, error)
+        return clocks
 
 
 @dataclass

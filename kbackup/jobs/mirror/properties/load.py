@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,8 @@ class MirrorProperties:
     warnings: tuple[str, ...] = ()
 
     def selected(self, names: Collection[str]) -> tuple[Flow, ...]:
-        """Return the flows of these names, all where none is given. `UsageError` where there is none."""
+        """Return the flows of these names, all where none is given. `UsageError` where there is none, and where two
+        sources have one archive."""
         known = {flow.name: flow for flow in self.flows}
         if not known:
             raise UsageError("the file enables no flow", "write A->B.enabled = true")
@@ -45,7 +46,19 @@ class MirrorProperties:
             if name not in known:
                 hint = suggest_name(name, known, f"its flows are {', '.join(known)}")
                 raise UsageError(f"the file enables no flow {name}", hint)
-        return tuple(flow for name, flow in known.items() if not names or name in names)
+        flows = tuple(flow for name, flow in known.items() if not names or name in names)
+        _refuse_shared_archives(flows)
+        return flows
+
+
+def _refuse_shared_archives(flows: Iterable[Flow]) -> None:
+    owners: dict[str, str] = {}
+    for flow in flows:
+        if flow.archive and owners.setdefault(flow.archive.rstrip("/"), flow.source) != flow.source:
+            raise UsageError(
+                f"{owners[flow.archive.rstrip('/')]} and {flow.source} have one archive, {flow.archive}",
+                "write {source} into the address: kbackup.archive = s3://bucket/{source}",
+            )
 
 
 def load_flows(

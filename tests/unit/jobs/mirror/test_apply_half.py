@@ -166,6 +166,23 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     assert groups == [True] * 3
 
 
+def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each error is told once."""
+    store = MemoryStore()
+    newest = make_archive(store).restore_point("latest").number
+
+    def check() -> None:
+        raise UnreachableError("target denies writing", "allow it")
+
+    script = Script(stop, [(), ()])
+    half = half_of(script, store, monkeypatch)
+    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
+    assert half.run().retries == 0
+    warning = "heartbeats of A->B are not written: target denies writing; allow it"
+    told = f"applied {newest}"
+    assert script.told == [told, warning, "well", told, "well"]
+
+
 def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     make_archive(store)

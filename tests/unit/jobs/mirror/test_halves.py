@@ -68,7 +68,6 @@ def test_one_source_serves_all_its_flows() -> None:
     ("text", "archive", "told"),
     [
         (THREE, None, "kbackup.archive"),
-        (THREE + "B->C.enabled = true\n", "/tmp/one", "{source}"),
         ("clusters = A, B\nB.bootstrap.servers = b:1\nA->B.enabled = true\n", "/tmp/x", "--apply"),
     ],
 )

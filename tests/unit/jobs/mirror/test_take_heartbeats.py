@@ -110,3 +110,27 @@ def test_heartbeats_of_a_pair_that_is_not_enabled(
     assert [c.made for c in clusters] == [["heartbeats"]]
     assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
     assert caplog.messages == ["heartbeats of B->A are not written: no brokers; start them"]
+
+
+def test_a_source_that_refuses_heartbeats_is_backed_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the rights of a backup alone, or with fewer brokers than the topic asks for."""
+
+    class Refusing(Brokers):
+        def create_topic(self, name: str, *rest: object) -> None:
+            raise UnreachableError("source denies creating topic heartbeats", "allow it")
+
+    monkeypatch.setattr(take, "Cluster", Refusing)
+    properties = load_flows(CLUSTERS, archive="/tmp/{source}")
+    (source,) = take.sources_of(properties.flows)
+    events = Events()
+    with caplog.at_level(logging.WARNING, take.__name__):
+        assert (
+            take.TakeHalf(source, properties.heartbeat_flows, cast(Follower, Rounds(events))).run().rounds
+            == 4
+        )
+    assert events.seen == ["committed", "well"] * 3 + ["failed 2.0"]
+    assert caplog.messages == [
+        "heartbeats of B->A are not written: source denies creating topic heartbeats; allow it"
+    ]
