@@ -9,10 +9,11 @@ from types import MappingProxyType
 
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import IncarnationPartition, LogStart
-from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicMetadata, TopicState
+from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
+from kbackup.metadata.entities import TopicMetadata
 
 
 @dataclass(frozen=True, slots=True)

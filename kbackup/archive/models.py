@@ -11,12 +11,26 @@ import re
 import threading
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from kbackup.errors import CorruptError
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Feature,
+    GroupConfig,
+    NotCarried,
+    Registration,
+    ScramUser,
+    Source,
+    TopicMetadata,
+    TopicName,
+)
 
 
 def now() -> str:
@@ -81,7 +95,6 @@ class PartitionState(Part, frozen=True, kw_only=True):
     last: LastRecord | None = None
 
 
-TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 """By Kafka's own rule. A name becomes a folder here: one that leads elsewhere is none."""
 
 
@@ -202,69 +215,14 @@ class Groups(Document, frozen=True, kw_only=True):
     not_carried: dict[str, str] = {}
 
 
-class TopicMetadata(Part, frozen=True, kw_only=True):
-    """`configs` has the non-default ones; sensitive values are never given by brokers and are left out."""
-
-    name: TopicName
-    id: str
-    partitions: int
-    replication_factor: int
-    internal: bool
-    configs: dict[str, str]
-
-
-class Acl(Part, frozen=True, kw_only=True):
-    """In Kafka's own words, in lower case: `resource` is topic, group, cluster or transactional_id, `pattern`
-    literal or prefixed."""
-
-    resource: str
-    name: str
-    pattern: str
-    principal: str
-    host: str
-    operation: str
-    permission: str
-
-
-class ScramUser(Part, frozen=True, kw_only=True):
-    """A credential without its secret, which no broker gives. `mechanism` such as SCRAM-SHA-512."""
-
-    user: str
-    mechanism: str
-    iterations: int
-
-
-class BrokerConfig(Part, frozen=True, kw_only=True):
-    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null where it is
-    sensitive."""
-
-    broker: int | None
-    name: str
-    value: str | None
-
-
-class GroupConfig(Part, frozen=True, kw_only=True):
-    group: str
-    name: str
-    value: str | None
-
-
-class NotCarried(Part, frozen=True, kw_only=True):
-    """What of a cluster is not in a restore point. `reason`: 'not there' (the cluster has no such thing),
-    'not supported' (the broker or the client library can't tell), 'denied' (to the backup's user), or
-    'failed'."""
-
-    what: str
-    reason: Literal["not there", "not supported", "denied", "failed"]
-    why: str
-
-
 class Metadata(Document, frozen=True, kw_only=True):
     """points/<number>-<run>/metadata.json: what a cluster needs beside records and groups.
 
-    Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file."""
+    Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file. `sources`
+    maps the name of each captured part to where it was read; `deletions` are topics that wait for their deletion."""
 
     format: Literal["kbackup-metadata"] = "kbackup-metadata"
+    version: int = 2
     captured_at: str
     cluster_id: str
     brokers: int
@@ -273,6 +231,14 @@ class Metadata(Document, frozen=True, kw_only=True):
     scram_users: tuple[ScramUser, ...] | None = None
     broker_configs: tuple[BrokerConfig, ...] | None = None
     group_configs: tuple[GroupConfig, ...] | None = None
+    client_quotas: tuple[ClientQuota, ...] | None = None
+    delegation_tokens: tuple[DelegationToken, ...] | None = None
+    client_metrics: tuple[ClientMetrics, ...] | None = None
+    features: tuple[Feature, ...] | None = None
+    registrations: tuple[Registration, ...] | None = None
+    deletions: tuple[str, ...] | None = None
+    next_producer_id: int | None = None
+    sources: dict[str, Source] = {}
     not_carried: tuple[NotCarried, ...] = ()
 
 

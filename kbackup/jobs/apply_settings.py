@@ -5,7 +5,7 @@ ACLs come before the topics are made: no record lies open between its restore an
 
 from __future__ import annotations
 
-from kbackup.archive.models import Metadata, NotCarried
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, USERS, Settings, capture_settings
@@ -20,6 +20,7 @@ from kbackup.jobs.settings_plan import (
 )
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_types import AclRule, Untold
+from kbackup.metadata.entities import NotCarried
 from kbackup.store.base import Store
 
 _ACLS_AT_ONCE = 500

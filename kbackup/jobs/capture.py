@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 
-from kbackup.archive.models import Group, Groups, Manifest, Metadata, TopicMetadata, now
+from kbackup.archive.models import Group, Groups, Manifest, Metadata, now
 from kbackup.errors import ClusterError
 from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.groups_before import as_stored
@@ -13,6 +13,7 @@ from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.select import Selection, check_selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.group_admin import OTHER
+from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import TopicPartition
 
 _SYNTAX = "check the name; regular expressions go between slashes"

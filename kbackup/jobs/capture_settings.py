@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, NotCarried, ScramUser
+from kbackup.archive.models import Metadata
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Setting, Untold
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser
 
 T = TypeVar("T")
 M = TypeVar("M")

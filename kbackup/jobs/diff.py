@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from kbackup.archive.models import Acl
 from kbackup.jobs.diff_types import (
     AclDiff,
     Diff,
@@ -20,6 +19,7 @@ from kbackup.jobs.diff_types import (
     Value,
     View,
 )
+from kbackup.metadata.entities import Acl
 
 K = TypeVar("K")
 V = TypeVar("V")

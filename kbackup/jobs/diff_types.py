@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kbackup.archive.models import Acl
+from kbackup.metadata.entities import Acl
 
 Set = Literal["appeared", "gone", "changed"]
 

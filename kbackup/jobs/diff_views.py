@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kbackup.archive.models import Groups, Manifest, Metadata, TopicMetadata
+from kbackup.archive.models import Groups, Manifest, Metadata
 from kbackup.archive.reader import Archive
 from kbackup.jobs import capture
 from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, GROUP_CONFIGS, USERS
@@ -12,6 +12,7 @@ from kbackup.jobs.diff_types import TopicView, View
 from kbackup.jobs.select import Selection, check_selection
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.metadata.entities import TopicMetadata
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Acl, Part
+from kbackup.archive.models import Part
+from kbackup.metadata.entities import Acl
 
 
 class LeftOut(Part, frozen=True, kw_only=True):

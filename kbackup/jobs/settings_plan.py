@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, Part, ScramUser
+from kbackup.archive.models import Metadata, Part
 from kbackup.jobs.settings_acls import LeftOut, Names, denials_first, kept_patterns, map_acls
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, ScramUser
 
 HOST_SPECIFIC = re.compile(
     r"""(^|\.)(advertised\.)?listeners?(\.|$)  # also listener.name.<listener>.<any>

@@ -20,10 +20,11 @@ from kbackup.archive.group_overview import (
 )
 from kbackup.archive.java import is_java_archive
 from kbackup.archive.java_folder import JavaFolder
-from kbackup.archive.models import Loss, Manifest, Metadata, TopicMetadata
+from kbackup.archive.models import Loss, Manifest, Metadata
 from kbackup.archive.overview import PointOverview, Sums, list_points, sums_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, UsageError
+from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 
 FRESH = 5.0

@@ -29,8 +29,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kbackup.archive.models import Acl, Metadata
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
+from kbackup.metadata.entities import Acl
 from kbackup.store import S3Options, open_store
 from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars

@@ -21,7 +21,6 @@ from kbackup.archive.models import (
     Loss,
     Metadata,
     PartitionState,
-    TopicMetadata,
     TopicState,
 )
 from kbackup.archive.new_point import Draft, new_point, put_manifest
@@ -29,6 +28,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
+from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, RecordBlock
 

@@ -17,8 +17,6 @@ from kbackup.archive.models import (
     Loss,
     Manifest,
     Metadata,
-    NotCarried,
-    TopicMetadata,
     TopicState,
     now,
 )
@@ -27,6 +25,7 @@ from kbackup.archive.repair.topic_states import topic_states
 from kbackup.archive.segments import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
+from kbackup.metadata.entities import NotCarried, TopicMetadata
 from kbackup.store.base import Store
 
 _SHOWN = 5

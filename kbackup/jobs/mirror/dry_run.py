@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbackup.archive.models import Acl
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
@@ -19,6 +18,7 @@ from kbackup.jobs.mirror.topics import (
     topics_of_point,
 )
 from kbackup.kafka.admin import Cluster
+from kbackup.metadata.entities import Acl
 from kbackup.store.base import Store
 
 

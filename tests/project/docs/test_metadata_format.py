@@ -8,18 +8,8 @@ import re
 
 import jsonschema
 
-from kbackup.archive.models import (
-    Acl,
-    BrokerConfig,
-    Document,
-    GroupConfig,
-    Metadata,
-    NotCarried,
-    ScramUser,
-    TopicMetadata,
-    dump,
-    load,
-)
+from kbackup.archive.models import Document, Metadata, dump, load
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser, TopicMetadata
 from tests.project.docs.documents import ROOT
 
 OLDER = {*Document.__struct_fields__, "captured_at", "cluster_id", "brokers", "topics"}

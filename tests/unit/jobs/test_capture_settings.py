@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kbackup.archive.models import BrokerConfig, GroupConfig, Metadata, ScramUser
+from kbackup.archive.models import Metadata
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.apply_settings import apply_settings, compare_settings
 from kbackup.jobs.capture_settings import capture_settings, settings_warnings
@@ -16,6 +16,7 @@ from kbackup.jobs.settings_plan import ConfigChange, SettingsReport
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
+from kbackup.metadata.entities import BrokerConfig, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.models import Acl
 from kbackup.jobs.diff import diff
 from kbackup.jobs.diff_types import (
     Diff,
@@ -20,6 +19,7 @@ from kbackup.jobs.diff_types import (
     Value,
     View,
 )
+from kbackup.metadata.entities import Acl
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 PARTITIONS = st.integers(1, 3).flatmap(

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.models import Acl, BrokerConfig, GroupConfig, Metadata, NotCarried, ScramUser
+from kbackup.archive.models import Metadata
 from kbackup.jobs.settings_acls import LeftOut, Names, map_acls
 from kbackup.jobs.settings_plan import HOST_SPECIFIC, ConfigChange, SettingsReport, Target, plan_settings
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser
 
 SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
 RENAMED = Names(

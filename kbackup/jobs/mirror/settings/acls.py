@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kbackup.archive.models import Acl
 from kbackup.jobs.mirror.flow import Flow, NameFilter
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_types import AclRule, Untold, acl_words
+from kbackup.metadata.entities import Acl
 
 _AT_ONCE = 500
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.models import Document, Part, TopicName, dump, load
+from kbackup.archive.models import Document, Part, dump, load
 from kbackup.errors import NotFoundError
+from kbackup.metadata.entities import TopicName
 from kbackup.store.base import Store
 
 STATUS = "status.json"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.archive.models import Acl
 from kbackup.jobs.mirror.settings.acls import remote_acl
+from kbackup.metadata.entities import Acl
 from tests.support.mirrors import flow_of
 
 

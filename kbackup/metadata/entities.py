@@ -1,0 +1,134 @@
+"""The entities of a cluster's metadata, in one form for every source: brokers, ZooKeeper, a controller's metadata log.
+
+Times are in ms since the epoch. Bytes (salts, keys, HMACs) are base64. A secret is null where its source doesn't give
+it or where the archive may not hold it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
+Source = Literal["brokers", "zookeeper", "controller log"]
+"""Where a part of the metadata was read."""
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class TopicMetadata(Entity, frozen=True, kw_only=True):
+    """`configs` has the non-default ones; brokers never give sensitive values, which are left out. `replicas` has the
+    ids of the brokers of each partition, the preferred leader first; null where they are unknown."""
+
+    name: TopicName
+    id: str
+    partitions: int
+    replication_factor: int
+    internal: bool
+    configs: dict[str, str]
+    replicas: tuple[tuple[int, ...], ...] | None = None
+
+
+class Acl(Entity, frozen=True, kw_only=True):
+    """In Kafka's own words, in lower case: `resource` is topic, group, cluster, transactional_id, delegation_token or
+    user, `pattern` literal or prefixed."""
+
+    resource: str
+    name: str
+    pattern: str
+    principal: str
+    host: str
+    operation: str
+    permission: str
+
+
+class ScramUser(Entity, frozen=True, kw_only=True):
+    """A SCRAM credential. `mechanism` such as SCRAM-SHA-512. Brokers never give the three secrets."""
+
+    user: str
+    mechanism: str
+    iterations: int
+    salt: str | None = None
+    stored_key: str | None = None
+    server_key: str | None = None
+
+
+class ClientQuota(Entity, frozen=True, kw_only=True):
+    """The quotas of one entity. `entity` maps user, client-id or ip to a name, or to null for the default entity.
+    `quotas` maps consumer_byte_rate and the like to its value."""
+
+    entity: dict[Literal["user", "client-id", "ip"], str | None]
+    quotas: dict[str, float]
+
+
+class DelegationToken(Entity, frozen=True, kw_only=True):
+    """`hmac` is a secret, which a metadata log doesn't hold. Principals are such as User:alice."""
+
+    id: str
+    owner: str
+    requester: str
+    renewers: tuple[str, ...]
+    issued_at: int
+    expires_at: int
+    max_at: int
+    hmac: str | None = None
+
+
+class BrokerConfig(Entity, frozen=True, kw_only=True):
+    """A config set at run time on a broker, or for all of them (`broker` null). `value` is null where it is
+    sensitive."""
+
+    broker: int | None
+    name: str
+    value: str | None
+
+
+class GroupConfig(Entity, frozen=True, kw_only=True):
+    group: str
+    name: str
+    value: str | None
+
+
+class ClientMetrics(Entity, frozen=True, kw_only=True):
+    """A subscription to metrics of clients (KIP-714)."""
+
+    name: str
+    configs: dict[str, str]
+
+
+class Feature(Entity, frozen=True, kw_only=True):
+    """A finalized feature and its level, such as metadata.version."""
+
+    name: str
+    level: int
+
+
+class Listener(Entity, frozen=True, kw_only=True):
+    name: str
+    host: str
+    port: int
+    security_protocol: str
+
+
+class Registration(Entity, frozen=True, kw_only=True):
+    """A broker or a controller as it announced itself. `alive` is null where the source doesn't say."""
+
+    id: int
+    role: Literal["broker", "controller"]
+    listeners: tuple[Listener, ...]
+    rack: str | None = None
+    alive: bool | None = None
+
+
+class NotCarried(Entity, frozen=True, kw_only=True):
+    """What of a cluster is not in a restore point. `reason`: 'not there' (the cluster has no such thing),
+    'not supported' (the source or the client library can't tell), 'denied' (to the backup's user), 'secret' (and the
+    archive is not encrypted), or 'failed'."""
+
+    what: str
+    reason: Literal["not there", "not supported", "denied", "secret", "failed"]
+    why: str
