@@ -39,6 +39,7 @@ COMMANDS = {
     "ui": ("ui", "Look into an archive with a browser."),
     "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
     "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
+    "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill", "Restore for practice, compare with the archive, and report."),

@@ -1,0 +1,1 @@
+"""Jobs of `kbackup migrate`: around a cluster's migration from ZooKeeper to KRaft (KIP-866)."""
