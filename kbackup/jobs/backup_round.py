@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from kbackup.archive.catalog.operations import may_salvage, next_incarnation, reserve_incarnations
+from kbackup.archive.secrets import as_archived
 from kbackup.archive.segments import Segment
 from kbackup.jobs import capture
 from kbackup.jobs.backup_commit import commit, report
@@ -46,7 +47,8 @@ def look(
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
-        settings = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
+        captured = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
+        settings = as_archived(captured, run.archive.info)  # which is what the next run compares with
     with phases.step("compare logs"):
         check_identity(run.head, live, options.adopt_topics)
         diverged, warnings = compare_logs(run, live)

@@ -15,8 +15,9 @@ from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
 from kbackup.archive.catalog.operations import begin_run, check_open, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, document_ref, dump, now
+from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, Metadata, document_ref, dump, now
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.secrets import as_archived
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.guarded import GuardedStore
@@ -66,7 +67,12 @@ class WritingRun:
         self.archive.move(commit(self.store, self.archive.committed, operation, author))
 
     def put_document(self, number: int, name: str, document: Document) -> DocumentRef:
-        """Create a document of restore point `number`, before the commit that refers to it."""
+        """Create a document of restore point `number`, before the commit that refers to it.
+
+        An archive that is not encrypted gets metadata without its secrets.
+        """
+        if isinstance(document, Metadata):
+            document = as_archived(document, self.archive.info)
         data = dump(document)
         key = layout.point_key(number, self.run, name)
         self.store.put_new(key, data)
