@@ -7,12 +7,18 @@ import difflib
 from kbackup.config.secrets import is_secret
 from kbackup.errors import UsageError
 from kbackup.kafka.property_check import COMMON, refusal
+from kbackup.metadata.sources import check_source_property, is_source_property
 
 
 def check_client_property(path: str, value: str, *, verbatim: bool, where: str) -> None:
-    """`UsageError` for a property of `source` or `target` that librdkafka refuses. `verbatim`: the value stands in the
-    configuration as it is. Only such a value is shown, and no secret."""
+    """`UsageError` for a property of `source` or `target` that librdkafka refuses, or that names a source of metadata
+    wrongly. `verbatim`: the value stands in the configuration as it is. Only such a value is shown, and no secret."""
     section, _, name = path.partition(".")
+    if is_source_property(name):
+        if section != "source":
+            raise UsageError(f"{where}: {path} is of the source alone", f"set source.{name}")
+        check_source_property(path, value, where, show=verbatim)
+        return
     refused = refusal(name, value)
     if refused is None:
         return

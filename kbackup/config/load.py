@@ -221,7 +221,9 @@ def _build(merged: Mapping[tuple[str, str | None], Setting]) -> Config:
             fields[field] = setting.value
         else:
             fields.setdefault(field, {})[name] = setting.value
-    return msgspec.convert(values, Config, strict=True)
+    config = msgspec.convert(values, Config, strict=True)
+    _ = config.sources  # it says which properties don't go together
+    return config
 
 
 def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, Origin]:

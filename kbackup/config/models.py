@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from kbackup.config.secrets import redact
+from kbackup.metadata.sources import Sources
 from kbackup.store.options import S3Options
 
 Names = tuple[str, ...]
@@ -288,7 +289,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     source: Annotated[
-        Properties, Meta(description="librdkafka properties of the cluster that is backed up.")
+        Properties,
+        Meta(
+            description="librdkafka properties of the cluster that is backed up; also where else its metadata is read."
+        ),
     ] = {}
     target: Annotated[
         Properties, Meta(description="librdkafka properties of the cluster that is restored into.")
@@ -310,6 +314,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     export: Export = msgspec.field(default_factory=Export)
     spark: Spark = msgspec.field(default_factory=Spark)
     schema_registry: SchemaRegistry = msgspec.field(default_factory=SchemaRegistry)
+
+    @property
+    def sources(self) -> Sources:
+        """Where the metadata of the source is read."""
+        return Sources.of(self.source)
 
     def __repr__(self) -> str:
         return f"Config({redact(msgspec.to_builtins(self))})"

@@ -19,6 +19,7 @@ from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageEr
 from kbackup.kafka import rights
 from kbackup.kafka.oauth import CALLBACK, Tokens
 from kbackup.kafka.retry import TIMEOUT
+from kbackup.metadata.sources import is_source_property
 
 log = logging.getLogger("kbackup.librdkafka")
 
@@ -57,7 +58,7 @@ class Connection:
     """What a client is connected to, and the last thing librdkafka said about that; makes errors of it."""
 
     def __init__(self, properties: Properties, role: str) -> None:
-        self.properties = dict(properties)
+        self.properties = {k: v for k, v in properties.items() if not is_source_property(k)}
         self.role = role
         self.last: KafkaError | None = None
         named = self.properties.pop(CALLBACK, "")

@@ -12,6 +12,7 @@ from kbackup.cli.exit_codes import EXIT_CODES
 from kbackup.config import KEYS, VARIABLES
 from kbackup.config.clients import CONTROLLED
 from kbackup.errors import KbackupError
+from kbackup.metadata.sources import PROPERTIES
 
 DOCS = Path(__file__).parents[3] / "infra" / "docs"
 
@@ -42,6 +43,12 @@ def test_variables() -> None:
 def test_controlled_properties() -> None:
     assert rows("configuration.md", "Properties that kbackup sets itself") == [
         [f"`{name}`", why] for name, why in CONTROLLED.items()
+    ]
+
+
+def test_sources_of_metadata() -> None:
+    assert rows("configuration.md", "Sources of metadata") == [
+        [f"`{name}`", meaning] for name, meaning in PROPERTIES.items()
     ]
 
 

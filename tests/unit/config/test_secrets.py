@@ -36,11 +36,21 @@ SECRETS = [
     "spark.conf.spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net",
     "spark.conf.spark.hadoop.fs.gs.auth.service.account.private.key",
     "source.sasl.oauthbearer.extensions",
+    "source.zookeeper.sasl.password",
+    "source.zookeeper.ssl.keystore.password",
     "encryption.key",
     "ui.token",
 ]
 JAVA = {"source.ssl.keystore.key", "source.sasl.jaas.config"}
 """Properties that librdkafka does not have."""
+
+BESIDE = {
+    "s3.access_key_id": "id",
+    "source.zookeeper.connect": "zk:2181",
+    "source.zookeeper.sasl.username": "me",
+    "source.zookeeper.ssl.client.enable": "true",
+}
+"""What some of the secrets need beside them."""
 
 OPEN = [
     "source.bootstrap.servers",
@@ -76,7 +86,11 @@ def everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flags that set every secret to a text with "hush" in it."""
     monkeypatch.chdir(tmp_path)
     pairs = [f"{path}=hush-{path}" for path in SECRETS if path not in JAVA]
-    return [part for pair in [*pairs, "s3.access_key_id=id"] for part in ("--set", pair)]
+    return [
+        part
+        for pair in [*pairs, *(f"{path}={value}" for path, value in BESIDE.items())]
+        for part in ("--set", pair)
+    ]
 
 
 @pytest.mark.parametrize("how", [[], ["--json"], ["-v"], ["--debug"]])
@@ -102,11 +116,8 @@ def test_refused_properties_are_not_shown(
 
 def test_representations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = [
-        Setting(path, f"hush-{path}", Origin("flag"))
-        for path in [*SECRETS, "s3.access_key_id"]
-        if path not in JAVA
-    ]
+    values = {path: f"hush-{path}" for path in SECRETS if path not in JAVA} | BESIDE
+    settings = [Setting(path, value, Origin("flag")) for path, value in values.items()]
     config = load(settings, Files(), {}).config
     assert config.source["sasl.password"] == "hush-source.sasl.password"
     with Console().capture() as shown:

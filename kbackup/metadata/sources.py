@@ -1,0 +1,136 @@
+"""Where the metadata of a cluster is read beside its brokers: ZooKeeper, a controller's metadata log.
+
+Both are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are those of a Kafka
+broker's properties; those for SASL, which a broker takes from a JAAS file, are kbackup's own.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kbackup.errors import UsageError
+
+LOG = "metadata.log.dir"
+PROPERTIES = {
+    "zookeeper.connect": "Where ZooKeeper is, with a chroot behind the last host: `zk1:2181,zk2:2181/kafka`.",
+    "zookeeper.connection.timeout.ms": "How long to wait for a connection. Default 18000.",
+    "zookeeper.session.timeout.ms": "How long ZooKeeper keeps a silent session. Default 18000.",
+    "zookeeper.sasl.username": "The user that logs in to ZooKeeper by SASL (DIGEST-MD5).",
+    "zookeeper.sasl.password": "The password to `zookeeper.sasl.username`.",
+    "zookeeper.ssl.client.enable": "`true` for TLS.",
+    "zookeeper.ssl.truststore.location": "A PEM file of certificates to trust.",
+    "zookeeper.ssl.keystore.location": "A PEM file with the certificate that kbackup shows, and its private key.",
+    "zookeeper.ssl.keystore.password": "The password to the private key.",
+    LOG: "A folder that holds `__cluster_metadata-0` of a KRaft controller, or a copy of it.",
+}
+"""The properties of `[source]` that no Kafka client knows, and their meaning."""
+
+_SERVERS = re.compile(r"[^\s,/]+:\d{1,5}(,[^\s,/]+:\d{1,5})*(/[^\s,]*[^\s,/])?/?")
+_HINT = "infra/docs/configuration.md lists the properties of ZooKeeper"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZooKeeperOptions:
+    """`connect` ends in the chroot, if there is one. Timeouts are in seconds. `certificates`: the PEM file to trust;
+    `own_certificate`: a PEM file with certificate and private key. An empty `user`: no login by SASL."""
+
+    connect: str
+    connection_timeout: float = 18.0
+    session_timeout: float = 18.0
+    user: str = ""
+    password: str = field(default="", repr=False)
+    tls: bool = False
+    certificates: str = ""
+    own_certificate: str = ""
+    key_password: str = field(default="", repr=False)
+
+    @property
+    def servers(self) -> str:
+        """host:port, with commas between."""
+        return self.connect.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        """Such as /kafka; "" without one."""
+        return "/" + path if (path := self.connect.partition("/")[2].rstrip("/")) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """`kafka`: the properties of the Kafka client. None, "": the source is not set."""
+
+    kafka: Mapping[str, str] = field(repr=False)
+    zookeeper: ZooKeeperOptions | None = None
+    metadata_log: str = ""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Sources:
+        """The sources that `[source]` names; `UsageError` for properties that don't go together."""
+        return cls(
+            kafka={name: value for name, value in properties.items() if not is_source_property(name)},
+            zookeeper=_zookeeper(properties),
+            metadata_log=properties.get(LOG, ""),
+        )
+
+
+def is_source_property(name: str) -> bool:
+    """Whether a property of `[source]` is none of the Kafka client, rightly spelt or not."""
+    return name.startswith(("zookeeper.", "metadata.log."))
+
+
+def check_source_property(path: str, value: str, where: str, *, show: bool) -> None:
+    """`UsageError` for a name that `PROPERTIES` doesn't have, or a value that can't be used; with `show` it has the
+    value."""
+    name = path.partition(".")[2]
+    if name not in PROPERTIES:
+        near = difflib.get_close_matches(name, PROPERTIES, n=1, cutoff=0.8)
+        raise UsageError(f"{where}: unknown property {path}", f"did you mean {near[0]}?" if near else _HINT)
+    expected = ""
+    if not value:
+        return
+    if name == "zookeeper.connect" and not _SERVERS.fullmatch(value):
+        expected = "host:port with commas between, and a chroot such as /kafka at the end"
+    elif name.endswith(".ms") and not re.fullmatch(r"[1-9]\d{0,8}", value):
+        expected = "a number of milliseconds"
+    elif name.endswith(".enable") and value not in ("true", "false"):
+        expected = "true or false"
+    if expected:
+        said = f" {value!r}" if show else ""
+        raise UsageError(f"{where}: {path}{said} can't be used", f"give {expected}")
+
+
+def _zookeeper(properties: Mapping[str, str]) -> ZooKeeperOptions | None:
+    given = {name: value for name, value in properties.items() if name.startswith("zookeeper.") and value}
+    if not given:
+        return None
+
+    def text(name: str) -> str:
+        return given.get(f"zookeeper.{name}", "")
+
+    def seconds(name: str) -> float:
+        return int(text(name) or 18000) / 1000
+
+    if not text("connect"):
+        raise UsageError(f"[source] has {next(iter(given))} without zookeeper.connect", "set both or none")
+    if bool(text("sasl.username")) != bool(text("sasl.password")):
+        raise UsageError("a user of ZooKeeper and a password only work together", "set both or none")
+    tls = text("ssl.client.enable") == "true"
+    if not tls and any(name.startswith("zookeeper.ssl.") and "client.enable" not in name for name in given):
+        raise UsageError(
+            "[source] has files for TLS with ZooKeeper, which is off",
+            "set zookeeper.ssl.client.enable to true",
+        )
+    return ZooKeeperOptions(
+        connect=text("connect"),
+        connection_timeout=seconds("connection.timeout.ms"),
+        session_timeout=seconds("session.timeout.ms"),
+        user=text("sasl.username"),
+        password=text("sasl.password"),
+        tls=tls,
+        certificates=text("ssl.truststore.location"),
+        own_certificate=text("ssl.keystore.location"),
+        key_password=text("ssl.keystore.password"),
+    )
