@@ -1,0 +1,46 @@
+"""What one source tells of a cluster's metadata."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    Feature,
+    GroupConfig,
+    NotCarried,
+    Registration,
+    ScramUser,
+    Source,
+    TopicMetadata,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The parts of a cluster's metadata that `source` tells, named as in metadata.json. None: not told.
+
+    `not_carried` says why, where it isn't the nature of the source. `outdated`: why the source doesn't speak for the
+    cluster, such as ZooKeeper after a migration; "" where it does.
+    """
+
+    source: Source
+    cluster_id: str
+    topics: tuple[TopicMetadata, ...] | None = None
+    acls: tuple[Acl, ...] | None = None
+    scram_users: tuple[ScramUser, ...] | None = None
+    broker_configs: tuple[BrokerConfig, ...] | None = None
+    group_configs: tuple[GroupConfig, ...] | None = None
+    client_quotas: tuple[ClientQuota, ...] | None = None
+    delegation_tokens: tuple[DelegationToken, ...] | None = None
+    client_metrics: tuple[ClientMetrics, ...] | None = None
+    features: tuple[Feature, ...] | None = None
+    registrations: tuple[Registration, ...] | None = None
+    deletions: tuple[str, ...] | None = None
+    next_producer_id: int | None = None
+    not_carried: tuple[NotCarried, ...] = ()
+    outdated: str = ""
