@@ -6,7 +6,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["kbackup.formats", "kbackup.archive"]):
+with atheris.instrument_imports(include=["kbackup.formats", "kbackup.archive", "kbackup.kafka.metadata_log"]):
     from scripts.fuzz.targets import one
 
 if __name__ == "__main__":

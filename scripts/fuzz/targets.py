@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from awscrt.checksums import crc32c
 
 from kbackup.archive import layout, models, offset_map
 from kbackup.archive.catalog import documents
@@ -24,6 +26,9 @@ from kbackup.formats.index import decode_index, decode_partition_index, encode_i
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.formats.record import blocks, decode, scan
 from kbackup.formats.seek import decode_seek_table, seek_table_size
+from kbackup.kafka.metadata_log.batches import TornError, decode_batch, encode_batch, read_batches
+from kbackup.kafka.metadata_log.codec import Record, encode_record
+from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from kbackup.store.crypt.frames import (
     FRAME,
     HEADER,
@@ -137,6 +142,22 @@ def key_file(data: bytes) -> None:
     LocalKek(bytes(32)).unwrap(file.wrapped(), "archive")
 
 
+def metadata_log(data: bytes) -> None:
+    """Batches of a controller's log, as they are."""
+    try:
+        list(read_batches(io.BytesIO(data), "file", len(data)))
+    except TornError:
+        return
+
+
+def metadata_batch(data: bytes) -> None:
+    """One batch, with its format and its checksum put right. What its records hold can be encoded again."""
+    body = data[21:]
+    batch = data[:16].ljust(16, b"\0") + b"\x02" + crc32c(body).to_bytes(4, "big") + body
+    for record in decode_batch(batch, "file", 0).records:
+        encode_record(record.record)
+
+
 TARGETS: dict[str, Target] = {
     "records": records,
     "indexed_records": indexed_records,
@@ -150,6 +171,8 @@ TARGETS: dict[str, Target] = {
     "document": document,
     "sealed": sealed,
     "key_file": key_file,
+    "metadata_log": metadata_log,
+    "metadata_batch": metadata_batch,
 }
 
 
@@ -208,6 +231,17 @@ def _written(name: str) -> Iterator[bytes]:
             yield header.encode() + frames
     elif name == "key_file":
         yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name", "archive")[1]
+    elif name in ("metadata_log", "metadata_batch"):
+        yield from _metadata_batches()
+
+
+def _metadata_batches() -> Iterator[bytes]:
+    """Every known record, in its oldest and its newest version: its fields have their default."""
+    for table in (RECORDS, CONTROL_RECORDS):
+        for number, schema in table.items():
+            for version in {0, schema.newest}:
+                own = {"version": version} if table is CONTROL_RECORDS else {}
+                yield encode_batch(7, 1, 9, [Record(schema.name, number, version, own, bool(own))] * 2)
 
 
 class _Kept:

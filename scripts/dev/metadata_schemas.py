@@ -1,0 +1,152 @@
+"""The table of metadata records, from the definitions in Kafka's jars: `python -m scripts.dev.metadata_schemas`.
+
+The newest Kafka's definitions hold all that older ones have: Kafka adds versions and keeps the fields. `merged` checks
+that for each jar.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kbackup.kafka.metadata_log import schema_table
+from kbackup.kafka.metadata_log.schema import Field, Schema
+from scripts.dev.jars import kafka_jars
+
+CONTROL_TYPES = {
+    2: "LeaderChangeMessage",
+    3: "SnapshotHeaderRecord",
+    4: "SnapshotFooterRecord",
+    5: "KRaftVersionRecord",
+    6: "VotersRecord",
+}
+Tables = tuple[dict[int, Schema], dict[int, Schema]]
+"""Metadata records by apiKey, control records by type."""
+
+
+def read(jars: Path) -> Tables:
+    """Return both tables of the one Kafka whose jars are in a folder."""
+    definitions = {d["name"]: d for d in _definitions(jars)}
+    records = {d["apiKey"]: _schema(d) for d in definitions.values() if d["type"] == "metadata"}
+    control = {number: _schema(definitions[name]) for number, name in CONTROL_TYPES.items()}
+    return dict(sorted(records.items())), control
+
+
+def check_older(newest: Mapping[int, Schema], older: Mapping[int, Schema]) -> None:
+    """Raise `ValueError` unless `newest` reads all that an older Kafka writes, and reads it the same way."""
+    for number, schema in older.items():
+        same = newest[number]
+        if (same.name, _until(same.fields, schema.newest)) != (schema.name, schema.fields):
+            raise ValueError(
+                f"record {number}, {schema.name}: the newer Kafka changed what older versions hold"
+            )
+
+
+def _until(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
+    return tuple(
+        Field(f.name, f.type, f.since, f.nullable, f.tag, f.default, _until(f.fields, version))
+        for f in fields
+        if f.since <= version
+    )
+
+
+def _definitions(jars: Path) -> Iterable[dict[str, Any]]:
+    for pattern, folder in (("kafka-metadata-*.jar", "metadata"), ("kafka-clients-*.jar", "message")):
+        (path,) = jars.glob(pattern)
+        with zipfile.ZipFile(path) as jar:
+            for name in sorted(jar.namelist()):
+                if re.fullmatch(rf"common/{folder}/\w+\.json", name):
+                    found = json.loads(re.sub(r"^\s*//.*$", "", jar.read(name).decode(), flags=re.M))
+                    if folder == "metadata" or found["name"] in CONTROL_TYPES.values():
+                        yield found
+
+
+def _schema(definition: Mapping[str, Any]) -> Schema:
+    first, _, last = definition["validVersions"].partition("-")
+    if first != "0" or definition["flexibleVersions"] != "0+":
+        raise ValueError(f"{definition['name']}: versions that are not flexible, or don't start at 0")
+    structs = {s["name"]: s["fields"] for s in definition.get("commonStructs", ())}
+    fields = tuple(_field(f, structs) for f in definition["fields"])
+    return Schema(definition["name"], int(last or first), fields)
+
+
+def _field(raw: Mapping[str, Any], structs: Mapping[str, Any]) -> Field:
+    array = "[]" if raw["type"].startswith("[]") else ""
+    kind = raw["type"].removeprefix("[]")
+    fields: tuple[Field, ...] = ()
+    if kind[0].isupper():
+        fields = tuple(_field(f, structs) for f in raw.get("fields") or structs[kind])
+        kind = "struct"
+    since = _since(raw["versions"])
+    if "tag" in raw and _since(raw["taggedVersions"]) != since:
+        raise ValueError(f"{raw['name']}: a field that became tagged later on")
+    return Field(
+        raw["name"][0].lower() + raw["name"][1:],
+        array + kind,
+        since,
+        _since(raw["nullableVersions"]) if "nullableVersions" in raw else None,
+        int(raw["tag"]) if "tag" in raw else None,
+        _default(raw["default"], array + kind) if "default" in raw else ...,
+        fields,
+    )
+
+
+def _since(versions: str) -> int:
+    if not versions.endswith("+"):
+        raise ValueError(f"versions {versions}: a field that a later version doesn't have any more")
+    return int(versions[:-1])
+
+
+def _default(text: Any, kind: str) -> Any:
+    if text == "null":
+        return None
+    return text == "true" if kind == "bool" else int(text)
+
+
+def _source(name: str, table: Mapping[int, Schema]) -> str:
+    rows = "".join(f"    {number}: {_repr(schema)},\n" for number, schema in table.items())
+    return f"{name}: dict[int, Schema] = {{\n{rows}}}\n"
+
+
+def _repr(value: Schema | Field) -> str:
+    if isinstance(value, Schema):
+        return f"Schema({value.name!r}, {value.newest}, {_tuple(value.fields)})"
+    options = {
+        "since": value.since or None,
+        "nullable": value.nullable,
+        "tag": value.tag,
+        "fields": _tuple(value.fields) if value.fields else None,
+    }
+    given = {name: str(option) for name, option in options.items() if option is not None}
+    if value.default is not ...:
+        given["default"] = repr(value.default)
+    more = "".join(f", {name}={option}" for name, option in given.items())
+    return f"Field({value.name!r}, {value.type!r}{more})"
+
+
+def _tuple(fields: tuple[Field, ...]) -> str:
+    return "(" + "".join(f"{_repr(f)}," for f in fields) + ")"
+
+
+def main() -> None:
+    records, control = read(kafka_jars())
+    path = Path(schema_table.__file__)
+    head = (
+        '"""Metadata records by apiKey, control records by type. Written by scripts.dev.metadata_schemas."""'
+    )
+    imports = (
+        "from __future__ import annotations\n\nfrom kbackup.kafka.metadata_log.schema import Field, Schema"
+    )
+    tables = [_source("RECORDS", records), _source("CONTROL_RECORDS", control)]
+    path.write_text("\n\n".join([head, imports, *tables]))
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
+
+
+if __name__ == "__main__":
+    main()
