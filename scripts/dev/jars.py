@@ -1,7 +1,7 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
-`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2; Delta with s3a is as
-`kbackup.jobs.delta_session` names and locks it for users.
+`kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper and the last
+Kafka that runs with it; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ _HERE = Path(__file__).parent
 LOCKS = {
     "kafka": _HERE / "kafka-jars.sha256",
     "mirror": _HERE / "mirror-jars.sha256",
+    "zookeeper": _HERE / "zookeeper-jars.sha256",
     "delta": DELTA_LOCK,
 }
-_MODULES = {"kafka": _HERE / "ivy.xml", "mirror": _HERE / "ivy-mirror.xml"}
+_MODULES = {
+    "kafka": _HERE / "ivy.xml",
+    "mirror": _HERE / "ivy-mirror.xml",
+    "zookeeper": _HERE / "ivy-zookeeper.xml",
+}
 
 
 def kafka_jars() -> Path:
@@ -35,6 +40,11 @@ def mirror_jars() -> Path:
     """The same for MirrorMaker 2, its Java clients and formatters, and the console consumer (34 MB). What the console
     consumer needs beside it is among the broker's."""
     return _jars("mirror")
+
+
+def zookeeper_jars() -> Path:
+    """The same for ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
+    return _jars("zookeeper")
 
 
 def delta_jars() -> Path:

@@ -26,7 +26,7 @@ _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLA
 
 # Small internal topics start faster; short intervals let tests see compaction and retention happen.
 # Retention is for topics that ask for it: records with timestamps of old would be gone within a second.
-_DEFAULTS = {
+DEFAULTS = {
     "auto.create.topics.enable": "false",
     "num.partitions": "1",
     "default.replication.factor": "1",
@@ -209,7 +209,7 @@ class Broker:
             f"{n + 1}@{address}" for n, address in enumerate(self.bootstrap_of("CONTROLLER").split(","))
         )
         return {
-            **_DEFAULTS,
+            **DEFAULTS,
             "process.roles": "broker,controller",
             "node.id": str(node + 1),
             "controller.quorum.voters": ",".join(voters),
