@@ -1,0 +1,111 @@
+"""Checks of the brokers: release, protocol, ids, and that all are alive."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from kbackup.jobs.migrate.preflight.findings import Findings
+from kbackup.jobs.migrate.preflight.line import Line, each, failed, listed, not_looked_at, ok
+from kbackup.jobs.migrate.unread import NotRead, first_unread
+
+RELEASE = "brokers: release"
+PROTOCOL = "brokers: inter.broker.protocol.version"
+IDS = "brokers: static ids"
+ALIVE = "brokers: alive"
+
+_FETCH_OF_3_9 = 17  # the highest version of Fetch that 3.9 speaks; 3.8 speaks 16
+_PROTOCOL = (3, 4, 0)
+_JBOD_PROTOCOL = (3, 7, 2)
+_NEWEST = 99  # the IV that a version without one means
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
+
+
+def check_release(findings: Findings) -> Line:
+    """Every broker runs 3.9, which is seen in the requests that it speaks."""
+    if isinstance(findings.brokers, NotRead):
+        return not_looked_at(RELEASE, findings.brokers)
+    versions = {broker.id: broker.fetch_version for broker in findings.brokers.brokers}
+    old = {b: f"Fetch version {v}" for b, v in versions.items() if isinstance(v, int) and v < _FETCH_OF_3_9}
+    if old:
+        return failed(
+            RELEASE, f"older than 3.9: {each(old)}", "upgrade these brokers to 3.9, the last bridge to KRaft"
+        )
+    if unread := first_unread(*versions.values()):
+        return not_looked_at(RELEASE, unread)
+    return ok(RELEASE, f"3.9: brokers {listed(versions)}")
+
+
+def check_protocol(findings: Findings) -> Line:
+    """`inter.broker.protocol.version` is 3.4 or later; 3.7-IV2 where a broker has several log directories."""
+    if isinstance(findings.configs, NotRead):
+        return not_looked_at(PROTOCOL, findings.configs)
+    old: dict[int, str] = {}
+    for broker, configs in findings.configs.items():
+        if "inter.broker.protocol.version" not in configs:
+            if "process.roles" in configs:
+                continue  # a KRaft broker has a metadata.version instead
+            return not_looked_at(PROTOCOL, NotRead(f"broker {broker} doesn't tell it", "ask as a super user"))
+        text = configs["inter.broker.protocol.version"]
+        is_jbod = len([name for name in configs.get("log.dirs", "").split(",") if name.strip()]) > 1
+        needed = _JBOD_PROTOCOL if is_jbod else _PROTOCOL
+        if _protocol(text) < needed:
+            old[broker] = f"{text}, needs {'3.7-IV2 (several log directories)' if is_jbod else '3.4'}"
+    if old:
+        return failed(
+            PROTOCOL, each(old), "set inter.broker.protocol.version=3.9 on these brokers and restart them"
+        )
+    return ok(
+        PROTOCOL, f"3.4 or later, several log directories have 3.7-IV2: {len(findings.configs)} brokers"
+    )
+
+
+def _protocol(text: str) -> tuple[int, int, int]:
+    """3.7-IV2 is (3, 7, 2), and 3.7 the newest of 3.7; (0, 0, 0) for what is no version."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        return 0, 0, 0
+    return int(match[1]), int(match[2]), int(match[3] or _NEWEST)
+
+
+def check_ids(findings: Findings) -> Line:
+    """Every broker has its id in its properties file: KRaft generates none."""
+    if isinstance(findings.configs, NotRead):
+        return not_looked_at(IDS, findings.configs)
+    generated = [broker for broker, configs in findings.configs.items() if not _has_static_id(configs)]
+    if generated:
+        return failed(
+            IDS,
+            f"the id is generated: broker {listed(generated)}",
+            "write broker.id=ID into the properties of each, with the id that it has, and restart it",
+        )
+    return ok(IDS, f"broker.id is set: {listed(findings.configs)}")
+
+
+def _has_static_id(configs: Mapping[str, str]) -> bool:
+    """Also of a broker that runs as KRaft, whose id is its node.id."""
+    return any(configs.get(name, "").isdecimal() for name in ("broker.id", "node.id"))
+
+
+def check_alive(findings: Findings) -> Line:
+    """Every broker that replicas or configs name is alive: the migration waits for each."""
+    brokers, zookeeper = findings.brokers, findings.zookeeper
+    if isinstance(brokers, NotRead) and isinstance(zookeeper, NotRead):
+        return not_looked_at(ALIVE, zookeeper)
+    known: set[int] = set()
+    alive: set[int] = set()
+    if not isinstance(brokers, NotRead):
+        known |= brokers.assigned
+        alive |= {broker.id for broker in brokers.brokers}
+    if not isinstance(zookeeper, NotRead):
+        known |= zookeeper.known
+        alive |= zookeeper.alive
+    if dead := known - alive:
+        return failed(
+            ALIVE,
+            f"not running: broker {listed(dead)}",
+            "start it, or move its replicas away and delete its configs: the migration waits for it",
+        )
+    if unread := first_unread(brokers, zookeeper):
+        return not_looked_at(ALIVE, unread)
+    return ok(ALIVE, f"brokers {listed(alive)}")

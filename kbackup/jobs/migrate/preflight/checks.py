@@ -1,0 +1,40 @@
+"""All checks of the preflight, in the order of their lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kbackup.jobs.migrate.preflight.brokers import check_alive, check_ids, check_protocol, check_release
+from kbackup.jobs.migrate.preflight.controllers import (
+    check_brokers_enabled,
+    check_dedicated,
+    check_enabled,
+    check_zookeeper,
+)
+from kbackup.jobs.migrate.preflight.findings import Findings
+from kbackup.jobs.migrate.preflight.identity import check_archive, check_cluster_id
+from kbackup.jobs.migrate.preflight.line import Line, PreflightReport
+from kbackup.jobs.migrate.preflight.listeners import check_listeners
+from kbackup.jobs.migrate.preflight.partitions import check_deletions, check_offline, check_reassignments
+
+CHECKS: tuple[Callable[[Findings], Line], ...] = (
+    check_cluster_id,
+    check_alive,
+    check_release,
+    check_protocol,
+    check_ids,
+    check_offline,
+    check_deletions,
+    check_reassignments,
+    check_dedicated,
+    check_enabled,
+    check_brokers_enabled,
+    check_zookeeper,
+    check_listeners,
+    check_archive,
+)
+
+
+def judge(findings: Findings) -> PreflightReport:
+    """Run every check on what was read."""
+    return PreflightReport.of(tuple(check(findings) for check in CHECKS))

@@ -1,0 +1,87 @@
+"""What the preflight of a migration read: from brokers, ZooKeeper, properties files of controllers, and the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from kbackup.jobs.migrate.unread import NotRead
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that is alive. `fetch_version` is the highest version of the Fetch request that it speaks, `configs`
+    are all its configs with the static ones, without those that are not set."""
+
+    id: int
+    fetch_version: int | NotRead
+    configs: Mapping[str, str] | NotRead
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFindings:
+    """What the brokers told. `assigned` are the ids of the brokers that hold replicas, `offline` the partitions
+    without a leader such as orders-0, `reassigning` the partitions that move."""
+
+    cluster_id: str
+    brokers: tuple[Broker, ...]
+    assigned: frozenset[int]
+    offline: tuple[str, ...]
+    reassigning: tuple[str, ...] | NotRead
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperFindings:
+    """What ZooKeeper told. `alive` are the ids of the brokers with a session, `known` those that partitions and
+    configs name. `deletions` are the topics that wait for their deletion, `chroot` is '' or such as /kafka."""
+
+    cluster_id: str
+    chroot: str
+    alive: frozenset[int]
+    known: frozenset[int]
+    deletions: tuple[str, ...]
+    reassigning: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """The properties file of a controller. `cluster_id` is that of its formatted storage."""
+
+    file: str
+    properties: Mapping[str, str]
+    cluster_id: str | NotRead
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFindings:
+    """The newest restore point. `captured_at` is the time of its metadata in seconds since the epoch, `missing` names
+    the parts of the metadata that it doesn't hold."""
+
+    restore_point: int
+    captured_at: float
+    cluster_id: str
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """`now` is in seconds since the epoch."""
+
+    brokers: BrokerFindings | NotRead
+    zookeeper: ZooKeeperFindings | NotRead
+    controllers: tuple[Controller, ...] | NotRead
+    archive: ArchiveFindings | NotRead
+    now: float
+
+    @cached_property
+    def configs(self) -> Mapping[int, Mapping[str, str]] | NotRead:
+        """The configs of each broker; `NotRead` where one is missing."""
+        if isinstance(self.brokers, NotRead):
+            return self.brokers
+        read: dict[int, Mapping[str, str]] = {}
+        for broker in self.brokers.brokers:
+            if isinstance(broker.configs, NotRead):
+                return broker.configs
+            read[broker.id] = broker.configs
+        return read
