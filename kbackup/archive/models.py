@@ -30,6 +30,7 @@ from kbackup.metadata.entities import (
     Source,
     TopicMetadata,
     TopicName,
+    Znode,
 )
 
 
@@ -219,7 +220,8 @@ class Metadata(Document, frozen=True, kw_only=True):
     """points/<number>-<run>/metadata.json: what a cluster needs beside records and groups.
 
     Lists that are null were not captured: `not_carried` says why, unless an older version wrote the file. `sources`
-    maps the name of each captured part to where it was read; `deletions` are topics that wait for their deletion."""
+    maps the name of each captured part to where it was read; `deletions` are topics that wait for their deletion.
+    `znodes` are /controller, /controller_epoch and /migration of ZooKeeper, those that were there."""
 
     format: Literal["kbackup-metadata"] = "kbackup-metadata"
     version: int = 2
@@ -238,6 +240,7 @@ class Metadata(Document, frozen=True, kw_only=True):
     registrations: tuple[Registration, ...] | None = None
     deletions: tuple[str, ...] | None = None
     next_producer_id: int | None = None
+    znodes: tuple[Znode, ...] | None = None
     sources: dict[str, Source] = {}
     not_carried: tuple[NotCarried, ...] = ()
 

@@ -124,6 +124,13 @@ class Registration(Entity, frozen=True, kw_only=True):
     alive: bool | None = None
 
 
+class Znode(Entity, frozen=True, kw_only=True):
+    """A znode below the chroot, such as /controller, and its text."""
+
+    path: str
+    content: str
+
+
 class NotCarried(Entity, frozen=True, kw_only=True):
     """What of a cluster is not in a restore point. `reason`: 'not there' (the cluster has no such thing),
     'not supported' (the source or the client library can't tell), 'denied' (to the backup's user), 'secret' (and the

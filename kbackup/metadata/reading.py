@@ -17,6 +17,7 @@ from kbackup.metadata.entities import (
     ScramUser,
     Source,
     TopicMetadata,
+    Znode,
 )
 
 
@@ -42,5 +43,6 @@ class Reading:
     registrations: tuple[Registration, ...] | None = None
     deletions: tuple[str, ...] | None = None
     next_producer_id: int | None = None
+    znodes: tuple[Znode, ...] | None = None
     not_carried: tuple[NotCarried, ...] = ()
     outdated: str = ""
