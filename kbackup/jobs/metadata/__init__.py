@@ -1,0 +1,1 @@
+"""The metadata of a cluster from several sources: read, compared, and merged into one document."""

@@ -1,0 +1,126 @@
+"""Compare what two sources tell of a cluster, entity by entity. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from kbackup.archive.secrets import is_sensitive
+from kbackup.config import HIDDEN
+from kbackup.jobs.metadata.parts import PARTS, Part
+from kbackup.metadata.reading import Reading
+
+COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
+"""What both sides of a migration must say the same of. The others are states of a side, or in one of them alone."""
+
+_SECRETS = {"salt", "stored_key", "server_key", "hmac"}
+_LOOSE = {"internal"}
+"""Brokers and kbackup itself decide it by the name of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`field` "": one of the sides has no such entity. `one` and `other` are the values there; None: nothing. A secret
+    is hidden."""
+
+    part: str
+    entity: str
+    field: str
+    one: str | None
+    other: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison, and what messages call it."""
+
+    name: str
+    reading: Reading
+
+
+def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
+    """The differences in all parts that both sides tell. `topics`: no other topics are compared."""
+    found: list[Difference] = []
+    for part in COMPARED:
+        values = getattr(one.reading, part.name), getattr(other.reading, part.name)
+        if None in values:
+            continue
+        if part.name == "next_producer_id":
+            found += _producer_ids(one, other)
+        else:
+            found += _entities(part, *(_chosen(part, entities, topics) for entities in values))
+    return found
+
+
+def not_compared(one: Side, other: Side) -> list[str]:
+    """The labels of the parts that one of the sides doesn't tell."""
+    return [p.label for p in COMPARED if None in (getattr(s.reading, p.name) for s in (one, other))]
+
+
+def in_words(difference: Difference, one: Side, other: Side) -> str:
+    """One line: the entity, and what each side says of it."""
+    entity = f"{difference.part}: {difference.entity}"
+    if not difference.field:
+        has, lacks = (one, other) if difference.other is None else (other, one)
+        return f"{entity}: in {has.name}, not in {lacks.name}"
+    values = (
+        f"{'not set' if value is None else value} in {side.name}"
+        for value, side in ((difference.one, one), (difference.other, other))
+    )
+    return f"{entity}: {difference.field} is {', '.join(values)}"
+
+
+def _chosen(part: Part, entities: Iterable[Any], topics: Collection[str] | None) -> dict[str, Any]:
+    every = {part.identity(entity): entity for entity in entities}
+    if part.name != "topics" or topics is None:
+        return every
+    return {name: entity for name, entity in every.items() if name in topics}
+
+
+def _entities(part: Part, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+    for name in sorted(one.keys() | other.keys()):
+        if name not in one or name not in other:
+            yield Difference(
+                part.label, name, "", "there" if name in one else None, "there" if name in other else None
+            )
+        else:
+            yield from _fields(part, name, one[name], other[name])
+
+
+def _fields(part: Part, name: str, one: Any, other: Any) -> Iterator[Difference]:
+    """A field that is null on a side is unknown there."""
+    for field in one.__struct_fields__:
+        values = getattr(one, field), getattr(other, field)
+        if field in _LOOSE or None in values or values[0] == values[1]:
+            continue
+        if isinstance(values[0], dict):
+            for key in sorted(values[0].keys() | values[1].keys()):
+                inner = values[0].get(key), values[1].get(key)
+                if inner[0] != inner[1]:
+                    yield _difference(part, name, key, *inner)
+        else:
+            shown = getattr(one, "name", field) if field == "value" else field
+            yield _difference(part, name, shown, *values)
+
+
+def _difference(part: Part, entity: str, field: str, one: Any, other: Any) -> Difference:
+    hidden = field in _SECRETS or is_sensitive(field)
+    texts = [None if value is None else HIDDEN if hidden else _text(value) for value in (one, other)]
+    return Difference(part.label, entity, field, *texts)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _producer_ids(one: Side, other: Side) -> Iterator[Difference]:
+    """The migration gives ZooKeeper a later block than the log says. An earlier one would be handed out twice after a
+    way back."""
+    by_source = {side.reading.source: side.reading.next_producer_id for side in (one, other)}
+    zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
+    if zookeeper is not None and log is not None and zookeeper < log:
+        first, second = one.reading.next_producer_id, other.reading.next_producer_id
+        yield Difference("producer ids", "next block", "first id", str(first), str(second))

@@ -1,0 +1,128 @@
+"""Make one metadata document of what several sources tell. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import combinations
+from typing import Any
+
+from msgspec.structs import replace
+
+from kbackup.archive.models import Metadata
+from kbackup.errors import MismatchError
+from kbackup.jobs.metadata.compare import Side, compare, in_words
+from kbackup.jobs.metadata.parts import PARTS, Part, part_of
+from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.reading import Reading
+
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Merged:
+    """`warnings` name what the sources disagree about, and the sources that don't speak for the cluster."""
+
+    metadata: Metadata
+    warnings: tuple[str, ...]
+
+
+def reading_of(metadata: Metadata) -> Reading:
+    """What brokers told."""
+    named = {each.name for each in fields(Reading)} & set(Metadata.__struct_fields__)
+    return Reading(source="brokers", **{name: getattr(metadata, name) for name in named})
+
+
+def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
+    """Take each part from the first source in the part's order that tells the part completely, else from the first that
+    tells it at all. A null field of an entity is filled from another source. The topics are those that brokers told,
+    where brokers told any. `MismatchError` for sources of several clusters."""
+    _check_one_cluster(readings)
+    current = [reading for reading in readings if not reading.outdated] or list(readings)
+    chosen = {part.name: found for part in PARTS if (found := _choose(part, current)) is not None}
+    values = {part.name: _filled(part, chosen[part.name], current) for part in PARTS if part.name in chosen}
+    metadata = Metadata(
+        captured_at=captured_at,
+        cluster_id=next((r.cluster_id for r in readings if r.cluster_id), ""),
+        brokers=brokers or _brokers(values),
+        sources={name: reading.source for name, reading in chosen.items()},
+        not_carried=_not_carried(chosen, current),
+        **{"topics": (), **values},
+    )
+    outdated = [f"{r.source} is not read: {r.outdated}" for r in readings if r not in current]
+    return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
+
+
+def _check_one_cluster(readings: Sequence[Reading]) -> None:
+    known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
+    if len(known) > 1:
+        said = ", ".join(f"{source} {cluster_id}" for cluster_id, source in known.items())
+        raise MismatchError(
+            f"the sources of [source] are of several clusters: {said}",
+            "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
+        )
+
+
+def _choose(part: Part, readings: Sequence[Reading]) -> Reading | None:
+    told = [
+        r
+        for source in part.order
+        for r in readings
+        if r.source == source and getattr(r, part.name) is not None
+    ]
+    complete = [r for r in told if not any(part_of(entry) is part for entry in r.not_carried)]
+    return next(iter([*complete, *told]), None)
+
+
+def _filled(part: Part, chosen: Reading, readings: Sequence[Reading]) -> Any:
+    value = getattr(chosen, part.name)
+    if not isinstance(value, tuple) or not value or isinstance(value[0], str):
+        return value
+    others = [
+        {part.identity(entity): entity for entity in getattr(r, part.name) or ()}
+        for r in readings
+        if r is not chosen
+    ]
+    return tuple(
+        _fill(entity, [o[name] for o in others if (name := part.identity(entity)) in o]) for entity in value
+    )
+
+
+def _fill(entity: Any, others: Sequence[Any]) -> Any:
+    known = {
+        field: next((v for o in others if (v := getattr(o, field)) is not None), None)
+        for field in entity.__struct_fields__
+        if getattr(entity, field) is None
+    }
+    return replace(entity, **known) if any(v is not None for v in known.values()) else entity
+
+
+def _brokers(values: dict[str, Any]) -> int:
+    return sum(r.role == "broker" for r in values.get("registrations", ()))
+
+
+def _not_carried(chosen: dict[str, Reading], readings: Sequence[Reading]) -> tuple[NotCarried, ...]:
+    """Without what another source told."""
+    kept: dict[str, NotCarried] = {}
+    for reading in readings:
+        for entry in reading.not_carried:
+            part = part_of(entry)
+            if part is None or chosen.get(part.name) in (None, reading):
+                kept.setdefault(entry.what, entry)
+    return tuple(kept.values())
+
+
+def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> list[str]:
+    """A line for each two sources that say different things."""
+    topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
+    found = []
+    for first, second in combinations(readings, 2):
+        one, other = Side(first.source, first), Side(second.source, second)
+        words = [in_words(difference, one, other) for difference in compare(one, other, topics)]
+        if words:
+            more = f"; and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
+            found.append(
+                f"{one.name} and {other.name} disagree ({'; '.join(words[:_NAMED])}{more}): "
+                "run 'kbackup migrate verify'"
+            )
+    return found

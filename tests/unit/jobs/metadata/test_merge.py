@@ -1,0 +1,147 @@
+"""One document of what several sources tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.archive.models import Metadata
+from kbackup.archive.secrets import SCRAM_SECRETS
+from kbackup.errors import MismatchError
+from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, GROUP_CONFIGS, USERS
+from kbackup.jobs.metadata.merge import Merged, merge, reading_of
+from kbackup.jobs.metadata.parts import PARTS, part_of
+from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.reading import Reading
+from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, token, topic, user
+
+AT = "2026-01-01T00:00:00.000Z"
+
+
+def merged(*readings: Reading) -> Merged:
+    return merge(readings, AT, 1)
+
+
+def names_not_carried(metadata: Metadata) -> set[str]:
+    return {entry.what for entry in metadata.not_carried}
+
+
+def test_brokers_alone() -> None:
+    found, brokers = merged(by_brokers()), by_brokers()
+    assert reading_of(found.metadata) == brokers
+    assert set(found.metadata.sources.values()) == {"brokers"}
+    assert found.warnings == ()
+
+
+def test_each_part_has_its_source_and_nothing_is_missing() -> None:
+    found = merged(by_brokers(), by_zookeeper())
+    metadata = found.metadata
+    assert found.warnings == ()
+    assert metadata.sources == {
+        "topics": "brokers",
+        "acls": "brokers",
+        "scram_users": "zookeeper",
+        "broker_configs": "brokers",
+        "group_configs": "brokers",
+        "client_quotas": "brokers",
+        "delegation_tokens": "zookeeper",
+        "registrations": "zookeeper",
+        "deletions": "zookeeper",
+        "next_producer_id": "zookeeper",
+    }
+    assert metadata.scram_users == (user(),)
+    assert metadata.delegation_tokens == (token(),)
+    assert names_not_carried(metadata) == {"client metrics subscriptions"}
+
+
+def test_topics_are_those_of_the_brokers_and_gaps_are_filled() -> None:
+    metadata = merged(by_brokers(), by_log()).metadata
+    assert metadata.topics == (topic(replicas=((1, 2),)),)
+    assert metadata.broker_configs is not None
+    assert metadata.broker_configs[0].value == "hush"
+    assert names_not_carried(metadata) == {"client metrics subscriptions"}
+
+
+def test_without_brokers() -> None:
+    metadata = merge([by_zookeeper()], AT, 0).metadata
+    assert [t.name for t in metadata.topics] == ["orders", "unselected"]
+    assert (metadata.brokers, metadata.cluster_id) == (1, "c")
+    assert names_not_carried(metadata) == {"group configs"}
+
+
+def test_tokens_of_the_log_get_their_secrets_from_brokers() -> None:
+    brokers = by_brokers(delegation_tokens=(token(),), not_carried=())
+    metadata = merged(brokers, by_log()).metadata
+    assert metadata.sources["delegation_tokens"] == "controller log"
+    assert metadata.delegation_tokens == (token(),)
+
+
+def test_what_is_denied_to_brokers_stays_named_until_another_source_tells() -> None:
+    denied = NotCarried(what=ACLS, reason="denied", why="no right")
+    brokers = by_brokers(acls=None, not_carried=(denied,))
+    alone = merged(brokers).metadata
+    assert (alone.acls, names_not_carried(alone)) == (None, {ACLS})
+    both = merged(brokers, by_zookeeper()).metadata
+    assert (both.acls, both.sources["acls"]) == ((acl(),), "zookeeper")
+    assert ACLS not in names_not_carried(both)
+
+
+def test_disagreement_is_named() -> None:
+    found = merged(by_brokers(), by_zookeeper(acls=(acl(), acl("other"))), by_log())
+    assert found.metadata.acls == (acl(),)
+    assert found.warnings == (
+        "brokers and zookeeper disagree (ACLs: User:a allow read from * on literal topic other: "
+        "in zookeeper, not in brokers): run 'kbackup migrate verify'",
+        "zookeeper and controller log disagree (ACLs: User:a allow read from * on literal topic other: "
+        "in zookeeper, not in controller log): run 'kbackup migrate verify'",
+    )
+
+
+def test_many_differences_are_counted() -> None:
+    (warning,) = merged(by_brokers(), by_zookeeper(acls=tuple(acl(f"t{n}") for n in range(9)))).warnings
+    assert warning.count("ACLs:") == 5
+    assert "; and 5 more)" in warning
+
+
+def test_an_outdated_source_is_named_and_not_used() -> None:
+    old = by_zookeeper(acls=(), outdated="the migration has ended")
+    found = merged(by_brokers(), old)
+    assert found.warnings == ("zookeeper is not read: the migration has ended",)
+    assert found.metadata.scram_users == (user(key=None),)
+    assert SCRAM_SECRETS in names_not_carried(found.metadata)
+
+
+def test_sources_of_two_clusters() -> None:
+    other = Reading(source="zookeeper", cluster_id="d")
+    with pytest.raises(MismatchError, match="brokers c, zookeeper d"):
+        merged(by_brokers(), other)
+
+
+@pytest.mark.parametrize(
+    ("what", "part"),
+    [
+        (ACLS, "acls"),
+        ("ACL: something new", "acls"),
+        (USERS, "scram_users"),
+        (SCRAM_SECRETS, "scram_users"),
+        (BROKER_CONFIGS, "broker_configs"),
+        ("values of sensitive configs", "broker_configs"),
+        (GROUP_CONFIGS, "group_configs"),
+        ("client quotas", "client_quotas"),
+        ("delegation tokens", "delegation_tokens"),
+        ("client metrics subscriptions", "client_metrics"),
+        ("finalized features", "features"),
+        ("registrations of brokers and controllers", "registrations"),
+        ("topics that wait for their deletion", "deletions"),
+        ("ids for new producers", "next_producer_id"),
+    ],
+)
+def test_the_part_of_what_is_not_carried(what: str, part: str) -> None:
+    found = part_of(NotCarried(what=what, reason="failed", why=""))
+    assert found is not None
+    assert found.name == part
+
+
+def test_every_part_of_a_reading_is_known() -> None:
+    about = {"source", "cluster_id", "not_carried", "outdated"}
+    assert {part.name for part in PARTS} == set(Reading.__slots__) - about
+    assert {part.name for part in PARTS} <= set(Metadata.__struct_fields__)
