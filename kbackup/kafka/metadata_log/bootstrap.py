@@ -1,0 +1,98 @@
+"""What a new KRaft cluster starts from: bootstrap.checkpoint, with metadata that only the log can carry."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+
+from kbackup.errors import CorruptError, RefusedError
+from kbackup.kafka.metadata_log.batches import Batch, TornError, encode_batch, read_batches
+from kbackup.kafka.metadata_log.codec import Record, record
+from kbackup.kafka.metadata_log.words import MECHANISMS
+from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
+
+NAME = "bootstrap.checkpoint"
+_RECORDS_OF_A_BATCH = 1000
+_HINT = "make a new one with 'kafka-storage format'"
+
+
+def write_bootstrap(base: bytes, records: Sequence[Record]) -> bytes:
+    """Return the bootstrap.checkpoint `base`, which `kafka-storage format` wrote, with metadata records added.
+
+    They stand after those of `base` and before its footer: where both set the same thing, the added one counts.
+    `CorruptError` where `base` is not such a file.
+    """
+    footer = _batches(base)[-1]
+    data = base[: footer.position]
+    offset = footer.base_offset
+    for start in range(0, len(records), _RECORDS_OF_A_BATCH):
+        batch = records[start : start + _RECORDS_OF_A_BATCH]
+        data += encode_batch(offset, footer.epoch, footer.timestamp, batch)
+        offset += len(batch)
+    return data + encode_batch(offset, footer.epoch, footer.timestamp, [r.record for r in footer.records])
+
+
+def _batches(base: bytes) -> list[Batch]:
+    try:
+        batches = list(read_batches(io.BytesIO(base), NAME, len(base)))
+    except TornError:
+        raise CorruptError(f"{NAME}: the file ends within a batch", _HINT) from None
+    names = [record.record.name for batch in batches for record in batch.records]
+    if names[:1] != ["SnapshotHeaderRecord"] or names[-1] != "SnapshotFooterRecord":
+        raise CorruptError(f"{NAME}: the file is not a snapshot from header to footer", _HINT)
+    if len(batches[-1].records) != 1:
+        raise CorruptError(f"{NAME}: the footer has other records in its batch", _HINT)
+    return batches
+
+
+def scram_record(user: ScramUser) -> Record:
+    """Return the record of a SCRAM credential. `RefusedError` where its secrets are not known."""
+    mechanism = next((number for number, name in MECHANISMS.items() if name == user.mechanism), None)
+    if mechanism is None:
+        raise RefusedError(
+            f"SCRAM user {user.user}: unknown mechanism {user.mechanism}", "use a newer kbackup"
+        )
+    if user.salt is None or user.stored_key is None or user.server_key is None:
+        raise RefusedError(
+            f"SCRAM user {user.user}: the secrets are not known", "take an encrypted backup that reads them"
+        )
+    return record(
+        "UserScramCredentialRecord",
+        {
+            "name": user.user,
+            "mechanism": mechanism,
+            "salt": base64.b64decode(user.salt),
+            "storedKey": base64.b64decode(user.stored_key),
+            "serverKey": base64.b64decode(user.server_key),
+            "iterations": user.iterations,
+        },
+    )
+
+
+def quota_records(quota: ClientQuota) -> Iterable[Record]:
+    """Yield a record for each quota of an entity."""
+    entity = [{"entityType": kind, "entityName": name} for kind, name in quota.entity.items()]
+    for key, value in quota.quotas.items():
+        yield record("ClientQuotaRecord", {"entity": entity, "key": key, "value": value})
+
+
+def token_record(token: DelegationToken) -> Record:
+    """Return the record of a delegation token. Its HMAC stays the same where delegation.token.secret.key does."""
+    return record(
+        "DelegationTokenRecord",
+        {
+            "owner": token.owner,
+            "requester": token.requester,
+            "renewers": list(token.renewers),
+            "issueTimestamp": token.issued_at,
+            "maxTimestamp": token.max_at,
+            "expirationTimestamp": token.expires_at,
+            "tokenId": token.id,
+        },
+    )
+
+
+def producer_id_record(next_producer_id: int) -> Record:
+    """Return the record after which no producer gets an id that the old cluster had given."""
+    return record("ProducerIdsRecord", {"brokerId": -1, "nextProducerId": next_producer_id})

@@ -1,0 +1,191 @@
+"""What the records of a metadata log add up to, as Kafka's own replay of them does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kbackup.kafka.metadata_log.codec import Record
+from kbackup.kafka.metadata_log.log import MetadataLog, open_log
+from kbackup.kafka.metadata_log.words import MIGRATION_STATES, TOPIC, word
+
+_SAME_LEADER = -2
+
+Fields = dict[str, Any]
+
+
+@dataclass
+class MetadataImage:
+    """The metadata of a cluster at one offset of its log. Values are fields of records, named as Kafka names them.
+
+    Records up to `offset` (exclusive) are replayed; `epoch` is the last one's. `open_transaction` counts records at the
+    end whose transaction has not ended: they are not replayed. `unknown` counts the records whose type or version is
+    not known, by name. `torn` is as in `MetadataLog`.
+    """
+
+    offset: int = 0
+    epoch: int = 0
+    torn: str | None = None
+    open_transaction: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+    topics: dict[str, str] = field(default_factory=dict)
+    """Names by id."""
+    partitions: dict[str, dict[int, Fields]] = field(default_factory=dict)
+    """By topic id, by partition: fields of a PartitionRecord."""
+    configs: dict[tuple[int, str], dict[str, str]] = field(default_factory=dict)
+    """By the type and the name of the resource."""
+    quotas: dict[tuple[tuple[str, str | None], ...], dict[str, float]] = field(default_factory=dict)
+    """By the entity: pairs of a type and a name, which is None for the default."""
+    acls: dict[str, Fields] = field(default_factory=dict)
+    """By id."""
+    scram: dict[tuple[str, int], Fields] = field(default_factory=dict)
+    """By user and mechanism."""
+    tokens: dict[str, Fields] = field(default_factory=dict)
+    """By id."""
+    features: dict[str, int] = field(default_factory=dict)
+    brokers: dict[int, Fields] = field(default_factory=dict)
+    controllers: dict[int, Fields] = field(default_factory=dict)
+    next_producer_id: int | None = None
+    migration_state: int | None = None
+    """None where no record says so."""
+
+    @property
+    def migration(self) -> str | None:
+        """Kafka's word for the state of the migration from ZooKeeper, such as MIGRATION while both are written."""
+        return None if self.migration_state is None else word(MIGRATION_STATES, self.migration_state)
+
+    def replay(self, record: Record) -> None:
+        """Apply one record. Begin and end of a transaction are not for here."""
+        if not isinstance(record.data, dict):
+            self.unknown[f"{record.name}, version {record.version}"] += 1
+        elif effect := _EFFECTS.get(record.name):
+            effect(self, record.data)
+
+    def _partition(self, data: Fields) -> None:
+        self.partitions.setdefault(data["topicId"], {})[data["partitionId"]] = data
+
+    def _partition_change(self, data: Fields) -> None:
+        # of a topic that was removed before the change came, there is nothing to change
+        known = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
+        if known is not None:
+            changed = {name: value for name, value in data.items() if value is not None and name in known}
+            if changed["leader"] == _SAME_LEADER:
+                del changed["leader"]
+            if changed["leaderRecoveryState"] < 0:
+                del changed["leaderRecoveryState"]
+            known.update(changed)
+
+    def _remove_topic(self, data: Fields) -> None:
+        self.partitions.pop(data["topicId"], None)
+        name = self.topics.pop(data["topicId"], None)
+        if name is not None:
+            self.configs.pop((TOPIC, name), None)
+
+    def _config(self, data: Fields) -> None:
+        resource = (data["resourceType"], data["resourceName"])
+        _set(self.configs, resource, data["name"], data["value"])
+
+    def _quota(self, data: Fields) -> None:
+        entity = tuple(sorted((e["entityType"], e["entityName"]) for e in data["entity"]))
+        _set(self.quotas, entity, data["key"], None if data["remove"] else data["value"])
+
+    def _feature(self, data: Fields) -> None:
+        self.features[data["name"]] = data["featureLevel"]
+        if not data["featureLevel"]:
+            del self.features[data["name"]]
+
+    def _fence(self, data: Fields, fenced: bool) -> None:
+        if broker := self.brokers.get(data["id"]):
+            broker["fenced"] = fenced
+
+    def _registration_change(self, data: Fields) -> None:
+        if broker := self.brokers.get(data["brokerId"]):
+            if data["fenced"]:
+                broker["fenced"] = data["fenced"] > 0
+            if data.get("inControlledShutdown"):
+                broker["inControlledShutdown"] = True
+            if data.get("logDirs"):
+                broker["logDirs"] = data["logDirs"]
+
+    def _next_producer_id(self, data: Fields) -> None:
+        self.next_producer_id = data["nextProducerId"]
+
+    def _migration_state(self, data: Fields) -> None:
+        self.migration_state = data["zkMigrationState"]
+
+
+def _set(table: dict[Any, dict[str, Any]], owner: Any, name: str, value: Any) -> None:
+    """Set a value of an owner, or remove it where it is None; an owner without values goes."""
+    values = table.setdefault(owner, {})
+    values[name] = value
+    if value is None:
+        del values[name]
+    if not values:
+        del table[owner]
+
+
+_EFFECTS: dict[str, Callable[[MetadataImage, Fields], object]] = {
+    "RegisterBrokerRecord": lambda image, data: image.brokers.update({data["brokerId"]: data}),
+    "UnregisterBrokerRecord": lambda image, data: image.brokers.pop(data["brokerId"], None),
+    "FenceBrokerRecord": lambda image, data: image._fence(data, fenced=True),
+    "UnfenceBrokerRecord": lambda image, data: image._fence(data, fenced=False),
+    "BrokerRegistrationChangeRecord": MetadataImage._registration_change,
+    "RegisterControllerRecord": lambda image, data: image.controllers.update({data["controllerId"]: data}),
+    "TopicRecord": lambda image, data: image.topics.update({data["topicId"]: data["name"]}),
+    "PartitionRecord": MetadataImage._partition,
+    "PartitionChangeRecord": MetadataImage._partition_change,
+    "RemoveTopicRecord": MetadataImage._remove_topic,
+    "ConfigRecord": MetadataImage._config,
+    "ClientQuotaRecord": MetadataImage._quota,
+    "AccessControlEntryRecord": lambda image, data: image.acls.update({data["id"]: data}),
+    "RemoveAccessControlEntryRecord": lambda image, data: image.acls.pop(data["id"], None),
+    "UserScramCredentialRecord": lambda i, data: i.scram.update({(data["name"], data["mechanism"]): data}),
+    "RemoveUserScramCredentialRecord": lambda i, data: i.scram.pop((data["name"], data["mechanism"]), None),
+    "DelegationTokenRecord": lambda image, data: image.tokens.update({data["tokenId"]: data}),
+    "RemoveDelegationTokenRecord": lambda image, data: image.tokens.pop(data["tokenId"], None),
+    "FeatureLevelRecord": MetadataImage._feature,
+    "KRaftVersionRecord": lambda image, data: image._feature(
+        {"name": "kraft.version", "featureLevel": data["kRaftVersion"]}
+    ),
+    "ProducerIdsRecord": MetadataImage._next_producer_id,
+    "ZkMigrationStateRecord": MetadataImage._migration_state,
+}
+
+
+def read_image(folder: Path) -> MetadataImage:
+    """Read the folder `__cluster_metadata-0`: its newest snapshot, and every later record.
+
+    Records of a transaction take effect at its end, and none of them where it is aborted.
+    """
+    return replay_log(open_log(folder))
+
+
+def replay_log(log: MetadataLog) -> MetadataImage:
+    image = MetadataImage()
+    for record in log.snapshot_records():
+        image.replay(record.record)
+    image.open_transaction = _replay_transactions(image, (r.record for r in log.later_records()))
+    image.offset, image.epoch, image.torn = log.end_offset, log.epoch, log.torn
+    return image
+
+
+def _replay_transactions(image: MetadataImage, records: Iterable[Record]) -> int:
+    """Return the number of records whose transaction has not ended."""
+    pending: list[Record] | None = None
+    for record in records:
+        if record.name == "BeginTransactionRecord":
+            pending = []
+        elif record.name == "EndTransactionRecord":
+            for each in pending or ():
+                image.replay(each)
+            pending = None
+        elif record.name == "AbortTransactionRecord":
+            pending = None
+        elif pending is None or record.control:
+            image.replay(record)
+        else:
+            pending.append(record)
+    return len(pending or ())

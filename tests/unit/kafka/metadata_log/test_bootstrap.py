@@ -1,0 +1,92 @@
+"""The file that a new KRaft cluster starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kbackup.errors import CorruptError, RefusedError
+from kbackup.kafka.metadata_log.bootstrap import (
+    producer_id_record,
+    quota_records,
+    scram_record,
+    token_record,
+    write_bootstrap,
+)
+from kbackup.kafka.metadata_log.codec import record
+from kbackup.kafka.metadata_log.entities import reading_of
+from kbackup.kafka.metadata_log.image import MetadataImage
+from kbackup.kafka.metadata_log.log import read_snapshot
+from kbackup.metadata.entities import ClientQuota, DelegationToken, ScramUser
+from tests.support.metadata_records import FOOTER, write_segment, write_snapshot
+
+USER = ScramUser(
+    user="b o%b",
+    mechanism="SCRAM-SHA-256",
+    iterations=8192,
+    salt="cw==",
+    stored_key="aw==",
+    server_key="dg==",
+)
+QUOTA = ClientQuota(entity={"user": None, "client-id": "app 1"}, quotas={"a": 1.0, "b": 2.0})
+TOKEN = DelegationToken(
+    id="t", owner="User:a", requester="User:a", renewers=("User:b",), issued_at=1, expires_at=2, max_at=3
+)
+
+
+def _base(folder: Path) -> bytes:
+    features = [record("FeatureLevelRecord", {"name": "metadata.version", "featureLevel": 30})]
+    return write_snapshot(folder, 0, features).read_bytes()
+
+
+def test_added_records_are_read_back(tmp_path: Path) -> None:
+    base = _base(tmp_path)
+    records = [scram_record(USER), *quota_records(QUOTA), token_record(TOKEN), producer_id_record(5000)]
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_bytes(write_bootstrap(base, records))
+    image = MetadataImage()
+    read = list(read_snapshot(path))
+    assert [r.offset for r in read] == list(range(3 + len(records)))
+    for each in read:
+        image.replay(each.record)
+    reading = reading_of(image, "")
+    assert reading.scram_users == (USER,)
+    assert reading.client_quotas == (QUOTA,)
+    assert reading.delegation_tokens == (TOKEN,)
+    assert reading.next_producer_id == 5000
+    assert [f.name for f in reading.features or ()] == ["metadata.version"]
+
+
+def test_many_records_make_several_batches(tmp_path: Path) -> None:
+    path = tmp_path / "bootstrap.checkpoint"
+    path.write_bytes(write_bootstrap(_base(tmp_path), [scram_record(USER)] * 2500))
+    assert [r.offset for r in read_snapshot(path)] == list(range(2503))
+
+
+def test_nothing_added_changes_nothing(tmp_path: Path) -> None:
+    base = _base(tmp_path)
+    assert write_bootstrap(base, []) == base
+
+
+def test_no_bootstrap_file(tmp_path: Path) -> None:
+    base = _base(tmp_path)
+    footer = write_segment(tmp_path, 0, [FOOTER]).read_bytes()
+    several = write_segment(tmp_path, 0, [record("NoOpRecord")]).read_bytes()
+    for bad, problem in (
+        (b"", "from header to footer"),
+        (base[:-1], "ends within a batch"),
+        (base[: -len(footer)], "from header to footer"),
+        (footer, "from header to footer"),
+        (several, "from header to footer"),
+        (base[:-1] + b"\1", "checksum"),
+    ):
+        with pytest.raises(CorruptError, match=f"bootstrap.checkpoint.*{problem}"):
+            write_bootstrap(bad, [])
+
+
+def test_credentials_without_their_secrets_are_refused() -> None:
+    with pytest.raises(RefusedError, match="SCRAM user u: the secrets are not known"):
+        scram_record(ScramUser(user="u", mechanism="SCRAM-SHA-256", iterations=4096))
+    with pytest.raises(RefusedError, match="unknown mechanism 3"):
+        scram_record(ScramUser(user="u", mechanism="3", iterations=4096))
