@@ -1,0 +1,89 @@
+"""The witness metrics: what a Prometheus exporter tells of a node.
+
+Exporters make different names of `kafka.controller:type=KafkaController,name=ZkMigrationState`, such as
+`kafka_controller_KafkaController_Value{name="ZkMigrationState"}`, `kafka_controller_kafkacontroller_zkmigrationstate`
+and `kafka_controller_KafkaController_ZkMigrationState_Value`.
+"""
+
+from __future__ import annotations
+
+import math
+import urllib.request
+from http.client import HTTPException
+from urllib.parse import urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from kbackup.errors import CorruptError, UsageError
+from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness
+from kbackup.jobs.migrate.unread import NotRead
+
+_TIMEOUT = 5.0  # s
+_LARGEST = 64 << 20  # bytes of one answer
+_HINT = "give the URL of a Prometheus exporter in a controller, such as http://controller-1:9404/metrics"
+_BEAN = "kafkacontroller"
+
+
+def read_metrics(url: str) -> MetricsWitness | NotRead:
+    """Ask an exporter. `UsageError` where `url` is none of http or https."""
+    shown = shown_url(url)
+    try:
+        request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 (the same)
+            text = answer.read(_LARGEST).decode("utf-8", "replace")
+    except (OSError, ValueError, HTTPException) as error:
+        why = getattr(error, "reason", error)
+        return NotRead(
+            f"{shown} gave no metrics: {why}", "is the controller running, and the exporter in it?"
+        )
+    try:
+        return parse_metrics(text, shown)
+    except CorruptError as error:
+        return NotRead(error.message, error.hint)
+
+
+def shown_url(url: str) -> str:
+    """`url` without its query. `UsageError` where it is none of http or https, or has a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("--metrics-url is no http or https URL", _HINT)
+    if "@" in parts.netloc:
+        raise UsageError(
+            "--metrics-url has a user or a password", "let the exporter answer this machine without one"
+        )
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
+
+
+def parse_metrics(text: str, url: str) -> MetricsWitness:
+    """The witness in Prometheus' text format; `CorruptError` where it is none, or none of a Kafka controller."""
+    values: dict[str, int] = {}
+    try:
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if (name := _gauge(sample.name, sample.labels)) and math.isfinite(sample.value):
+                    values.setdefault(name, int(sample.value))
+    except (ValueError, KeyError, IndexError) as error:
+        raise CorruptError(f"{url} gave no Prometheus metrics: {error}", _HINT) from None
+    number = values.get("zkmigrationstate")
+    if number is None or number not in set(KafkaState):
+        raise CorruptError(f"{url} has no ZkMigrationState", f"{_HINT}, and let it export kafka.controller")
+    active = values.get("activecontrollercount")
+    return MetricsWitness(
+        url=url,
+        state=KafkaState(number),
+        is_active=None if active is None else active == 1,
+        zk_brokers=values.get("migratingzkbrokercount"),
+        lag=values.get("zkwritebehindlag"),
+    )
+
+
+_GAUGES = ("zkmigrationstate", "migratingzkbrokercount", "zkwritebehindlag", "activecontrollercount")
+
+
+def _gauge(name: str, labels: dict[str, str]) -> str:
+    """Which gauge of the KafkaController bean a sample is, in lower case; '' for others."""
+    plain = name.replace("_", "").lower().removesuffix("value")
+    if _BEAN not in plain and labels.get("type", "").lower() != _BEAN:
+        return ""
+    attribute = labels.get("name", "").lower()
+    return next((gauge for gauge in _GAUGES if attribute == gauge or plain.endswith(gauge)), "")
