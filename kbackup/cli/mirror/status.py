@@ -38,6 +38,7 @@ _INCIDENTS = 5  # newest ones that are shown
 @pass_frame
 def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     """Show the flows that mirror an archive: applied restore point, records and seconds behind, what is held back.
+    "-" stands for what is not known yet.
 
     Reads the archive alone: no cluster is asked, and no properties file is needed.
     """
@@ -55,7 +56,7 @@ def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
         if partitions:
             _show_partitions(flow, frame.reporter)
     if not flows:
-        frame.reporter.line("no flow has applied anything of this archive")
+        frame.reporter.line("no flow of this archive has begun")
     frame.reporter.document({"archive": store.url, "flows": flows})
 
 
@@ -69,14 +70,15 @@ def _selected(flows: list[FlowOverview], names: tuple[str, ...]) -> list[FlowOve
 
 
 def _show(flow: FlowOverview, reporter: Reporter) -> None:
-    behind = f"{plural(flow.records_behind, 'record')}, {human_duration(flow.seconds_behind)}"
+    records = "-" if flow.records_behind is None else plural(flow.records_behind, "record")
     rate = f"{plural(flow.round_records, 'record')} ({human_size(flow.round_bytes)})"
+    last = f"{flow.round_at}: {rate} in {flow.round_seconds:.1f}s"
     reporter.fields(
         [
             ("flow", flow.flow),
             ("applied", f"restore point {flow.restore_point} of {flow.newest_restore_point}"),
-            ("behind", behind),
-            ("last round", f"{flow.round_at or '-'}: {rate} in {flow.round_seconds:.1f}s"),
+            ("behind", f"{records}, {human_duration(flow.seconds_behind)}"),
+            ("last round", last if flow.round_at else "-"),
             ("last sign", f"{flow.written_at}, {human_duration(flow.silent_seconds)} ago"),
         ]
     )

@@ -9,7 +9,7 @@ from kbackup.cli.frame import Frame
 from kbackup.cli.human import human_size, plural
 from kbackup.jobs.follow import FollowReport
 from kbackup.jobs.mirror.flow import Flow
-from kbackup.jobs.mirror.halves.apply import ApplyReport
+from kbackup.jobs.mirror.halves.reports import ApplyReport
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.metrics_server import Health
 
@@ -19,7 +19,7 @@ class ToldOfApply(Told):
 
     def __init__(self, frame: Frame, health: Health | None) -> None:
         super().__init__(frame, health)
-        self._refused: frozenset[str] = frozenset()
+        self._refused: dict[str, frozenset[str]] = {}
 
     def waiting(self, flow: Flow, why: str) -> None:
         self._reporter.note(f"flow {flow.name} waits: {why}")
@@ -45,11 +45,12 @@ class ToldOfApply(Told):
             )
 
     def _warn_of_refusals(self, flow: Flow, report: RoundReport) -> None:
-        """Once each, as long as the target goes on to refuse the same."""
-        refused = frozenset(report.refusals())
-        for text in sorted(refused - self._refused):
-            self._reporter.warning(f"flow {flow.name}: {text}")
-        self._refused = refused
+        """Once each, as long as the target goes on to refuse the same. A round tells only of subjects that it set."""
+        for subject in report.refused:
+            refused = frozenset(report.refusals(subject))
+            for text in sorted(refused - self._refused.get(subject, frozenset())):
+                self._reporter.warning(f"flow {flow.name}: {text}")
+            self._refused[subject] = refused
 
 
 def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:

@@ -26,11 +26,10 @@ def round_applied(
     flow: Flow,
     before: Mapping[TopicPartition, AppliedPosition],
     applied: Applied,
-    lag: FlowLag,
     held_back: int,
     at: float | None = None,
 ) -> None:
-    """Count a round that ended well at a time (seconds since the epoch; default: now).
+    """Count a round that ended well at a time (seconds since the epoch; default: now). Its lag: `lag_now`.
 
     `before` are the applied positions that the round began with; `held_back` is the number of topics that wait."""
     names = flow.source, flow.target
@@ -42,14 +41,22 @@ def round_applied(
     counted.add("kbackup_mirror_rounds_total", 1, *names, "applied")
     counted.put("kbackup_mirror_restore_point", applied.point, *names)
     counted.put("kbackup_mirror_held_back_topics", held_back, *names)
-    _count_lag(names, lag, at)
+    counted.put("kbackup_mirror_last_round_timestamp_seconds", at, *names)
 
 
-def nothing_to_apply(flow: Flow, lag: FlowLag, at: float | None = None) -> None:
+def nothing_to_apply(flow: Flow, at: float | None = None) -> None:
     """Count a look at the archive that found no new restore point."""
     names = flow.source, flow.target
     counted.add("kbackup_mirror_rounds_total", 1, *names, "unchanged")
-    _count_lag(names, lag, time.time() if at is None else at)
+    counted.put("kbackup_mirror_last_round_timestamp_seconds", time.time() if at is None else at, *names)
+
+
+def lag_now(flow: Flow, lag: FlowLag) -> None:
+    """Count how far a flow is behind, whether its rounds end well or not."""
+    names = flow.source, flow.target
+    if lag.records is not None:
+        counted.put("kbackup_mirror_records_behind", lag.records, *names)
+    counted.put("kbackup_mirror_seconds_behind", lag.seconds, *names)
 
 
 def round_failed(flow: Flow) -> None:
@@ -90,9 +97,3 @@ def _count_partitions(names: tuple[str, str], applied: Applied, at: float) -> No
                 counted.put(
                     f"kbackup_mirror_replication_latency_seconds_{bound}", at - timestamp / 1000, *labels
                 )
-
-
-def _count_lag(names: tuple[str, str], lag: FlowLag, at: float) -> None:
-    counted.put("kbackup_mirror_records_behind", lag.records, *names)
-    counted.put("kbackup_mirror_seconds_behind", lag.seconds, *names)
-    counted.put("kbackup_mirror_last_round_timestamp_seconds", at, *names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,8 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
         TopicPartition("A.orders", 0): AppliedPosition(1, 10),
         TopicPartition("A.orders", 1): AppliedPosition(1, 12),
     }
-    applied = Applied(
-        1, 22, 2048, positions, recreated=(Recreated("clicks", "A.clicks", 2, held_back=True),), seconds=1.5
-    )
+    held_back = (Recreated("clicks", "A.clicks", 2, held_back=True),)
+    applied = Applied(1, 22, 2048, positions, recreated=held_back, held_back=held_back, seconds=1.5)
     topics = [RemoteTopic("clicks", "A.clicks", 1), RemoteTopic("orders", "A.orders", 3)]
     refused = {"acls": ("the target has no authorizer",)}
     first = first_status(flow_of(), made.info.id, None)
@@ -80,11 +80,17 @@ def test_for_machines(archive: Archive, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_state_elsewhere(archive: Archive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == "no flow has applied anything of this archive\n"
+    assert capsys.readouterr().out == "no flow of this archive has begun\n"
     state = open_store(str(tmp_path), S3Options())
     write_status(state, first_status(flow_of(), archive.info.id, None))
     assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path)]) == 0
-    assert "restore point 0 of 2" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "restore point 0 of 2" in out
+    assert re.search(r"^behind: +-, ", out, re.MULTILINE), "the topics are not known yet"
+    assert re.search(r"^last round: +-$", out, re.MULTILINE)
+    assert main(["mirror", "status", archive.store.url, "--state", str(tmp_path), "--json"]) == 0
+    (flow,) = json.loads(capsys.readouterr().out)["flows"]
+    assert flow["records_behind"] is None
 
 
 def test_an_unknown_flow(archive: Archive, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
+from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.points import keep, label
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
@@ -29,6 +30,7 @@ from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, make_archive, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.java_sink import FLAWS, torn_folder
+from tests.support.mirrors import flow_of
 from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
 from tests.unit.archive.test_browse import encrypting
@@ -96,7 +98,18 @@ def test_flows_of_mirrors(rich: Store) -> None:
 def test_an_archive_without_mirrors(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     make_archive(store)
-    assert "No flow has applied anything" in text(visit(store).get("/mirrors").text)
+    assert "No flow of this archive has begun" in text(visit(store).get("/mirrors").text)
+
+
+def test_flow_that_has_applied_nothing(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "archive")
+    archive = make_archive(store)
+    write_status(store, first_status(flow_of(), archive.info.id, None))
+    shown = text(visit(store).get("/mirrors").text)
+    assert "A → B" in shown
+    assert "up to date" not in shown
+    assert re.search(r"records behind\s*\u2013", shown)
+    assert re.search(r"last round\s*\u2013", shown)
 
 
 def test_hostile_names_are_text(rich: Store) -> None:

@@ -66,7 +66,8 @@ class Applied:
 
     `positions` are those of all remote partitions of the flow, not of this round alone. `runs` are what the round
     added to the offset map (`archive.flow_map.SCHEMA`), `partitions` the counts of partitions with new records.
-    `refused` says by remote topic why the target has no room for its records: they wait.
+    `recreated` are the new incarnations that were noticed, `held_back` all of those that wait. `refused` says by remote
+    topic why the target has no room for its records: they wait.
     """
 
     point: int
@@ -76,6 +77,7 @@ class Applied:
     partitions: Mapping[TopicPartition, PartitionApplied] = field(default_factory=dict)
     runs: pa.Table = field(default_factory=SCHEMA.empty_table)
     recreated: tuple[Recreated, ...] = ()
+    held_back: tuple[Recreated, ...] = ()
     too_late: tuple[Lost, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -83,4 +85,4 @@ class Applied:
     @property
     def is_loss(self) -> bool:
         """Whether the process ends with exit code 3 for this round."""
-        return bool(self.recreated or self.too_late)
+        return bool(self.recreated or self.held_back or self.too_late)

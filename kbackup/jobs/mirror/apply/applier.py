@@ -157,7 +157,8 @@ class Applier:
             partitions=partitions,
             runs=runs,
             refused=refused,
-            recreated=(*pending.held_back, *find_recreated(archive, point, topics, told, after)),
+            recreated=find_recreated(archive, point, topics, told, after),
+            held_back=pending.held_back,
             too_late=find_lost(archive, point, topics, told, after),
             seconds=self.clock() - began,
         )

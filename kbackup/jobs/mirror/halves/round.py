@@ -15,13 +15,20 @@ from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.positions import sync_group_offsets
 from kbackup.jobs.mirror.settings import TopicsReport, sync_acls, sync_configs, sync_topics
-from kbackup.jobs.mirror.topics import SkippedTopic, plan_topics, replicated, topics_of_point
+from kbackup.jobs.mirror.topics import (
+    SkippedTopic,
+    TopicPlan,
+    plan_topics,
+    replicated,
+    topics_of_point,
+)
 from kbackup.kafka.admin import Cluster
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round did. `refused` has the target's reasons by subject: 'topics', 'configs', 'acls', 'groups'."""
+    """What a round did. `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'), if the
+    round set it."""
 
     flow: str
     restore_point: int
@@ -44,15 +51,12 @@ class RoundReport:
             self.refused.get(subject) for subject in ("topics", "configs", "acls")
         )
 
-    def refusals(self) -> list[str]:
-        """What the target refused, in words."""
-        texts: list[str] = []
-        for subject, reasons in self.refused.items():
-            if isinstance(reasons, Mapping):
-                texts += [f"{subject}: {name}: {why}" for name, why in reasons.items()]
-            else:
-                texts += [f"{subject}: {why}" for why in reasons]
-        return texts
+    def refusals(self, subject: str) -> list[str]:
+        """What the target refused of a subject, in words."""
+        reasons = self.refused[subject]
+        if isinstance(reasons, Mapping):
+            return [f"{subject}: {name}: {why}" for name, why in reasons.items()]
+        return [f"{subject}: {why}" for why in reasons]
 
 
 @dataclass
@@ -84,12 +88,14 @@ class Rounds:
             "group offsets": flow.sync_group_offsets,
         }
 
-    def run(self, archive: Archive, point: Manifest) -> RoundReport:
+    def plan(self, archive: Archive, point: Manifest) -> TopicPlan:
+        """Return the topics of a restore point that the flow selects, also those that it does not know yet."""
+        existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
+        return plan_topics(self.flow, topics_of_point(point, archive.metadata(point)), existing)
+
+    def run(self, archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
         """Bring the target to a restore point, in the order that the design gives: topics, configs, records, positions,
         ACLs."""
-        metadata = archive.metadata(point)
-        existing = self.cluster.topic_names() if any(t.state == "deleted" for t in point.topics) else ()
-        plan = plan_topics(self.flow, topics_of_point(point, metadata), existing)
         topics = self._admitted(plan.topics)
         made = self._make(topics)
         served = tuple(topic for topic in topics if topic.remote not in made.refused)
@@ -101,7 +107,8 @@ class Rounds:
         checkpoints, offsets = self._positions(archive, point, served, applied, refused)
         acls: tuple[str, ...] = ()
         if self._is_due("acls"):
-            report = sync_acls(self.flow, metadata.acls, replicated(self.flow), self.cluster)
+            acls_of_source = archive.metadata(point).acls
+            report = sync_acls(self.flow, acls_of_source, replicated(self.flow), self.cluster)
             acls, refused["acls"] = report.created, report.refused
             self.timetable.done("acls")
         return RoundReport(

@@ -12,7 +12,14 @@ from kbackup.jobs.mirror.status.document import (
 )
 from kbackup.jobs.mirror.status.lag import FlowLag, flow_lag, round_lag
 from kbackup.jobs.mirror.status.overview import FlowOverview, TopicOverview, flows_of
-from kbackup.jobs.mirror.status.rounds import after_error, after_round, first_status, still_alive
+from kbackup.jobs.mirror.status.rounds import (
+    after_error,
+    after_round,
+    first_status,
+    first_told,
+    planned,
+    still_alive,
+)
 
 __all__ = [
     "FlowLag",
@@ -23,8 +30,10 @@ __all__ = [
     "after_error",
     "after_round",
     "first_status",
+    "first_told",
     "flow_lag",
     "flows_of",
+    "planned",
     "read_flow_status",
     "read_status",
     "round_lag",

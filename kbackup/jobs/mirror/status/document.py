@@ -15,7 +15,7 @@ STATUS = "status.json"
 
 class TopicStatus(Part, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
-    partition number: the next source offset to apply.
+    partition number: the next source offset to apply. `incarnation` is -1 where no record is applied yet.
 
     `held_back` is the reason why the topic's records wait; empty where they don't."""
 
@@ -27,7 +27,7 @@ class TopicStatus(Part, frozen=True, kw_only=True):
 
 
 class Refusal(Part, frozen=True, kw_only=True):
-    """What the target refused in the last round: `subject` is 'configs', 'acls' or 'groups'."""
+    """What the target refused when the flow last set it: `subject` is 'configs', 'acls' or 'groups'."""
 
     subject: str
     reason: str
@@ -48,8 +48,8 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     """`restore_point` is the newest one that is applied, 0 where none is. `written_at` is the flow's sign of life.
 
     `rounds`, `records` and `bytes` are those of the process since `started_at`; `round_*` those of its last round with
-    a new restore point. `incidents` are the newest ones of the flow. `error` is the message of a round that failed,
-    empty after one that went well."""
+    new records or a new restore point. `incidents` are the newest ones of the flow. `error` is the message of a round
+    that failed, or of what ended the process; empty after a round that went well."""
 
     format: Literal["kbackup-flow-status"] = "kbackup-flow-status"
     source: str
@@ -75,6 +75,11 @@ class FlowStatus(Document, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return f"{self.source}->{self.target}"
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether `topics` are what the flow selects: they are not known before the first round."""
+        return bool(self.topics) or self.restore_point > 0
 
 
 def write_status(state: Store, status: FlowStatus) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbackup.archive.catalog.state import State
-from kbackup.archive.segments import integers
+from kbackup.archive.segments import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.status.document import FlowStatus, TopicStatus
 from kbackup.types import Int64Array
 
@@ -18,12 +18,13 @@ _COLUMNS = ("topic", "incarnation", "partition", "first", "last", "count")
 
 @dataclass(frozen=True)
 class FlowLag:
-    """`records` of the archive are not applied yet, `topics` has them by remote topic. `seconds` have passed since the
-    first restore point that is not applied was committed; 0 where the newest one, `newest`, is applied."""
+    """`records` of the archive are not applied yet, `topics` has them by remote topic; None where the flow's topics
+    are not known yet. `seconds` have passed since the first restore point that is not applied was committed; 0 where
+    the newest one, `newest`, is applied."""
 
     newest: int
     newest_at: str
-    records: int
+    records: int | None
     seconds: float
     topics: dict[str, int]
 
@@ -38,35 +39,41 @@ def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> Fl
     return FlowLag(
         newest=newest.number if newest is not None else 0,
         newest_at=newest.committed_at if newest is not None else "",
-        records=sum(topics.values()),
+        records=sum(topics.values()) if status.is_planned else None,
         seconds=max(0.0, round((at - since).total_seconds(), 3)) if since is not None else 0.0,
         topics=topics,
     )
 
 
 def round_lag(state: State, status: FlowStatus) -> FlowLag:
-    """The lag at the end of a round. A flow that has applied the newest restore point, and holds no topic back, is not
-    behind: nothing is counted then."""
+    """The lag at the end of a round. Where a flow has applied the newest restore point and holds no topic back, only
+    the records of topics that it has not begun with are counted."""
     newest = state.newest
     if newest is None or newest.number > status.restore_point or any(t.held_back for t in status.topics):
         return flow_lag(state, status)
-    return FlowLag(newest.number, newest.committed_at, 0, 0.0, {topic.remote: 0 for topic in status.topics})
+    topics = {topic.remote: 0 for topic in status.topics}
+    topics |= records_behind(state, tuple(topic for topic in status.topics if topic.incarnation < 0))
+    return FlowLag(newest.number, newest.committed_at, sum(topics.values()), 0.0, topics)
 
 
 def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, int]:
-    """By remote topic, the number of archived records beyond the applied positions.
+    """By remote topic, the number of archived records beyond the applied positions. A topic that was never applied
+    begins with its newest incarnation.
 
     In a segment that is applied in part, records are taken to be spread evenly over its offsets."""
-    table = state.segments.read(_COLUMNS)
+    by_source = {topic.source: topic for topic in topics}
+    table = state.segments.read(_COLUMNS) if topics else SCHEMA.empty_table()
+    if not len(table):
+        return {topic.remote: 0 for topic in topics}
+    table = of_topics(table, by_source)
     encoded = table.column("topic").combine_chunks().dictionary_encode()
     names: list[Any] = encoded.dictionary.to_pylist()
     codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     incarnation, partition, first, last, count = (integers(table, name) for name in _COLUMNS[1:])
 
-    by_source = {topic.source: topic for topic in topics}
-    selected = np.array([name in by_source for name in names], np.bool_)
-    applied_in = np.array([by_source[n].incarnation if n in by_source else 0 for n in names], np.int64)
-    starts, positions = _flat([by_source[n].applied if n in by_source else () for n in names])
+    begun = {name: topic.incarnation for name, topic in by_source.items() if topic.incarnation >= 0}
+    applied_in = np.array([begun.get(name, state.highest.get(name, 0)) for name in names], np.int64)
+    starts, positions = _flat([by_source[name].applied if name in begun else () for name in names])
 
     index = np.minimum(
         partition, starts[codes + 1] - starts[codes]
@@ -77,7 +84,7 @@ def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, i
     offsets = np.clip(last + 1 - np.maximum(following, first), 0, None)
     behind = -(-count * offsets // np.maximum(last + 1 - first, 1))
     sums = np.zeros(len(names), np.int64)
-    np.add.at(sums, codes, np.where(selected[codes], behind, 0))
+    np.add.at(sums, codes, behind)
     known = dict(zip(names, sums.tolist(), strict=True))
     return {topic.remote: known.get(topic.source, 0) for topic in topics}
 

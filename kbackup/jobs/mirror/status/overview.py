@@ -26,7 +26,8 @@ class TopicOverview:
 @dataclass(frozen=True)
 class FlowOverview:
     """`restore_point` is applied, `newest_restore_point` is the archive's. `silent_seconds` have passed since the flow
-    gave a sign of life. The numbers of records are those of the process that runs, or ran last."""
+    gave a sign of life. The numbers of records are those of the process that runs, or ran last. `records_behind` is
+    None where the flow has not seen its topics yet."""
 
     flow: str
     source: str
@@ -35,7 +36,7 @@ class FlowOverview:
     restore_point_at: str
     newest_restore_point: int
     newest_restore_point_at: str
-    records_behind: int
+    records_behind: int | None
     seconds_behind: float
     written_at: str
     silent_seconds: float
@@ -58,7 +59,7 @@ class FlowOverview:
 
 
 def flows_of(archive: Archive, state: Store, at: datetime | None = None) -> list[FlowOverview]:
-    """The flows of an archive that have ended a round, at a time (default: now). `state` is where they keep theirs, as
+    """The flows of an archive that have begun, at a time (default: now). `state` is where they keep theirs, as
     a rule the archive's store. A flow of another archive that shares `state` is left out."""
     at = at or datetime.now(UTC)
     statuses = [status for status in read_status(state) if status.archive_id == archive.info.id]

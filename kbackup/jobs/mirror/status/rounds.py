@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -38,6 +39,13 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
     )
 
 
+def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
+    """The status of a round that begins. `topics` are what the flow selects: of a new one nothing is applied yet, so
+    that its records count as behind, and `expire` keeps them."""
+    known = {topic.remote: topic for topic in before.topics}
+    return _replace(before, topics=tuple(known.get(t.remote) or _topic(t, {}, "") for t in topics))
+
+
 def after_round(
     before: FlowStatus,
     point: Manifest,
@@ -45,15 +53,25 @@ def after_round(
     applied: Applied,
     refused: Mapping[str, Mapping[str, str] | Iterable[str]],
 ) -> FlowStatus:
-    """The status after a round that applied `point`.
+    """The status after a round that applied `point`. `topics` are what the flow selects.
 
     `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'): texts, or reasons by name.
+    Refusals of a subject that is not in it stay: the round did not set it.
     """
     at = now()
-    held_back = {r.remote: r.message for r in applied.recreated if r.held_back}
+    held_back = {r.remote: r.message for r in applied.held_back}
     topics_refused = refused.get("topics", {})
     if isinstance(topics_refused, Mapping):
         held_back |= topics_refused
+    refusals = [r for r in before.refusals if r.subject not in refused]
+    if applied.records or applied.point > before.restore_point:
+        before = _replace(
+            before,
+            round_at=at,
+            round_records=applied.records,
+            round_bytes=applied.bytes,
+            round_seconds=round(applied.seconds, 3),
+        )
     return _replace(
         before,
         written_at=at,
@@ -62,20 +80,23 @@ def after_round(
         rounds=before.rounds + 1,
         records=before.records + applied.records,
         bytes=before.bytes + applied.bytes,
-        round_at=at,
-        round_records=applied.records,
-        round_bytes=applied.bytes,
-        round_seconds=round(applied.seconds, 3),
         topics=tuple(_topic(topic, applied.positions, held_back.get(topic.remote, "")) for topic in topics),
         incidents=(*before.incidents, *_incidents(applied, at))[-_INCIDENTS:],
-        refusals=tuple(_refusals(refused)),
+        refusals=(*refusals, *_refusals(refused)),
         error="",
     )
 
 
 def after_error(before: FlowStatus, message: str) -> FlowStatus:
-    """The status after a round that failed; the next one tries again."""
+    """The status after a round that failed, or after what ended the process."""
     return _replace(before, written_at=now(), error=message)
+
+
+def first_told(before: FlowStatus, applied: Applied) -> Applied:
+    """Add to a round's `recreated` the topics that it holds back and that the status does not tell of yet."""
+    told = {topic.held_back for topic in before.topics} | {incident.message for incident in before.incidents}
+    new = tuple(each for each in applied.held_back if each.message not in told)
+    return replace(applied, recreated=(*new, *applied.recreated))
 
 
 def still_alive(before: FlowStatus) -> FlowStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -60,7 +61,7 @@ def test_a_round() -> None:
         seconds=2,
     )
     for _ in range(2):
-        metering.round_applied(flow, {}, applied, LAG, held_back=1, at=1000.0)
+        metering.round_applied(flow, {}, applied, held_back=1, at=1000.0)
     labels = ("A", "B", "A.orders", "3")
     assert values("record_count_total") == {labels: 10}
     assert values("byte_count_total") == {labels: 1200}
@@ -70,10 +71,8 @@ def test_a_round() -> None:
     assert values("record_age_seconds_min") == {labels: -1}
     assert values("incidents_total") == {("A", "B", "lost"): 4, ("A", "B", "recreated"): 2}
     assert values("restore_point") == {("A", "B"): 8}
-    assert values("records_behind") == {("A", "B"): 12}
-    assert values("seconds_behind") == {("A", "B"): 3.5}
     assert values("held_back_topics") == {("A", "B"): 1}
-    metering.nothing_to_apply(flow, LAG, at=1001.0)
+    metering.nothing_to_apply(flow, at=1001.0)
     metering.round_failed(flow)
     assert values("rounds_total") == {
         ("A", "B", "applied"): 2,
@@ -85,9 +84,19 @@ def test_a_round() -> None:
     assert values("checkpoint_latency_seconds") == {("A", "B", "billing"): 2.5}
 
 
+def test_lag_is_counted_apart_from_rounds() -> None:
+    metering.lag_now(flow_of(), LAG)
+    assert values("records_behind") == {("A", "B"): 12}
+    assert values("seconds_behind") == {("A", "B"): 3.5}
+    assert values("last_round_timestamp_seconds") == {}
+    metering.lag_now(flow_of(), replace(LAG, records=None, seconds=4.5))
+    assert values("records_behind") == {("A", "B"): 12}
+    assert values("seconds_behind") == {("A", "B"): 4.5}
+
+
 def test_records_without_a_timestamp_have_no_age() -> None:
     part = PartitionApplied(records=5, bytes=600, oldest=None, newest=None)
-    metering.round_applied(flow_of(), {}, Applied(8, partitions={ORDERS: part}), LAG, held_back=0)
+    metering.round_applied(flow_of(), {}, Applied(8, partitions={ORDERS: part}), held_back=0)
     assert values("record_age_seconds_max") == {}
 
 

@@ -118,6 +118,14 @@ def test_topics_that_a_flow_does_not_select_are_held_until_its_next_round(histor
     assert first_offsets(history, "a") == [6, 6]
 
 
+def test_topics_that_a_flow_has_not_begun_with_are_held(history: History) -> None:
+    """A new topic waits until `refresh.topics` is due, while the applied restore point goes on."""
+    flow(history, {"a": (-1, ()), "b": (1, (9, 9))}, point=4)
+    expired(history)
+    assert first_offsets(history, "a") == [0, 0]
+    assert first_offsets(history, "b") == [6, 6]
+
+
 @pytest.mark.parametrize("why", ["silent", "another archive", "ignored"])
 def test_flows_that_hold_nothing(history: History, why: str) -> None:
     flow(

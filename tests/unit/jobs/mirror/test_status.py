@@ -15,7 +15,9 @@ from kbackup.jobs.mirror.status import (
     after_error,
     after_round,
     first_status,
+    first_told,
     flow_lag,
+    planned,
     read_flow_status,
     read_status,
     round_lag,
@@ -23,6 +25,7 @@ from kbackup.jobs.mirror.status import (
 )
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
+from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
 
@@ -80,7 +83,76 @@ def test_an_archive_without_records_has_no_lag() -> None:
 
     first = first_status(flow_of(), "id", None)
     lag = flow_lag(State("id"), first)
-    assert (lag.records, lag.seconds, lag.newest) == (0, 0.0, 0)
+    assert (lag.records, lag.seconds, lag.newest) == (None, 0.0, 0), "nobody knows the topics yet"
+    assert flow_lag(State("id"), planned(first, [ORDERS])).records == 0
+
+
+def test_records_of_topics_that_wait_are_behind(archive: Archive) -> None:
+    """Topics that the flow selects and has not admitted yet."""
+    first = planned(first_status(flow_of(), archive.info.id, None), [ORDERS])
+    (orders,) = first.topics
+    assert (orders.incarnation, orders.applied, orders.held_back) == (-1, (0, 0, 0), "")
+    assert flow_lag(archive.state, first).topics == {"A.orders": 46}
+    done = after_round(first, archive.manifest(2), (CLICKS, ORDERS), applied(point=2), {})
+    lag = round_lag(archive.state, done)
+    assert lag == flow_lag(archive.state, done)
+    assert (lag.topics, lag.seconds) == ({"A.clicks": 20, "A.orders": 46}, 0.0)
+
+
+def test_topic_that_waits_begins_with_its_newest_incarnation() -> None:
+    history = History(MemoryStore())
+    history.run(1, {"clicks": 5})
+    history.run(2, {"clicks": "anew"})  # two records a partition
+    state = history.archive.state
+    first = planned(first_status(flow_of(), history.archive.info.id, None), [CLICKS])
+    assert flow_lag(state, first).records == 4
+
+
+def test_planned_topics_keep_what_is_known_of_them(archive: Archive) -> None:
+    before = status_of(archive, applied(10, 12, 0))
+    orders, clicks = planned(before, [ORDERS, CLICKS]).topics
+    assert orders == before.topics[0]
+    assert (clicks.incarnation, clicks.applied) == (-1, (0,))
+
+
+def test_refusals_stay_until_the_flow_sets_the_subject_again(archive: Archive) -> None:
+    def after(before: FlowStatus, refused: dict[str, tuple[str, ...]]) -> FlowStatus:
+        return after_round(before, archive.manifest(1), (ORDERS,), applied(), refused)
+
+    def reasons(status: FlowStatus) -> list[tuple[str, str]]:
+        return [(refusal.subject, refusal.reason) for refusal in status.refusals]
+
+    first = first_status(flow_of(), archive.info.id, None)
+    both = after(first, {"acls": ("no authorizer",), "configs": ("no right",), "topics": ()})
+    assert reasons(after(both, {"topics": ()})) == [("acls", "no authorizer"), ("configs", "no right")]
+    assert reasons(after(both, {"acls": ()})) == [("configs", "no right")]
+    assert reasons(after(both, {"acls": ("another",)})) == [("configs", "no right"), ("acls", "another")]
+
+
+def test_duties_alone_are_no_round_with_records(archive: Archive) -> None:
+    """A round that applies nothing new leaves the numbers of the last one that did."""
+    did = status_of(archive, applied(10, 12, 0, records=22, bytes=220, seconds=1.5))
+    idle = after_round(did, archive.manifest(1), (ORDERS,), applied(10, 12, 0, seconds=0.1), {})
+    numbers = (did.round_at, 22, 220, 1.5)
+    assert (idle.round_at, idle.round_records, idle.round_bytes, idle.round_seconds) == numbers
+    assert idle.rounds == 2
+    later = after_round(did, archive.manifest(2), (ORDERS,), applied(10, 12, 0, point=2), {})
+    assert (later.round_records, later.round_seconds) == (0, 0.0)
+
+
+def test_topics_held_back_are_told_once(archive: Archive) -> None:
+    held = tuple(
+        Recreated(name, f"A.{name}", incarnation, held_back=True)
+        for name, incarnation in (("clicks", 2), ("orders", 3))
+    )
+    first = first_status(flow_of(), archive.info.id, None)
+    told = first_told(first, applied(held_back=held[:1]))
+    assert told.recreated == held[:1]
+    status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), told, {})
+    assert first_told(status, applied(held_back=held)).recreated == held[1:]
+    refused = after_round(status, archive.manifest(1), (), applied(), {})
+    assert not refused.topics
+    assert first_told(refused, applied(held_back=held)).recreated == held[1:]
 
 
 def test_seconds_behind_count_from_the_first_point_that_is_not_applied(archive: Archive) -> None:
@@ -114,7 +186,15 @@ def test_a_round_is_written_and_read(archive: Archive) -> None:
     lost = Lost("orders", 1, 0, "A.orders", 10, 15, "5 records of orders-0 expired before the flow took them")
     recreated = Recreated("clicks", "A.clicks", 2, held_back=True)
     round_ = applied(
-        10, 12, 0, records=22, bytes=220, recreated=(recreated,), too_late=(lost,), seconds=1.23456
+        10,
+        12,
+        0,
+        records=22,
+        bytes=220,
+        recreated=(recreated,),
+        held_back=(recreated,),
+        too_late=(lost,),
+        seconds=1.23456,
     )
     first = first_status(flow_of(), archive.info.id, None)
     refused = {"topics": {"A.clicks": "no"}, "acls": ("no authorizer",)}

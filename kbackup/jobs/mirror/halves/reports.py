@@ -1,0 +1,46 @@
+"""What an apply half tells of its rounds: to a watcher while it runs, and in a report at its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kbackup.errors import KbackupError
+from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.halves.round import RoundReport
+
+
+class ApplyWatcher(Protocol):
+    """What is told of the rounds of an apply half."""
+
+    def waiting(self, flow: Flow, why: str) -> None:
+        """There is nothing to apply yet. Told once."""
+        ...
+
+    def warned(self, text: str) -> None: ...
+
+    def applied(self, flow: Flow, report: RoundReport) -> None: ...
+
+    def well(self) -> None: ...
+
+    def failed(self, error: KbackupError, pause: float) -> None: ...
+
+
+@dataclass
+class ApplyReport:
+    """What an apply half did from start to end. `is_loss`: it ends with exit code 3."""
+
+    flow: str
+    restore_point: int = 0
+    rounds: int = 0
+    retries: int = 0
+    records: int = 0
+    bytes: int = 0
+    is_loss: bool = False
+
+    def add(self, report: RoundReport) -> None:
+        self.restore_point = report.restore_point
+        self.rounds += 1
+        self.records += report.applied.records
+        self.bytes += report.applied.bytes
+        self.is_loss = self.is_loss or report.is_loss
