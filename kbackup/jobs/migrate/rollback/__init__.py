@@ -1,0 +1,1 @@
+"""The way back to ZooKeeper from every state of a migration before the last."""

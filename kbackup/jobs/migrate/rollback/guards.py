@@ -1,0 +1,111 @@
+"""The guards of the deletion of znodes: each must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kbackup.errors import some_of
+from kbackup.jobs.migrate.rollback.situation import Situation
+from kbackup.jobs.migrate.unread import NotRead
+
+WAY_BACK = "way back"
+STOPPED = "controllers stopped"
+BROKERS = "brokers with ZooKeeper"
+ARCHIVED = "znodes archived"
+
+_SOME = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """`holds`: it allows the deletion. `hint` says what to do where it doesn't."""
+
+    name: str
+    holds: bool
+    detail: str
+    hint: str = ""
+
+
+def check_way_back(situation: Situation) -> Guard:
+    """The migration is not finished, and this is certain."""
+    report = situation.report
+    if report.way_back:
+        return Guard(WAY_BACK, True, f"the state is {report.state}")
+    if report.state in ("finished", "kraft"):
+        return Guard(WAY_BACK, False, f"the state is {report.state}", "stay with KRaft: there is no way back")
+    return Guard(
+        WAY_BACK,
+        False,
+        f"the state is {report.state}: it can be {' or '.join(report.possible) or 'any'}",
+        "name more witnesses: zookeeper.connect and metadata.log.dir in [source], and --metrics-url",
+    )
+
+
+def check_stopped(situation: Situation) -> Guard:
+    """No KRaft controller is alive."""
+    signs = situation.controllers.signs
+    if not signs:
+        return Guard(
+            STOPPED,
+            False,
+            "no controller's address is known",
+            "name each: --controller HOST:PORT, or --controller-config",
+        )
+    if alive := sorted(address for address, sign in signs.items() if sign == "answers"):
+        return Guard(STOPPED, False, f"alive: {some_of(alive, _SOME)}", "stop these controllers, by SIGTERM")
+    if silent := sorted(address for address, sign in signs.items() if sign == "silent"):
+        return Guard(
+            STOPPED,
+            False,
+            f"no answer, which proves nothing: {some_of(silent, _SOME)}",
+            "make sure that these controllers are stopped, then give --stopped HOST:PORT for each",
+        )
+    return Guard(STOPPED, True, some_of(sorted(signs), _SOME))
+
+
+def check_brokers(situation: Situation) -> Guard:
+    """No broker runs as a KRaft broker: it would not know a new controller in ZooKeeper."""
+    brokers = situation.brokers
+    if isinstance(brokers, NotRead):
+        return Guard(BROKERS, False, f"not looked at: {brokers.why}", brokers.hint)
+    if brokers.kraft:
+        ids = some_of([str(broker) for broker in sorted(brokers.kraft)], _SOME)
+        return Guard(
+            BROKERS,
+            False,
+            f"KRaft brokers: {ids}",
+            "start the controllers, and restart these brokers with ZooKeeper and the migration enabled",
+        )
+    if not brokers.zookeeper:
+        return Guard(BROKERS, False, "no broker runs", "start the brokers")
+    return Guard(BROKERS, True, f"{len(brokers.zookeeper)} brokers run with ZooKeeper")
+
+
+def check_archived(situation: Situation) -> Guard:
+    """The newest restore point holds the znodes exactly as they are."""
+    archived = situation.archived
+    if isinstance(archived, NotRead):
+        return Guard(ARCHIVED, False, f"not looked at: {archived.why}", archived.hint)
+    missing = [znode.path for znode in situation.due if archived.get(znode.path) != znode.content]
+    if missing:
+        return Guard(
+            ARCHIVED,
+            False,
+            f"the newest restore point doesn't hold {' and '.join(missing)} as now",
+            "run 'kbackup migrate archive' after the controllers are stopped",
+        )
+    return Guard(ARCHIVED, True, " and ".join(znode.path for znode in situation.due) or "nothing to hold")
+
+
+_CHECKS: tuple[Callable[[Situation], Guard], ...] = (
+    check_way_back,
+    check_stopped,
+    check_brokers,
+    check_archived,
+)
+
+
+def guards_of(situation: Situation) -> tuple[Guard, ...]:
+    """Every guard."""
+    return tuple(check(situation) for check in _CHECKS)

@@ -1,0 +1,99 @@
+"""The ordered steps back to ZooKeeper from the state that a cluster is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kbackup.jobs.migrate.rollback.guards import check_archived, check_brokers, check_stopped
+from kbackup.jobs.migrate.rollback.situation import Situation
+from kbackup.jobs.migrate.unread import NotRead
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`check` says how to see that the step is done; `done` is None where kbackup can't see it."""
+
+    text: str
+    check: str
+    done: bool | None
+
+
+_STORAGE = Step(
+    "delete the controllers' storage: a second migration formats it anew",
+    "the log directories of the controllers are empty",
+    None,
+)
+
+
+def runbook(situation: Situation) -> tuple[Step, ...]:
+    """The steps, in order; none where there is no way back, or nothing to roll back."""
+    if not situation.report.way_back:
+        return ()
+    steps = (*_steps(situation), _STORAGE)
+    return () if all(step.done for step in steps if step is not _STORAGE) else steps
+
+
+def _steps(situation: Situation) -> Iterator[Step]:
+    """The controllers go first and the brokers last: a broker that is rolled back while /controller names a KRaft
+    controller waits for that controller. KRaft brokers need the controllers until they run with ZooKeeper again."""
+    if situation.report.state == "brokers moved" or _kraft_brokers(situation):
+        yield Step(
+            "restart the brokers one by one with ZooKeeper and the migration enabled: without process.roles, broker.id "
+            "for node.id, zookeeper.connect and the authorizer as before, zookeeper.metadata.migration.enable=true; "
+            "delete __cluster_metadata-0 from each one's log directory; leave the controllers running",
+            "'kbackup migrate status' says dual write, with every broker in ZooKeeper mode",
+            check_brokers(situation).holds,
+        )
+    if situation.report.lag is not None:
+        yield Step(
+            "wait until ZooKeeper has every record",
+            "'kbackup migrate status' says 0 records behind",
+            situation.report.lag == 0,
+        )
+    yield Step(
+        "stop every controller by SIGTERM, and see that none is started again",
+        "no controller's address answers",
+        _is_stopped(situation),
+    )
+    if situation.due:
+        yield Step(
+            "kbackup migrate archive",
+            "the newest restore point holds /controller and /migration as they are",
+            check_archived(situation).holds,
+        )
+    yield Step(
+        "kbackup migrate rollback --confirm",
+        "/migration is gone, and /controller names a broker",
+        _has_controller(situation),
+    )
+    yield Step(
+        "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "
+        "controller.quorum.*",
+        "no broker has the migration enabled",
+        _is_rolled_back(situation),
+    )
+
+
+def _is_stopped(situation: Situation) -> bool:
+    """Also where nothing speaks of a controller."""
+    if not situation.controllers.signs and not situation.due:
+        return True
+    return check_stopped(situation).holds
+
+
+def _kraft_brokers(situation: Situation) -> bool:
+    return not isinstance(situation.brokers, NotRead) and bool(situation.brokers.kraft)
+
+
+def _has_controller(situation: Situation) -> bool | None:
+    """Whether a broker controls the cluster again, and nothing of the migration is in ZooKeeper."""
+    if isinstance(situation.witness, NotRead):
+        return None
+    owner = situation.witness.controller
+    return situation.witness.migration is None and owner is not None and not owner.is_kraft
+
+
+def _is_rolled_back(situation: Situation) -> bool | None:
+    brokers = situation.brokers
+    return None if isinstance(brokers, NotRead) else not brokers.kraft and not brokers.enabled
