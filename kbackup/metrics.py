@@ -43,7 +43,10 @@ METRICS: dict[str, Metric] = {
     "kbackup_run_start_timestamp_seconds": Metric("gauge", "When the last run began."),
     "kbackup_run_duration_seconds": Metric("gauge", "How long the last run took."),
     "kbackup_last_success_timestamp_seconds": Metric(
-        "gauge", "When a run ended with exit code 0; with --follow: when a round ended well.", stays=True
+        "gauge",
+        "When a run ended with exit code 0; with --follow: when a round ended well. Of several take halves of a "
+        "mirror: the oldest of these times.",
+        stays=True,
     ),
     "kbackup_phase_seconds_total": Metric("counter", "Time spent in each named step.", ("phase",)),
     "kbackup_errors_total": Metric(
@@ -192,9 +195,9 @@ def failed(error: KbackupError) -> None:
     counted.add("kbackup_errors_total", 1, type(error).__name__, str(error.exit_code))
 
 
-def well() -> None:
-    """A round ended well."""
-    counted.put("kbackup_last_success_timestamp_seconds", time.time())
+def well(at: float | None = None) -> None:
+    """A round ended well, at a time in seconds since the epoch (default: now)."""
+    counted.put("kbackup_last_success_timestamp_seconds", time.time() if at is None else at)
 
 
 def backup_begins() -> None:

@@ -43,6 +43,25 @@ class Health:
         return 200, f"ok: {age:.0f} s{said}\n"
 
 
+class JointHealth:
+    """The health of a process with several parts: all is well only where each part is. Thread-safe."""
+
+    def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stale_after, self._clock = stale_after, clock
+        self._parts: dict[str, Health] = {}
+
+    def part(self, name: str) -> Health:
+        """Return the health of a new part."""
+        self._parts[name] = health = Health(self._stale_after, self._clock)
+        return health
+
+    def answer(self) -> tuple[int, str]:
+        """HTTP status, and a line for each part."""
+        answers = {name: health.answer() for name, health in [*self._parts.items()]}
+        status = max((status for status, _ in answers.values()), default=200)
+        return status, "".join(f"{name}: {text}" for name, (_, text) in answers.items())
+
+
 def parse_address(listen: str) -> tuple[str, int]:
     """Host and port of `host:port`, `[ipv6]:port` or `:port` (loopback); `UsageError` for others."""
     host, sign, port = listen.rpartition(":")
@@ -54,7 +73,7 @@ def parse_address(listen: str) -> tuple[str, int]:
 class Server:
     """A context manager: serves while it is open. `UsageError` where the address can't be bound."""
 
-    def __init__(self, listen: str, health: Health) -> None:
+    def __init__(self, listen: str, health: Health | JointHealth) -> None:
         host, port = parse_address(listen)
         handler = type("Handler", (_Handler,), {"health": health})
         server = type("HTTPServer", (_HTTPServer,), {"address_family": _family(host)})
@@ -96,7 +115,7 @@ class _HTTPServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    health: Health
+    health: Health | JointHealth
     timeout = _TIMEOUT
     server_version, sys_version = "kbackup", ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
+from kbackup import metrics
 from kbackup.cli.ending import asked_by_signals
 from kbackup.cli.frame import Frame
 from kbackup.cli.human import human_duration, human_size, plural
@@ -38,9 +39,13 @@ class Told:
         )
 
     def well(self) -> None:
+        self._count_success()
         if self._health is not None:
             self._health.well()
         self._write()
+
+    def _count_success(self) -> None:
+        metrics.well()
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self._reporter.warning(f"{error}; trying again in {human_duration(pause)}")

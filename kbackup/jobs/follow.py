@@ -90,15 +90,18 @@ class Follower:
     def __post_init__(self) -> None:
         self.report = FollowReport(self.store.url)
         self._run: Run | None = None
+        self._follows = True
         self._since: dict[Place, float] = {}
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
         self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
     def follow(self) -> FollowReport:
-        """Until it is asked to stop; then a last round takes all there is. Raises a `KbackupError` for what can't be
+        """Until it is asked to stop; then a last round takes all there is. Where it was asked before, that round is the
+        only one, and no follower is counted. Raises a `KbackupError` for what can't be
         tried again, for a cluster or store that is not there at the start, and where the last round fails."""
         began = self.clock()
+        self._follows = not self.stop.asked
         metrics.backup_begins()
         connected = connect(self.source)
         open_or_create(self.store)
@@ -125,7 +128,7 @@ class Follower:
         self.report.retries += 1
         metrics.failed(error)
         metrics.counted.add("kbackup_retries_total")
-        metrics.counted.add("kbackup_rounds_total", 1, "failed")
+        self._count_round("failed")
         self.watcher.failed(error, pause)
 
     def _round(self, run: Run, last: bool) -> None:
@@ -139,20 +142,24 @@ class Follower:
             self._committed(report)
             refresh(run, phases)
         else:
-            metrics.counted.add("kbackup_rounds_total", 1, "unchanged")
+            self._count_round("unchanged")
             if last:
                 run.writing.end()
         self.report.rounds += 1
-        metrics.well()
         self.watcher.well()
 
     def _committed(self, report: BackupReport) -> None:
         self.report.add(report)
         metrics.backed_up(report)
-        metrics.counted.add("kbackup_rounds_total", 1, "committed")
+        self._count_round("committed")
         if self.rhythm.topic_metrics:
             metrics.topic_lag(metrics.lag_of(report.topics))
         self.watcher.committed(report)
+
+    def _count_round(self, result: str) -> None:
+        """Alerts know a follower by its rounds."""
+        if self._follows:
+            metrics.counted.add("kbackup_rounds_total", 1, result)
 
     def _choose(self, plan: Plan, patience: Patience) -> Plan:
         moment = self.clock()

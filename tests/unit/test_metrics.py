@@ -19,7 +19,7 @@ from kbackup.errors import UnreachableError, UsageError
 from kbackup.jobs.backup_run import BackupReport
 from kbackup.metrics import METRICS, Counted, backed_up, backup_begins, counted, failed, lag_of, topic_lag
 from kbackup.metrics_export import MetricsFile, samples, text
-from kbackup.metrics_server import Health, Server, parse_address
+from kbackup.metrics_server import Health, JointHealth, Server, parse_address
 
 DOCS = Path(__file__).parents[2] / "infra" / "docs"
 HOSTILE = 'orders"} 1\nkbackup_success{x="\\'
@@ -290,6 +290,24 @@ def test_health_and_metrics_are_served() -> None:
         assert get(f"{url}/etc/passwd")[0] == 404
         with pytest.raises(UsageError, match="can't listen on"), Server(f"127.0.0.1:{server.port}", health):
             pytest.fail("two on one port")
+
+
+def test_process_is_well_only_where_each_part_is() -> None:
+    clock = Clock()
+    joint = JointHealth(60, clock)
+    take, apply = joint.part("take A"), joint.part("apply A->B")
+    assert joint.answer() == (200, "take A: ok: 0 s\napply A->B: ok: 0 s\n")
+    clock.now = 61
+    apply.well()
+    take.failed("source cluster did not answer")
+    status, text = joint.answer()
+    assert status == 503
+    assert text.splitlines() == [
+        "take A: stale: no round has ended well for 61 s; last error: source cluster did not answer",
+        "apply A->B: ok: 0 s",
+    ]
+    take.well()
+    assert joint.answer()[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kbackup.cli.follow import Told, check_stale_after
+from kbackup.cli.follow import check_stale_after
 from kbackup.cli.frame import Frame
-from kbackup.cli.mirror.told import ToldOfApply
+from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
 from kbackup.cli.session import archive_at
 from kbackup.jobs.follow import Follower
 from kbackup.jobs.listen import Silent
@@ -24,7 +24,7 @@ from kbackup.jobs.mirror.halves.take import (
 )
 from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.jobs.stop import Stop
-from kbackup.metrics_server import Health, Server
+from kbackup.metrics_server import Health, JointHealth, Server
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
@@ -46,13 +46,14 @@ class Building:
     stop: Stop
     last: Stop
     stack: ExitStack
-    health: Health | None = field(init=False, default=None)
+    health: JointHealth | None = field(init=False, default=None)
+    successes: dict[str, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         follow = self.rhythm
         if follow.listen:
             check_stale_after(follow)
-            self.health = Health(follow.stale_after_seconds)
+            self.health = JointHealth(follow.stale_after_seconds)
             server = self.stack.enter_context(Server(follow.listen, self.health))
             self.frame.reporter.note(f"metrics on port {server.port}")
 
@@ -70,13 +71,18 @@ class Building:
         for alias in self.properties.clusters:
             for source in sources:
                 if source.alias == alias:
-                    halves[f"take {alias} into {source.archive}"] = self._take(source)
+                    name = f"take {alias} into {source.archive}"
+                    halves[name] = self._take(source, name)
             for flow in members:
                 if apply and flow.source == alias:
-                    halves[f"apply {flow.name}"] = self._apply(flow)
+                    name = f"apply {flow.name}"
+                    halves[name] = self._apply(flow, name)
         return halves
 
-    def _take(self, source: Source) -> TakeHalf:
+    def _health_of(self, half: str) -> Health | None:
+        return self.health.part(half) if self.health is not None else None
+
+    def _take(self, source: Source, name: str) -> TakeHalf:
         config = self.frame.config
         heartbeats = tuple(flow for flow in self.properties.heartbeat_flows if flow.target == source.alias)
         follower = Follower(
@@ -86,12 +92,12 @@ class Building:
             archive_at(self.frame, source.archive),
             self.spark,
             Silent(),
-            Told(self.frame, self.health),
+            ToldOfTake(self.frame, self._health_of(name), name, self.successes),
             self.stop,
         )
         return TakeHalf(source, heartbeats, follower)
 
-    def _apply(self, flow: Flow) -> ApplyHalf:
+    def _apply(self, flow: Flow, name: str) -> ApplyHalf:
         flow.client("target")  # refused now, not once there is an archive
         store = archive_at(self.frame, flow.archive_address())
         place = self.frame.config.restore.state
@@ -100,6 +106,6 @@ class Building:
             if place is None
             else open_store(place, self.frame.config.s3, self.frame.config.encryption.key or "")
         )
-        told = ToldOfApply(self.frame, self.health)
+        told = ToldOfApply(self.frame, self._health_of(name))
         finish = self.last is not self.stop
         return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.last, finish=finish)

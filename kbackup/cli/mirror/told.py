@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
+from kbackup import metrics
 from kbackup.cli.follow import Told
 from kbackup.cli.frame import Frame
 from kbackup.cli.human import human_size, plural
@@ -14,6 +16,23 @@ from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.metrics_server import Health
 
 
+class ToldOfTake(Told):
+    """Says what each round of a take half did. `successes` are shared by the take halves of a process: by name, when a
+    round ended well last, in seconds since the epoch."""
+
+    def __init__(self, frame: Frame, health: Health | None, name: str, successes: dict[str, float]) -> None:
+        super().__init__(frame, health)
+        self._name, self._successes = name, successes
+        successes[name] = 0.0
+
+    def _count_success(self) -> None:
+        """The metric is of the half that is longest without a success: another one must not hide it."""
+        self._successes[self._name] = time.time()
+        oldest = min(self._successes.values())
+        if oldest:
+            metrics.well(oldest)
+
+
 class ToldOfApply(Told):
     """Says what each round of an apply half did, and keeps health and metrics file up to date."""
 
@@ -21,8 +40,14 @@ class ToldOfApply(Told):
         super().__init__(frame, health)
         self._refused: dict[str, frozenset[str]] = {}
 
+    def _count_success(self) -> None:
+        """Flows have a metric of their own: `kbackup_mirror_last_round_timestamp_seconds`."""
+
     def waiting(self, flow: Flow, why: str) -> None:
         self._reporter.note(f"flow {flow.name} waits: {why}")
+        if self._health is not None:
+            self._health.failed(why)
+        self._write()
 
     def warned(self, text: str) -> None:
         self._reporter.warning(text)

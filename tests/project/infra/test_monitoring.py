@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from kbackup.cli import COMMANDS
 from kbackup.metrics import METRICS
@@ -15,6 +16,7 @@ from tests.project.infra.files import INFRA, documents, metrics_in
 
 RULES = INFRA / "prometheus" / "kbackup.rules.yaml"
 TESTS = INFRA / "prometheus" / "kbackup.test.yaml"
+METRICS_PAGE = INFRA / "docs" / "metrics.md"
 DASHBOARD = json.loads((INFRA / "grafana" / "kbackup.json").read_text("utf-8"))
 SHARED = {"command", "archive"}
 
@@ -24,8 +26,15 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in body["groups"] for rule in group["rules"]]
 
 
+def suggested() -> Iterator[dict[str, Any]]:
+    """The rules that the documents leave to their readers."""
+    for block in re.findall(r"```yaml\n(groups:\n.*?)```", METRICS_PAGE.read_text("utf-8"), re.DOTALL):
+        for group in yaml.safe_load(block)["groups"]:
+            yield from group["rules"]
+
+
 def expressions() -> Iterator[tuple[str, str]]:
-    for rule in rules():
+    for rule in (*rules(), *suggested()):
         yield rule["alert"], rule["expr"]
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
@@ -43,12 +52,12 @@ def test_expressions(where: str, expression: str) -> None:
     assert names, where
     assert names <= set(METRICS)
     labels = SHARED | {label for name in names for label in METRICS[name].labels}
-    for inside in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression):
+    for inside in re.findall(r"\b(?:by|on|ignoring) \(([^)]*)\)", expression):
         assert {label.strip() for label in inside.split(",")} <= labels
     for name, matchers in re.findall(r"(kbackup_\w+)\{([^}]*)\}", expression):
         given = dict(re.findall(r'(\w+)(?:=|!=|=~|!~)"([^"]*)"', matchers))
         assert given.keys() <= SHARED | set(METRICS[name].labels)
-        assert given.get("command", "backup") in COMMANDS
+        assert set(given.get("command", "backup").split("|")) <= set(COMMANDS)
         assert given.get("archive", "$archive") == "$archive"
     for counted in re.findall(r"(?:increase|rate)\((kbackup_\w+)", expression):
         assert METRICS[counted].kind == "counter"

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
 from kbackup.cli.frame import Frame, State, load_config
-from kbackup.cli.mirror.told import ToldOfApply
+from kbackup.cli.mirror.halves import Building
+from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
 from kbackup.cli.output import Reporter
+from kbackup.config.load import Origin, Setting
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.halves.round import RoundReport
-from tests.support.mirrors import flow_of
+from kbackup.jobs.mirror.properties import load_flows
+from kbackup.jobs.stop import Stop
+from kbackup.metrics import counted
+from kbackup.metrics_server import JointHealth
+from tests.support.mirrors import CLUSTERS, flow_of
 
 
 @pytest.fixture
@@ -29,3 +38,64 @@ def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]
 
     no = {"acls": ("no authorizer",)}
     assert [warnings(no), warnings({}), warnings(no), warnings({"acls": ()}), warnings(no)] == [1, 0, 0, 0, 1]
+
+
+def last_success() -> float | None:
+    return counted.snapshot().values.get(("kbackup_last_success_timestamp_seconds", ()))
+
+
+def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
+    counted.begin("mirror")
+    joint = JointHealth(60, lambda: now)
+    now = 0.0
+    take = ToldOfTake(frame, joint.part("take A"), "take A", {})
+    apply = ToldOfApply(frame, joint.part("apply A->B"))
+    now = 61.0
+    apply.well()
+    assert joint.answer()[0] == 503
+    assert last_success() is None
+    take.well()
+    assert joint.answer()[0] == 200
+    assert last_success() is not None
+
+
+def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted.begin("mirror")
+    successes: dict[str, float] = {}
+    a, b = (ToldOfTake(frame, None, name, successes) for name in ("take A", "take B"))
+    seen: list[float | None] = []
+    for second, take in enumerate((a, a, b, a, a), start=100):
+        monkeypatch.setattr(time, "time", lambda second=second: float(second))
+        take.well()
+        seen.append(last_success())
+    assert seen == [None, None, 101, 102, 102]
+
+
+def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
+    now = 0.0
+    joint = JointHealth(60, lambda: now)
+    apply = ToldOfApply(frame, joint.part("apply A->B"))
+    apply.waiting(flow_of(), "there is no archive at /x")
+    assert joint.answer() == (
+        200,
+        "apply A->B: ok: 0 s; last error: there is no archive at /x\n",
+    )
+    now = 61.0
+    assert joint.answer()[0] == 503
+
+
+def test_each_half_has_its_own_health(tmp_path: Path) -> None:
+    """Two-way: two take halves and two apply halves in a process."""
+    text = CLUSTERS + "B->A.enabled = true\n"
+    properties = load_flows(text, archive=f"{tmp_path}/{{source}}")
+    settings = [Setting("follow.listen", "127.0.0.1:0", Origin("flag", "--listen"))]
+    frame = Frame(load_config(State(settings=settings)), Reporter(quiet=True))
+    with closing(Stop()) as stop, ExitStack() as stack:
+        building = Building(frame, properties, lambda: pytest.fail("Spark"), stop, stop, stack)
+        halves = building.halves(properties.flows, take=True, apply=True)
+        assert building.health is not None
+        status, text = building.health.answer()
+        assert status == 200
+        assert [line.partition(": ok")[0] for line in text.splitlines()] == [*halves]
+        assert len(halves) == 4
+        assert [*building.successes] == [name for name in halves if name.startswith("take")]

@@ -1,0 +1,66 @@
+"""What a follower counts of its rounds. The cluster and the rounds are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import KbackupError
+from kbackup.jobs import follow
+from kbackup.jobs.backup_run import BackupReport
+from kbackup.jobs.follow import Follower
+from kbackup.jobs.listen import Silent
+from kbackup.jobs.stop import Stop
+from kbackup.metrics import counted
+from tests.support.memory_store import MemoryStore
+
+
+class Watcher:
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+    def committed(self, report: BackupReport) -> None:
+        pytest.fail("nothing is new")
+
+    def well(self) -> None:
+        self.stop.ask()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        pytest.fail(str(error))
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
+    """Of rounds that find nothing new."""
+    lease = SimpleNamespace(check=lambda: None)
+    run = SimpleNamespace(writing=SimpleNamespace(end=lambda: None))
+    monkeypatch.setattr(follow, "connect", lambda *_: ())
+    monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
+    monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
+    monkeypatch.setattr(follow, "begin", lambda *_: run)
+    monkeypatch.setattr(follow, "look", lambda *_, **__: SimpleNamespace(says_more_than=lambda _: False))
+    counted.begin("mirror")
+    with closing(Stop()) as made:
+        yield made
+    counted.begin("")
+
+
+def rounds(stop: Stop) -> float | None:
+    more: Any = {"source": {}, "spark": lambda: pytest.fail("Spark"), "listener": Silent()}
+    Follower(Backup(), Follow(), store=MemoryStore(), watcher=Watcher(stop), stop=stop, **more).follow()
+    return counted.snapshot().values.get(("kbackup_rounds_total", ("unchanged",)))
+
+
+def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
+    assert rounds(stop) == 2, "one, and the last one"
+
+
+def test_one_restore_point_is_no_following(stop: Stop) -> None:
+    """`kbackup mirror --once` by night: no alert must wait for its next round."""
+    stop.ask()
+    assert rounds(stop) is None
