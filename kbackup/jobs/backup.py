@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kbackup import metrics
-from kbackup.archive.catalog.run import begin_writing, open_or_create
+from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import now
 from kbackup.config.models import Backup
@@ -19,9 +19,10 @@ from kbackup.jobs.plan import Plan
 from kbackup.jobs.tasks import Spark
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
+from kbackup.metadata.sources import Sources
 from kbackup.store.base import Store
 
-__all__ = ["BackupReport", "backup", "begin", "connect"]
+__all__ = ["BackupReport", "backup", "begin", "begin_point", "connect"]
 
 
 def backup(
@@ -68,6 +69,19 @@ def begin(
     brokers: int,
     lease: HeldLease,
 ) -> Run:
+    """Fence off every other run, and read what the newest restore point says."""
+    writing = begin_point(options, store, cluster_id, lease)
+    sources = Sources.of(source)
+    head, interrupted = writing.archive.head, writing.interrupted
+    run = Run(
+        options, sources.kafka, writing, cluster, cluster_id, brokers, head, interrupted, sources=sources
+    )
+    if run.head is not None:
+        run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
+    return run
+
+
+def begin_point(options: Backup, store: Store, cluster_id: str, lease: HeldLease) -> WritingRun:
     """Fence off every other run. `RefusedError` for a copy, `MismatchError` for an archive of another cluster."""
     archive = open_or_create(store)
     if archive.state.origin is not None:
@@ -76,10 +90,4 @@ def begin(
             "back up to its source, or run 'kbackup promote' to make the copy an archive of its own",
         )
     check_cluster(archive.head, cluster_id, store.url, options.adopt_cluster)
-    writing = begin_writing(store, lease, "backup", options.isolation_level)
-    run = Run(
-        options, source, writing, cluster, cluster_id, brokers, writing.archive.head, writing.interrupted
-    )
-    if run.head is not None:
-        run.groups, run.settings = run.archive.groups(run.head), run.archive.metadata(run.head)
-    return run
+    return begin_writing(store, lease, "backup", options.isolation_level)

@@ -16,6 +16,7 @@ from kbackup.jobs.backup_task import BackupWork, LastRead
 from kbackup.jobs.identity import check_identity
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.log_check import compare_logs, of_another_history
+from kbackup.jobs.metadata.read import with_sources
 from kbackup.jobs.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.recover import recover
 from kbackup.jobs.select import Selection
@@ -48,14 +49,15 @@ def look(
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
         captured = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
-        settings = as_archived(captured, run.archive.info)  # which is what the next run compares with
+        whole = with_sources(captured, run.sources)
+        settings = as_archived(whole.metadata, run.archive.info)  # which is what the next run compares with
     with phases.step("compare logs"):
         check_identity(run.head, live, options.adopt_topics)
         diverged, warnings = compare_logs(run, live)
     with phases.step("plan"):
         numbers = partial(next_incarnation, run.archive.state)
         plan = make_plan(run.head, live, existing, numbers, diverged)
-        plan = choose(replace(plan, warnings=(*plan.warnings, *warnings)))
+        plan = choose(replace(plan, warnings=(*plan.warnings, *warnings, *whole.warnings)))
     return Captured(started_at, plan, groups, settings)
 
 

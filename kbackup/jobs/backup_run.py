@@ -17,6 +17,7 @@ from kbackup.jobs.state import same_groups, same_settings, says_more
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.read import Vanished
+from kbackup.metadata.sources import Sources
 from kbackup.types import TopicPartition
 
 
@@ -40,7 +41,8 @@ class BackupReport:
 class Run:
     """Cluster and archive, connected, under the lease; and the newest restore point, `head`.
 
-    `groups` and `settings` are those of `head`. `interrupted`: an earlier run may have left segments.
+    `groups` and `settings` are those of `head`. `interrupted`: an earlier run may have left segments. `sources` tell
+    metadata.
     """
 
     options: Backup
@@ -54,6 +56,7 @@ class Run:
     groups: Groups | None = None
     settings: Metadata | None = None
     label: str = ""
+    sources: Sources = field(default_factory=lambda: Sources(kafka={}))
 
     @property
     def archive(self) -> Archive:

@@ -222,9 +222,12 @@ def _needed(holds: Sequence[Hold], after: State, cutoff: int, spared: frozenset[
 
 
 def _cutoff(newest: Manifest, older_than: timedelta) -> int:
-    """ms since the epoch. Counted back from the newest restore point, so that an archive whose backups have stopped
-    does not melt away; a time in the future counts as now."""
-    at = min(datetime.fromisoformat(newest.committed_at), datetime.now(UTC))
+    """ms since the epoch. Counted back from the newest restore point that captured topics, so that an archive whose
+    backups have stopped does not melt away; a time in the future counts as now."""
+    captured = {topic.captured for topic in newest.topics}
+    begun = [c.started_at for c in newest.captures if c.number in captured]
+    at_text = newest.committed_at if newest.number in captured else max(begun, default=newest.committed_at)
+    at = min(datetime.fromisoformat(at_text), datetime.now(UTC))
     return int((at - older_than).timestamp() * 1000)
 
 

@@ -98,7 +98,9 @@ def same_groups(one: Groups, other: Groups) -> bool:
 
 
 def same_settings(one: Metadata, other: Metadata) -> bool:
+    """Whether both say the same, whenever that was. The id for the next producer counts up with each new producer."""
+
     def timeless(metadata: Metadata) -> Metadata:
-        return msgspec.structs.replace(metadata, captured_at="", checksum="")
+        return msgspec.structs.replace(metadata, captured_at="", checksum="", next_producer_id=None)
 
     return timeless(one) == timeless(other)

@@ -26,7 +26,8 @@ class Reading:
     """The parts of a cluster's metadata that `source` tells, named as in metadata.json. None: not told.
 
     `not_carried` says why, where it isn't the nature of the source. `outdated`: why the source doesn't speak for the
-    cluster, such as ZooKeeper after a migration; "" where it does.
+    cluster, such as ZooKeeper after a migration; "" where it does. `migration`: Kafka's word for the state of the
+    migration, of a controller log that has it.
     """
 
     source: Source
@@ -46,3 +47,4 @@ class Reading:
     znodes: tuple[Znode, ...] | None = None
     not_carried: tuple[NotCarried, ...] = ()
     outdated: str = ""
+    migration: str = ""

@@ -8,7 +8,9 @@ import click
 
 from kbackup.cli.options import common_options
 
-SUBCOMMANDS: dict[str, str] = {}
+SUBCOMMANDS = {
+    "archive": "archive",
+}
 """Subcommand: module of this package, with an object `command`; in the order of the runbook."""
 
 

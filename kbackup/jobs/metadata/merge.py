@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import combinations
@@ -33,11 +34,22 @@ def reading_of(metadata: Metadata) -> Reading:
     return Reading(source="brokers", **{name: getattr(metadata, name) for name in named})
 
 
+def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
+    """The same readings; where the controller log says that the migration has ended, ZooKeeper's is outdated."""
+    if not any(reading.migration == "POST_MIGRATION" for reading in readings):
+        return list(readings)
+    why = "the migration has ended, and no controller writes to it"
+    return [
+        dataclasses.replace(each, outdated=why) if each.source == "zookeeper" else each for each in readings
+    ]
+
+
 def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged:
     """Take each part from the first source in the part's order that tells the part completely, else from the first that
     tells it at all. A null field of an entity is filled from another source. The topics are those that brokers told,
     where brokers told any. `MismatchError` for sources of several clusters."""
     _check_one_cluster(readings)
+    readings = mark_outdated(readings)
     current = [reading for reading in readings if not reading.outdated] or list(readings)
     chosen = {part.name: found for part in PARTS if (found := _choose(part, current)) is not None}
     values = {part.name: _filled(part, chosen[part.name], current) for part in PARTS if part.name in chosen}

@@ -83,6 +83,7 @@ def reading_of(image: MetadataImage, cluster_id: str) -> Reading:
         next_producer_id=image.next_producer_id,
         not_carried=tuple(_not_carried(image)),
         outdated=_outdated(image),
+        migration=image.migration or "",
     )
 
 

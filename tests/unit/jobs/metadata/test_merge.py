@@ -110,6 +110,16 @@ def test_an_outdated_source_is_named_and_not_used() -> None:
     assert SCRAM_SECRETS in names_not_carried(found.metadata)
 
 
+def test_zookeeper_is_outdated_once_the_migration_has_ended() -> None:
+    found = merged(by_brokers(), by_zookeeper(acls=()), by_log(migration="POST_MIGRATION"))
+    assert found.warnings == (
+        "zookeeper is not read: the migration has ended, and no controller writes to it",
+    )
+    assert found.metadata.sources["scram_users"] == "controller log"
+    both = merged(by_brokers(), by_zookeeper(), by_log(migration="MIGRATION"))
+    assert both.warnings == ()
+
+
 def test_sources_of_two_clusters() -> None:
     other = Reading(source="zookeeper", cluster_id="d")
     with pytest.raises(MismatchError, match="brokers c, zookeeper d"):
@@ -142,6 +152,6 @@ def test_the_part_of_what_is_not_carried(what: str, part: str) -> None:
 
 
 def test_every_part_of_a_reading_is_known() -> None:
-    about = {"source", "cluster_id", "not_carried", "outdated"}
+    about = {"source", "cluster_id", "not_carried", "outdated", "migration"}
     assert {part.name for part in PARTS} == set(Reading.__slots__) - about
     assert {part.name for part in PARTS} <= set(Metadata.__struct_fields__)

@@ -1,0 +1,56 @@
+"""`kbackup migrate archive`: a restore point of metadata alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.listener import ShownProgress
+from kbackup.cli.options import archive_option, common_options, key_options, s3_options, source_options
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store, say_connecting
+
+if TYPE_CHECKING:
+    from kbackup.jobs.migrate.archive import ArchiveReport
+
+
+@click.command("archive")
+@common_options
+@archive_option
+@source_options
+@key_options("backup.adopt_cluster")
+@click.option("--label", metavar="NAME", help="Give the restore point this label.")
+@s3_options
+@pass_frame
+def command(frame: Frame, label: str | None) -> None:
+    """Archive the whole metadata of a cluster: one new restore point, without records.
+
+    Reads the brokers, and ZooKeeper and a controller's metadata log where [source] names them. Topics and groups stay
+    as the restore point before has them. Secrets go into an encrypted archive alone. Run it before each step.
+    """
+    from kbackup.jobs.migrate.archive import archive_metadata
+
+    if label:
+        from kbackup.jobs.points import check_label
+
+        check_label(label)
+    store = archive_store(frame)
+    say_connecting(frame, "source")
+    with ShownProgress(frame.reporter) as shown:
+        report = archive_metadata(frame.config.backup, frame.config.sources, store, shown, label or "")
+    show(report, frame.reporter)
+
+
+def show(report: ArchiveReport, reporter: Reporter) -> None:
+    reporter.table(
+        ("part", "entities", "read from"), [(each.part, each.entities, each.source) for each in report.parts]
+    )
+    for entry in report.not_carried:
+        reporter.note(f"not carried: {entry.what} ({entry.why})")
+    for warning in report.warnings:
+        reporter.warning(warning)
+    label = f", {report.label}" if report.label else ""
+    reporter.line(f"restore point {report.restore_point}{label} of {report.archive}: metadata alone")
+    reporter.document(report)

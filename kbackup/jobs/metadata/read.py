@@ -1,0 +1,67 @@
+"""Read a cluster's metadata from every source that [source] names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from kbackup.archive.models import Metadata, now
+from kbackup.errors import KbackupError, MismatchError
+from kbackup.jobs import capture
+from kbackup.jobs.metadata.merge import Merged, merge, reading_of
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.metadata_log.entities import read_metadata_log
+from kbackup.metadata.entities import Source
+from kbackup.metadata.reading import Reading
+from kbackup.metadata.sources import Sources
+
+
+class Asked(NamedTuple):
+    """A source beside the brokers: `name` for messages, and the function that reads it."""
+
+    source: Source
+    name: str
+    read: Callable[[], Reading]
+
+
+def sources_beside(sources: Sources) -> Iterator[Asked]:
+    """The sources that are set, beside the brokers."""
+    if folder := sources.metadata_log:
+        yield Asked(
+            "controller log", f"the controller log in {folder}", lambda: read_metadata_log(Path(folder))
+        )
+
+
+def read_brokers(sources: Sources) -> tuple[Reading, int]:
+    """What the brokers tell of every topic and of the cluster; and how many brokers there are."""
+    cluster = Cluster(sources.kafka, "source")
+    cluster_id, brokers = cluster.connect()
+    topics = cluster.topics(cluster.topic_names())
+    groups = sorted(group.group for group in cluster.groups.listed()[0])
+    return reading_of(capture.metadata(cluster, topics, cluster_id, brokers, groups)), brokers
+
+
+def read_all(sources: Sources) -> Merged:
+    """The whole metadata of a cluster. A source that can't be read is an error."""
+    brokers = read_brokers(sources) if sources.kafka.get("bootstrap.servers") else None
+    readings = [brokers[0]] if brokers is not None else []
+    readings += [asked.read() for asked in sources_beside(sources)]
+    return merge(readings, now(), brokers[1] if brokers is not None else 0)
+
+
+def with_sources(metadata: Metadata, sources: Sources) -> Merged:
+    """What the brokers told, completed by the other sources. One that can't be read is a warning: the records of a
+    backup are worth more."""
+    readings, warnings = [reading_of(metadata)], []
+    for asked in sources_beside(sources):
+        try:
+            readings.append(asked.read())
+        except MismatchError:
+            raise
+        except KbackupError as error:
+            warnings.append(f"{asked.name} is not read: {error.message}")
+    if len(readings) == 1:
+        return Merged(metadata, tuple(warnings))
+    merged = merge(readings, metadata.captured_at, metadata.brokers)
+    return Merged(merged.metadata, (*warnings, *merged.warnings))
