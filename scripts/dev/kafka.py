@@ -6,7 +6,7 @@ import base64
 import shutil
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +64,7 @@ class Broker:
     `properties` are added to every node's, and win. A node has the listeners CLIENT (`bootstrap`), INTERNAL
     and CONTROLLER, all plain text, and those of `listeners` (name: security protocol) for other clients
     (`bootstrap_of`); `client` is what `client()` needs beside an address. `start`, `stop`, `kill` and `restart`
-    take one node (from 0) or, without an argument, all; data and ports stay.
+    take one node (from 0) or, without an argument, all; data and ports stay. `jars` gives those of another release.
     """
 
     def __init__(
@@ -73,11 +73,13 @@ class Broker:
         nodes: int = 1,
         client: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
+        jars: Callable[[], Path] = kafka_jars,
     ) -> None:
         self._properties = dict(properties or {})
         self._listeners = _LISTENERS | dict(listeners or {})
         self._client = dict(client or {})
         self._count = nodes
+        self._jars = jars
         self._folder = Path()
         self._ports: list[list[int]] = []
         self._nodes: dict[int, Process] = {}
@@ -188,16 +190,14 @@ class Broker:
             home.mkdir()
             lines = [f"{key}={value}\n" for key, value in self._node_properties(node).items()]
             (home / "server.properties").write_text("".join(lines))
-            format_storage = ("kafka.tools.StorageTool", "format", "-t", self._cluster)
-            argv = _jvm(
-                "-Xmx128m",
-                "-XX:TieredStopAtLevel=1",
-                "-XX:+UseSerialGC",
-                *format_storage,
-                "-c",
-                str(home / "server.properties"),
-            )
-            cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
+            self._format(node, home / "server.properties")
+
+    def _format(self, node: int, properties: Path, *arguments: str) -> None:
+        format_storage = ("kafka.tools.StorageTool", "format", "-t", self._cluster, "-c", str(properties))
+        argv = self._jvm(
+            "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *format_storage, *arguments
+        )
+        cache.run(argv, f"formatting the storage of Kafka node {node}", "check the broker's properties")
 
     def _node_properties(self, node: int) -> dict[str, str]:
         listeners = {
@@ -225,7 +225,7 @@ class Broker:
     def _launch(self, node: int) -> Process:
         home = self._folder / f"node-{node}"
         # It unpacks native libraries there, which a killed one leaves behind: so they go with its data.
-        argv = _jvm(
+        argv = self._jvm(
             *("-Xmx1g", "-Xms256m", f"-Djava.io.tmpdir={home}"),
             *("kafka.Kafka", str(home / "server.properties")),
         )
@@ -245,6 +245,5 @@ class Broker:
         for process in self._nodes.values():
             process.wait_ready(serving, "Kafka", 60)
 
-
-def _jvm(*arguments: str) -> list[str]:
-    return [tools.java(), "-cp", str(kafka_jars() / "*"), *arguments]
+    def _jvm(self, *arguments: str) -> list[str]:
+        return [tools.java(), "-cp", str(self._jars() / "*"), *arguments]

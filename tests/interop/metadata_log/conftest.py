@@ -1,0 +1,71 @@
+"""The metadata logs of clusters of both releases, after every change that an admin client can make."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Cluster, Release, files_of
+from tests.support.java import Java, compiled
+
+
+class Changed(NamedTuple):
+    """What is left of a cluster: its release, its metadata.log.dir, and a delegation token."""
+
+    release: Release
+    folder: Path
+    token: str
+    hmac: str
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "__cluster_metadata-0"
+
+    @property
+    def files(self) -> list[Path]:
+        return files_of(self.log) + files_of(self.folder)
+
+
+@pytest.fixture(scope="package")
+def java() -> Iterator[Java]:
+    with compiled("MetadataChanges.java") as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
+def changed_3(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Changed:
+    return _change(KAFKA_3, java, tmp_path_factory.mktemp("kafka-3"))
+
+
+@pytest.fixture(scope="package")
+def changed_4(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Changed:
+    return _change(KAFKA_4, java, tmp_path_factory.mktemp("kafka-4"))
+
+
+@pytest.fixture(params=["changed_3", "changed_4"])
+def changed(request: pytest.FixtureRequest) -> Changed:
+    made = request.getfixturevalue(request.param)
+    assert isinstance(made, Changed)
+    return made
+
+
+def _change(release: Release, java: Java, folder: Path) -> Changed:
+    with Cluster(release, 2) as cluster:
+        plain, sasl = (cluster.bootstrap_of(name).split(",")[0] for name in ("CLIENT", "SASL"))
+        token, hmac = java.run("MetadataChanges", "change", plain, sasl).split()
+        cluster.stop(1)
+        java.run("MetadataChanges", "unregister", plain, "2")
+        cluster.stop()
+        (folder / "__cluster_metadata-0").mkdir()
+        for path in files_of(cluster.metadata_log_dir / "__cluster_metadata-0"):
+            shutil.copy(path, folder / "__cluster_metadata-0")
+        for path in (
+            *cluster.metadata_log_dir.glob("*.checkpoint"),
+            cluster.metadata_log_dir / "meta.properties",
+        ):
+            shutil.copy(path, folder)
+    return Changed(release, folder, token, hmac)
