@@ -45,10 +45,12 @@ class Cursor:
         raise corrupt(self.name, self.base + self.at, problem)
 
     def take(self, size: int) -> bytes:
-        if not 0 <= size <= self.remaining:
+        start = self.at
+        end = start + size
+        if not start <= end <= self.end:
             self.fail(f"{size} bytes are expected, {self.remaining} follow")
-        self.at += size
-        return self.data[self.at - size : self.at]
+        self.at = end
+        return self.data[start:end]
 
     def part(self, size: int) -> Cursor:
         """Take `size` bytes as a cursor of their own."""
@@ -70,6 +72,9 @@ class Cursor:
 
     def unsigned(self, bits: int = 32) -> int:
         """Take a number of 7 bits a byte, the lowest first."""
+        if self.at < self.end and (byte := self.data[self.at]) <= _LOW:  # nearly all are that small
+            self.at += 1
+            return byte
         value = shift = 0
         while True:
             byte = self.take(1)[0]

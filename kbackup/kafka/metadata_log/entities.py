@@ -10,6 +10,7 @@ from msgspec.structs import astuple
 
 from kbackup.errors import CorruptError
 from kbackup.kafka.metadata_log.image import Fields, MetadataImage, read_image
+from kbackup.kafka.metadata_log.log import file_errors
 from kbackup.kafka.metadata_log.words import (
     BROKER,
     CLIENT_METRICS,
@@ -51,8 +52,10 @@ def read_metadata_log(folder: Path) -> Reading:
     `folder` may also be `__cluster_metadata-0` itself. The cluster's id is in meta.properties; it is "" where that file
     wasn't copied. `UsageError` where there is no log, `CorruptError` where it is damaged.
     """
-    log = folder / PARTITION if (folder / PARTITION).is_dir() else folder
-    return reading_of(read_image(log), _cluster_id(log.parent / "meta.properties"))
+    with file_errors(folder):
+        log = folder / PARTITION if (folder / PARTITION).is_dir() else folder
+        cluster_id = _cluster_id(log.parent / "meta.properties")
+    return reading_of(read_image(log), cluster_id)
 
 
 def _cluster_id(path: Path) -> str:

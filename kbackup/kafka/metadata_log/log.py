@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.errors import CorruptError, UsageError
+from kbackup.errors import CorruptError, UnreachableError, UsageError
 from kbackup.kafka.metadata_log.batches import Batch, LogRecord, TornError, read_batches
 from kbackup.kafka.metadata_log.cursor import HINT, corrupt
 
@@ -87,7 +88,9 @@ class MetadataLog:
 def open_log(folder: Path) -> MetadataLog:
     """Return the log in a folder: its newest snapshot, its segments. `UsageError` where there is neither."""
     snapshots, segments = [], []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    with file_errors(folder):
+        paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in paths:
         if match := _SNAPSHOT.fullmatch(path.name):
             snapshots.append(Snapshot(int(match[1]), int(match[2]), path))
         elif match := _SEGMENT.fullmatch(path.name):
@@ -99,8 +102,20 @@ def open_log(folder: Path) -> MetadataLog:
 
 def read_segment(path: Path) -> Iterator[Batch]:
     """Yield a segment's batches. `TornError` where the last one is cut off."""
-    with path.open("rb") as file:
+    with file_errors(path):
+        file = path.open("rb")
+    with file:
         yield from read_batches(file, path.name, path.stat().st_size)
+
+
+@contextmanager
+def file_errors(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into `UnreachableError`."""
+    try:
+        yield
+    except OSError as error:
+        hint = "let kbackup's user read the files; if the controller has just deleted one, run again"
+        raise UnreachableError(f"{path}: {error.strerror}", hint) from None
 
 
 def read_snapshot(path: Path) -> Iterator[LogRecord]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kbackup.errors import CorruptError, UsageError
+from kbackup.errors import CorruptError, UnreachableError, UsageError
 from kbackup.kafka.metadata_log.codec import Record, record
 from kbackup.kafka.metadata_log.log import MetadataLog, open_log
 from tests.support.metadata_records import FOOTER, write_segment, write_snapshot
@@ -98,6 +98,14 @@ def test_snapshot_without_an_end(tmp_path: Path) -> None:
     path.write_bytes(footer.read_bytes())
     with pytest.raises(CorruptError, match="begins with a SnapshotFooterRecord"):
         _read(open_log(tmp_path))
+
+
+def test_file_that_the_controller_deleted(tmp_path: Path) -> None:
+    path = write_segment(tmp_path, 0, _no_op(2))
+    log = open_log(tmp_path)
+    path.unlink()
+    with pytest.raises(UnreachableError, match=f"{path}: No such file"):
+        _read(log)
 
 
 def test_no_log(tmp_path: Path) -> None:
