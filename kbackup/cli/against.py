@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, State
+from kbackup.cli.frame import State
 from kbackup.cli.human import human_duration, human_size, plural
 from kbackup.cli.options import key_option, key_options, options
 from kbackup.cli.output import Reporter
-from kbackup.store import Store, open_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.against_report import AgainstReport
@@ -48,14 +47,6 @@ def choices_given() -> bool:
     """Whether an option says what of an archive is meant."""
     settings = click.get_current_context().ensure_object(State).settings
     return any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
-
-
-def state_store(frame: Frame, store: Store) -> Store:
-    """Where restores keep their plans, maps and reports."""
-    config = frame.config
-    if not config.restore.state:
-        return store
-    return open_store(config.restore.state, config.s3, config.encryption.key or "")
 
 
 def show_against(report: AgainstReport, reporter: Reporter) -> None:

@@ -18,11 +18,12 @@ from kbackup.store import Store, open_store
 log = logging.getLogger(__name__)
 
 
-def looked_into(frame: Frame) -> Store:
-    """The store of the archive that the command is about."""
+def looked_into(frame: Frame, address: str | None = None) -> Store:
+    """The store of the archive that the command is about; `address`: of one of several that it is about."""
     config = frame.config
     folder = cache_folder() if config.metadata_cache else None
-    store = open_store(frame.archive, config.s3, config.encryption.key or "", folder, config.archive_id)
+    key = config.encryption.key or ""
+    store = open_store(address or frame.archive, config.s3, key, folder, config.archive_id)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id)
     check_seen(frame, store)

@@ -8,7 +8,7 @@ import click
 
 from kbackup import metrics
 from kbackup.archive import layout
-from kbackup.cli.against import selection_options, show_against, show_option, state_store
+from kbackup.cli.against import selection_options, show_against, show_option
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import (
@@ -22,7 +22,7 @@ from kbackup.cli.options import (
     target_options,
 )
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, say_connecting, spark_session
+from kbackup.cli.session import archive_store, say_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill_report import DrillReport, store_report
 from kbackup.store import Store

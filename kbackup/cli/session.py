@@ -41,6 +41,14 @@ def archive_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
     return store
 
 
+def state_store(frame: Frame, store: Store) -> Store:
+    """Where restores and flows keep their plans, offset maps and reports: in the archive of `store`, unless set."""
+    config = frame.config
+    if not config.restore.state:
+        return store
+    return open_store(config.restore.state, config.s3, config.encryption.key or "")
+
+
 def say_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
     """Names the cluster that is about to be asked: its answer, and the modules that ask, may take seconds."""
     properties = frame.config.source if role == "source" else frame.config.target

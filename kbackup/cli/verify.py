@@ -6,13 +6,13 @@ import click
 import msgspec
 
 from kbackup import metrics
-from kbackup.cli.against import against_options, choices_given, show_against, state_store
+from kbackup.cli.against import against_options, choices_given, show_against
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.human import human_duration, human_size
 from kbackup.cli.listener import ShownProgress
 from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
 from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, say_connecting, spark_session
+from kbackup.cli.session import archive_store, say_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.jobs.verify import VerifyReport, verify
 

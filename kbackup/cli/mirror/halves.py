@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kbackup.cli.follow import check_stale_after
 from kbackup.cli.frame import Frame
 from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
-from kbackup.cli.session import archive_at
+from kbackup.cli.session import archive_at, state_store
 from kbackup.jobs.follow import Follower
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.flow import Flow
@@ -25,7 +25,6 @@ from kbackup.jobs.mirror.halves.take import (
 from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.jobs.stop import Stop
 from kbackup.metrics_server import Health, JointHealth, Server
-from kbackup.store import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,12 +99,7 @@ class Building:
     def _apply(self, flow: Flow, name: str) -> ApplyHalf:
         flow.client("target")  # refused now, not once there is an archive
         store = archive_at(self.frame, flow.archive_address())
-        place = self.frame.config.restore.state
-        state = (
-            store
-            if place is None
-            else open_store(place, self.frame.config.s3, self.frame.config.encryption.key or "")
-        )
+        state = state_store(self.frame, store)
         told = ToldOfApply(self.frame, self._health_of(name))
         finish = self.last is not self.stop
         return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.last, finish=finish)

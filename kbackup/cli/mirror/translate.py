@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.cli.caching import looked_into
 from kbackup.cli.frame import Frame, pass_frame
 from kbackup.cli.options import archive_option, common_options, key_option, s3_options
 from kbackup.cli.output import Reporter
-from kbackup.store import open_store
+from kbackup.cli.session import state_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.positions.report import Translation
@@ -36,19 +37,17 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
     from kbackup.jobs.mirror.properties import load_flows
     from kbackup.kafka.admin import Cluster
 
-    config, shown = frame.config, []
-    for flow in load_flows(file, config.archive).selected(names):
-        key = config.encryption.key or ""
-        store = open_store(flow.archive_address(), config.s3, key)
-        state = open_store(config.restore.state, config.s3, key) if config.restore.state else store
+    shown = []
+    for flow in load_flows(file, frame.config.archive).selected(names):
+        store = looked_into(frame, flow.archive_address())
         frame.reporter.doing(f"connecting to {flow.target}")
         cluster = Cluster(flow.client("target"), "target")
-        translation = translate_group(flow, group, open_archive(store), state, cluster)
+        translation = translate_group(flow, group, open_archive(store), state_store(frame, store), cluster)
         show(translation, frame.reporter)
-        for tp in translation.forgotten:
+        for tp, why in translation.forgotten.items():
             frame.reporter.warning(
-                f"flow {flow.name}: no exact answer for {tp}: the target has forgotten its applied position; "
-                "run 'kbackup mirror' first, which reads it back"
+                f"flow {flow.name}: no exact answer for {tp}: the target has forgotten its applied position, "
+                f"and {why}; run 'kbackup mirror' and ask again"
             )
         shown.append(translation)
     frame.reporter.document({"group": group, "flows": shown})

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kbackup.archive import layout
 from kbackup.cli import main
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.apply import Applied, Applier
+from kbackup.jobs.mirror.apply.positions import read_positions
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.internal import InternalTopics, emit_checkpoints, emit_offset_syncs
 from kbackup.jobs.mirror.properties import load_flows
@@ -124,6 +126,16 @@ def test_it_is_shown_to_people(made: Made, capsys: Said) -> None:
     assert any(line.split() == ["group:", "billing"] for line in lines)
     rows = [line.split() for line in lines if line.startswith(made.remote)]
     assert rows[0] == [made.remote, "0", "17", *[str(made.truth(0, 17))] * 2]
+
+
+def test_positions_that_the_target_has_forgotten_are_read_back(made: Made, capsys: Said) -> None:
+    """The offset map answers, also for the part that was committed last. Nothing is written to the target."""
+    cluster = Cluster(made.flow.client("target"), "target")
+    group = layout.mirror_group(made.flow.source, made.flow.target)
+    before = [made.translate(capsys, name) for name in ("billing", "late")]
+    cluster.groups.delete([group])
+    assert [made.translate(capsys, name) for name in ("billing", "late")] == before
+    assert not read_positions(cluster, made.flow.source, made.flow.target)
 
 
 @pytest.mark.parametrize(

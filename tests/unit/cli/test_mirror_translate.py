@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kbackup import cli
+from kbackup.archive import layout
 from kbackup.archive.flow_map.tables import PartName
 from kbackup.archive.remap import OffsetMap
 from kbackup.jobs.mirror.apply.positions import Note, Noted
@@ -118,8 +119,27 @@ def test_a_position_that_the_target_has_forgotten_is_told(
     said = capsys.readouterr()
     (told,) = json.loads(said.out)["flows"]
     assert told["offsets"] == [offset(0, 17, 9, None), offset(1, 12, None, None)]
-    assert told["forgotten"] == ["A.orders-0"]
+    assert told["forgotten"] == {"A.orders-0": "the target holds other records than the map says"}
     assert "A->B: no exact answer for A.orders-0" in said.err
+
+
+def test_an_archive_that_went_back_is_refused(
+    file: Path, capsys: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KBACKUP_METADATA_CACHE", "true")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert translate(capsys, file, "billing")
+    store = open_store(str(tmp_path / "A"))
+    newest = max(layout.parse_catalog_key(entry.key) or 0 for entry in store.list(layout.CATALOG))
+    store.delete([layout.catalog_key(newest), layout.LATEST, layout.DERIVED])
+    error = translate(capsys, file, "billing", code=10)["error"]
+    assert f"this machine has seen catalog {newest}" in error["message"]
+    assert translate(capsys, file, "billing", "--accept-rollback")
+
+
+def test_another_archive_is_refused(file: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KBACKUP_ARCHIVE_ID", "00000000-0000-4000-8000-000000000000")
+    assert "archive_id" in str(translate(capsys, file, "billing", code=10)["error"])
 
 
 @pytest.mark.parametrize(

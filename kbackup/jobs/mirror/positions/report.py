@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from kbackup.archive.content import group_offsets
-from kbackup.archive.flow_map import open_map
-from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.flow_map import FlowMap, open_map
+from kbackup.archive.flow_map.slots import slot_of
+from kbackup.archive.models import GroupOffset
 from kbackup.archive.reader import Archive
-from kbackup.errors import RefusedError, UsageError, suggest_name
-from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
-from kbackup.jobs.mirror.flow import Flow
+from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
+from kbackup.jobs.mirror.apply.missing import Recovery
+from kbackup.jobs.mirror.apply.positions import heads_of, read_positions
+from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.positions.translation import exact_translation
 from kbackup.jobs.mirror.topics import reason_to_skip
 from kbackup.kafka.admin import Cluster
@@ -37,14 +39,14 @@ class Translated:
 @dataclass(frozen=True, slots=True)
 class Translation:
     """`offsets` are in order of remote topic and partition. `forgotten` are the partitions that have no exact answer
-    because the target does not have their applied position any more."""
+    because the target has forgotten their applied position, and why the offset map does not tell it."""
 
     flow: str
     group: str
     restore_point: int
     captured_at: str
     offsets: tuple[Translated, ...]
-    forgotten: tuple[str, ...] = ()
+    forgotten: Mapping[str, str] = field(default_factory=dict)
 
 
 def translate_group(flow: Flow, group: str, archive: Archive, state: Store, cluster: Cluster) -> Translation:
@@ -61,8 +63,10 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
     if not committed and not checkpoints:
         hint = suggest_name(group, groups, "'kbackup groups show' lists the groups of an archive")
         raise UsageError(f"flow {flow.name} knows no position of group {group}", hint)
-    noted = read_positions(cluster, flow.source, flow.target)
-    exact = _exact(flow, committed, point, remote, state, noted)
+    applied = _applied(flow, committed, state, cluster)
+    incarnations = {s.name: s.incarnation for s in point.topics}
+    translate = exact_translation(remote, incarnations, applied.positions, applied.map)
+    exact = {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
     return Translation(
         flow.name,
         group,
@@ -78,42 +82,47 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
             )
             for tp in sorted({*committed, *checkpoints})
         ),
-        _forgotten(flow, committed, point, state, noted),
+        applied.forgotten(committed, incarnations),
     )
 
 
-def _forgotten(
-    flow: Flow,
-    committed: Mapping[TopicPartition, GroupOffset],
-    point: Manifest,
-    state: Store,
-    noted: Mapping[TopicPartition, Noted],
-) -> tuple[str, ...]:
-    """The partitions without applied position in the target of which the flow's map knows records."""
-    flow_map = open_map(state, flow.source, flow.target)
-    incarnations = {s.name: s.incarnation for s in point.topics}
-    return tuple(
-        str(tp)
-        for tp, o in sorted(committed.items())
-        if tp not in noted and len(flow_map.partition(tp, incarnations[o.topic]).source)
-    )
+@dataclass
+class _Applied:
+    """What a flow has applied. `doubt` says why positions that the target has forgotten were not read back."""
+
+    map: FlowMap
+    positions: Mapping[TopicPartition, AppliedPosition]
+    doubt: str = "the target holds other records than the map says"
+
+    def forgotten(
+        self, committed: Mapping[TopicPartition, GroupOffset], incarnations: Mapping[str, int]
+    ) -> dict[str, str]:
+        return {
+            str(tp): self.doubt
+            for tp, o in sorted(committed.items())
+            if tp not in self.positions and len(self.map.partition(tp, incarnations[o.topic]).source)
+        }
 
 
-def _exact(
-    flow: Flow,
-    committed: Mapping[TopicPartition, GroupOffset],
-    point: Manifest,
-    remote: Mapping[str, str],
-    state: Store,
-    noted: Mapping[TopicPartition, Noted],
-) -> dict[TopicPartition, int | None]:
-    flow_map = open_map(state, flow.source, flow.target)
-    if flow_map.slots:
-        flow_map = open_map(state, flow.source, flow.target, heads_of(noted, flow_map.slots))
-    incarnations = {s.name: s.incarnation for s in point.topics}
-    positions = {tp: n.position for tp, n in noted.items()}
-    translate = exact_translation(remote, incarnations, positions, flow_map)
-    return {tp: translate(TopicPartition(o.topic, o.partition), o.offset) for tp, o in committed.items()}
+def _applied(flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster) -> _Applied:
+    """Return what the flow has applied. Positions of `partitions` that the target has forgotten are read back from the
+    offset map, where the target's log agrees."""
+    names = (flow.source, flow.target)
+    noted = read_positions(cluster, *names)
+    applied = _Applied(open_map(state, *names), {tp: each.position for tp, each in noted.items()})
+    missing = [tp for tp in partitions if tp not in noted]
+    if not applied.map.slots:
+        return applied
+    applied.map.heads = heads_of(noted, applied.map.slots)
+    slots = [applied.map.slot(n) for n in {slot_of(tp, applied.map.slots) for tp in missing}]
+    recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
+    try:
+        found = recovery.positions(slots, noted)
+    except ClusterError as error:
+        applied.doubt = error.message
+    else:
+        applied.positions = {tp: each.position for tp, each in (found | noted).items()}
+    return applied
 
 
 def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartition, int]:
