@@ -9,18 +9,29 @@ from kbackup.cli.human import plural
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_at
 from kbackup.errors import EXIT_OK
-from kbackup.jobs.mirror.dry_run import DryRun, dry_run
+from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
+from kbackup.jobs.mirror.properties import MirrorProperties
 from kbackup.kafka.admin import Cluster
 
 
-def show_dry_runs(frame: Frame, flows: Iterable[Flow]) -> int:
-    """Show what a round of each flow would do."""
+def show_dry_runs(
+    frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool
+) -> int:
+    """Show what a round of each flow would do; of the `take` half alone, or of the `apply` half alone, what that half
+    would do."""
     runs: list[DryRun] = []
     for flow in flows:
-        target = Cluster(flow.client("target"), "target")
-        target.connect()
-        runs.append(dry_run(flow, archive_at(frame, flow.archive_address()), target))
+        store = archive_at(frame, flow.archive_address())
+        pairs = [pair for pair in properties.heartbeat_flows if take and pair.target == flow.source]
+        if apply:
+            target = Cluster(flow.client("target"), "target")
+            target.connect()
+            runs.append(dry_run(flow, store, target, pairs if flow.source_properties is not None else ()))
+        else:
+            runs.append(dry_run_of_take(flow, store, pairs))
+        for warning in runs[-1].warnings:
+            frame.reporter.warning(warning)
         _show(runs[-1], frame.reporter)
     frame.reporter.document({"flows": runs})
     return EXIT_OK
@@ -33,6 +44,12 @@ def _show(run: DryRun, reporter: Reporter) -> None:
         ("topic", "remote topic", "partitions", "target"),
         [(t.source, t.remote, t.partitions, _change(run, t.remote)) for t in run.topics],
     )
+    if run.internal:
+        reporter.line()
+        reporter.table(
+            ("internal topic", "cluster", "half", "state"),
+            [(t.topic, t.cluster, t.half, _STATES[t.exists]) for t in run.internal],
+        )
     if run.skipped:
         reporter.line()
         reporter.table(("not mirrored", "why"), [(s.topic, s.reason) for s in run.skipped])
@@ -53,7 +70,12 @@ def _show(run: DryRun, reporter: Reporter) -> None:
     reporter.line()
 
 
+_STATES = {None: "not asked", True: "is there", False: "is created"}
+
+
 def _change(run: DryRun, remote: str) -> str:
+    if run.created is None or run.grown is None:
+        return _STATES[None]
     if remote in run.created:
-        return "is created"
-    return "gets partitions" if remote in run.grown else "is there"
+        return _STATES[False]
+    return "gets partitions" if remote in run.grown else _STATES[True]

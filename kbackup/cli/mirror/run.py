@@ -71,7 +71,7 @@ def command(
     if dry_run:
         from kbackup.cli.mirror.dry_run import show_dry_runs
 
-        return show_dry_runs(frame, flows)
+        return show_dry_runs(frame, properties, flows, take=not apply, apply=not take)
     return _run(frame, properties, flows, once=once, take=not apply, apply=not take)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.mirror.internal import InternalTopics
+from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
 from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.jobs.mirror.topics import (
     SkippedTopic,
@@ -18,29 +21,44 @@ from kbackup.jobs.mirror.topics import (
     topics_of_point,
 )
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.client import Properties
 from kbackup.metadata.entities import Acl
 from kbackup.store.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInternalTopic:
+    """An internal topic, the alias of the cluster that it is in, and the half that writes it. `exists`: None where that
+    cluster was not asked."""
+
+    topic: str
+    cluster: str
+    half: Literal["take", "apply"]
+    exists: bool | None
 
 
 @dataclass(frozen=True)
 class DryRun:
     """`restore_point` is the one that was looked into; None where the source itself was asked. `created`, `grown`,
-    `configs` and `acls` are the changes of the target."""
+    `configs` and `acls` are the changes of the target; None where it was not asked."""
 
     flow: str
     archive: str
     restore_point: int | None
     topics: tuple[RemoteTopic, ...]
     skipped: tuple[SkippedTopic, ...]
-    created: tuple[str, ...]
-    grown: Mapping[str, int]
-    configs: Mapping[str, Mapping[str, str | None]]
-    acls: tuple[str, ...]
+    internal: tuple[PlannedInternalTopic, ...]
+    created: tuple[str, ...] | None = None
+    grown: Mapping[str, int] | None = None
+    configs: Mapping[str, Mapping[str, str | None]] | None = None
+    acls: tuple[str, ...] | None = None
+    warnings: tuple[str, ...] = ()
 
 
-def dry_run(flow: Flow, store: Store, target: Cluster) -> DryRun:
-    """Return what a round of the flow would do now. `NoArchiveError` where the archive has no restore point and the
-    source can't be asked."""
+def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow] = ()) -> DryRun:
+    """Return what a round of the flow would do now. `heartbeats` are the pairs of clusters whose heartbeats the take
+    half writes to the flow's source. `NoArchiveError` where the archive has no restore point and the source can't be
+    asked."""
     point, topics, acls = _source_of(flow, store)
     plan = plan_topics(flow, topics, target.topic_names())
     made = sync_topics(flow, plan.topics, target, dry_run=True)
@@ -53,16 +71,56 @@ def dry_run(flow: Flow, store: Store, target: Cluster) -> DryRun:
         if flow.sync_topic_acls.enabled
         else None
     )
+    internal = InternalTopics(flow, target)
     return DryRun(
         flow=flow.name,
         archive=store.url,
         restore_point=point,
         topics=plan.topics,
         skipped=plan.skipped,
+        internal=_internal(flow, internal.names, heartbeats, target),
         created=made.created,
         grown=made.grown,
         configs=configs,
         acls=report.created if report is not None else (),
+        warnings=tuple(internal.warnings),
+    )
+
+
+def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow] = ()) -> DryRun:
+    """Return what the take half of the flow would do now. It asks the source, and not the target."""
+    plan = plan_topics(flow, topics_of_cluster(_connected(flow.client("source"))))
+    names = InternalNames(flow, flow.emit_offset_syncs and flow.offset_syncs_location == "source")
+    return DryRun(
+        flow=flow.name,
+        archive=store.url,
+        restore_point=None,
+        topics=plan.topics,
+        skipped=plan.skipped,
+        internal=_internal(flow, names, heartbeats, None),
+    )
+
+
+def _internal(
+    flow: Flow, names: InternalNames, heartbeats: Iterable[Flow], target: Cluster | None
+) -> tuple[PlannedInternalTopic, ...]:
+    """The internal topics of the apply half, and those that the take half writes."""
+    planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", t) for t in names.written()]
+    for pair in heartbeats:
+        planned += [("take", replace(t, in_source=True)) for t in InternalNames(pair, False).written()]
+    in_source = any(topic.in_source for _, topic in planned)
+    existing = {
+        False: {*target.topic_names()} if target is not None else None,
+        True: {*_connected(flow.client("source")).topic_names()} if in_source else None,
+    }
+    return tuple(
+        PlannedInternalTopic(
+            topic.name,
+            flow.source if topic.in_source else flow.target,
+            half,
+            None if (there := existing[topic.in_source]) is None else topic.name in there,
+        )
+        for half, topic in dict.fromkeys(planned)
     )
 
 
@@ -74,8 +132,12 @@ def _source_of(flow: Flow, store: Store) -> tuple[int | None, list[SourceTopic],
     except NoArchiveError:
         if flow.source_properties is None:
             raise
-        cluster = Cluster(flow.source_properties, "source")
-        cluster.connect()
-        return None, topics_of_cluster(cluster), None
+        return None, topics_of_cluster(_connected(flow.source_properties)), None
     metadata = archive.metadata(point)
     return point.number, topics_of_point(point, metadata), metadata.acls
+
+
+def _connected(properties: Properties) -> Cluster:
+    cluster = Cluster(properties, "source")
+    cluster.connect()
+    return cluster

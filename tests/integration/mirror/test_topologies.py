@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,40 @@ def test_one_way_goes_on_where_it_was(mirror: Mirror, name: str) -> None:
     assert values(target, mirror.remote("A", name)) == values(source, name)
     assert mirror.once(file, "--apply")["apply A->B"]["records"] == 0
     assert mirror.remote("A", name) not in mirror(file, "--dry-run")["flows"][0]["created"]
+
+
+def test_a_dry_run_names_internal_topics_and_asks_no_more_clusters_than_its_half(
+    mirror: Mirror, name: str
+) -> None:
+    both = mirror.file(f"A->B.enabled = true\ntopics = {name}\n", "A", "B")
+    a, b = mirror.named("A"), mirror.named("B")
+    take, apply = (mirror.folder / f"{half}.properties" for half in ("take", "apply"))
+    take.write_text(both.read_text().replace(f"{b}.bootstrap.servers", "# "))
+    apply.write_text(both.read_text().replace(f"{a}.bootstrap.servers", "# "))
+    planned = mirror(take, "--dry-run", "--take")["flows"][0]
+    assert [t["remote"] for t in planned["topics"] if t["source"] == name] == [mirror.remote("A", name)]
+    assert planned["created"] is None
+    assert internal_topics(planned) == {
+        ("heartbeats", b, "apply", None),
+        (f"{a}.heartbeats", b, "apply", None),
+        (f"{a}.checkpoints.internal", b, "apply", None),
+        (f"mm2-offset-syncs.{a}.internal", b, "apply", None),
+        ("heartbeats", a, "take", "heartbeats" in topics_of(mirror.brokers["A"], "heartbeats")),
+    }
+    mirror.once(both)
+    of_apply = {
+        ("heartbeats", b, "apply", True),
+        (f"{a}.heartbeats", b, "apply", True),
+        (f"{a}.checkpoints.internal", b, "apply", True),
+        (f"mm2-offset-syncs.{a}.internal", b, "apply", True),
+    }
+    assert internal_topics(mirror(apply, "--dry-run", "--apply")["flows"][0]) == of_apply
+    of_take = {("heartbeats", a, "take", True)}
+    assert internal_topics(mirror(both, "--dry-run")["flows"][0]) == of_apply | of_take
+
+
+def internal_topics(planned: dict[str, Any]) -> set[tuple[str, str, str, bool | None]]:
+    return {(t["topic"], t["cluster"], t["half"], t["exists"]) for t in planned["internal"]}
 
 
 def test_both_ways_nothing_comes_back(mirror: Mirror, name: str) -> None:

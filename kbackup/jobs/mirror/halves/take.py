@@ -125,7 +125,7 @@ class TakeHalf:
             try:
                 cluster = Cluster(self.source.properties, "source")
                 cluster.connect()
-                topics = stack.enter_context(InternalTopics(flow, cluster, heartbeats_only=True))
+                topics = stack.enter_context(InternalTopics(flow, cluster))
                 clocks.append(stack.enter_context(HeartbeatClock(flow, topics)))
             except KbackupError as error:
                 log.warning("heartbeats of %s are not written: %s", flow.name, error)

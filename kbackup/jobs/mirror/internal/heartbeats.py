@@ -26,8 +26,8 @@ class HeartbeatClock:
 
     def __init__(self, flow: Flow, target: InternalTopics) -> None:
         self.flow = flow
-        self._topic = target.heartbeats.name
-        self._writer = RecordWriter(*target.properties(target.heartbeats), timeout=_TIMEOUT)
+        self._topic = target.names.heartbeats.name
+        self._writer = RecordWriter(*target.properties(target.names.heartbeats), timeout=_TIMEOUT)
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"heartbeats {flow.name}", daemon=True)

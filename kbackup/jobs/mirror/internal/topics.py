@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
 from kbackup.errors import KbackupError, UnreachableError, UsageError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
+from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
@@ -20,15 +20,6 @@ from kbackup.types import TopicPartition
 CONFIGS = {"cleanup.policy": "compact"}
 
 
-@dataclass(frozen=True)
-class InternalTopic:
-    """`in_source`: whether the topic is in the flow's source, not in its target."""
-
-    name: str
-    replication_factor: int
-    in_source: bool = False
-
-
 class InternalTopics:
     """A flow's internal topics, and the producers that write them. One object serves all rounds of a process:
 
@@ -37,11 +28,9 @@ class InternalTopics:
     Entering creates missing topics. `warnings` says what differs from the properties file.
     """
 
-    def __init__(self, flow: Flow, cluster: Cluster, *, heartbeats_only: bool = False) -> None:
-        """`cluster` is the target's. `heartbeats_only`: for a pair of clusters that is not enabled, whose heartbeats
-        MirrorMaker 2 writes nevertheless; no other topic is made."""
+    def __init__(self, flow: Flow, cluster: Cluster) -> None:
+        """`cluster` is the target's."""
         self.flow, self.cluster = flow, cluster
-        self._heartbeats_only = heartbeats_only
         self.warnings: list[str] = []
         self.synced: dict[TopicPartition, AppliedPosition] = {}
         """By remote partition: the position up to which offset syncs are written."""
@@ -56,33 +45,16 @@ class InternalTopics:
     ) -> None:
         self.close()
 
-    @property
-    def heartbeats(self) -> InternalTopic:
-        """Where this flow's own heartbeats go."""
-        return InternalTopic(self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor)
-
-    @property
-    def remote_heartbeats(self) -> InternalTopic:
-        """The source's heartbeats in the target. Java's clients tell by its name that the source is upstream."""
-        name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
-        return InternalTopic(name, self.flow.replication_factor)
-
-    @property
-    def checkpoints(self) -> InternalTopic:
-        name = self.flow.policy.checkpoints_topic(self.flow.source)
-        return InternalTopic(name, self.flow.checkpoints_replication_factor)
-
     @functools.cached_property
-    def offset_syncs(self) -> InternalTopic:
-        """Named after the other cluster: in the source after the target, in the target after the source."""
+    def names(self) -> InternalNames:
+        """It asks whether the source can be reached where offset syncs should go there."""
         flow = self.flow
-        in_source = flow.offset_syncs_location == "source" and self._reaches_source()
-        name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
-        return InternalTopic(name, flow.offset_syncs_replication_factor, in_source=in_source)
+        in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
+        return InternalNames(flow, in_source and self._reaches_source())
 
     @functools.cached_property
     def sync_journal(self) -> SyncJournal:
-        topic = self.offset_syncs
+        topic = self.names.offset_syncs
         return SyncJournal(
             lambda: read_records(*self.properties(topic), topic.name, OffsetSync.decode),
             lambda records: self.writer(topic).write(topic.name, records),
@@ -90,7 +62,7 @@ class InternalTopics:
 
     @functools.cached_property
     def checkpoint_journal(self) -> Journal[Checkpoint]:
-        topic = self.checkpoints
+        topic = self.names.checkpoints
         return Journal(
             lambda: read_records(*self.properties(topic), topic.name, Checkpoint.decode),
             lambda records: self.writer(topic).write(topic.name, records),
@@ -98,21 +70,11 @@ class InternalTopics:
 
     def create(self) -> None:
         """Create the topics that the flow writes, where they are missing. Topics that exist stay as they are."""
-        due = [self.heartbeats] if self.flow.emit_heartbeats.enabled else []
-        if not self._heartbeats_only:
-            due += self._topics_of_an_enabled_flow()
+        due = self.names.written()
         for in_source in (False, True):
             topics = [topic for topic in due if topic.in_source is in_source]
             if topics:
                 _create(self.cluster if not in_source else self._source_cluster(), topics)
-
-    def _topics_of_an_enabled_flow(self) -> list[InternalTopic]:
-        flow = self.flow
-        return [
-            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
-            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
-            *([self.offset_syncs] if flow.emit_offset_syncs else []),
-        ]
 
     def properties(self, topic: InternalTopic) -> tuple[Properties, str]:
         """Return the properties of the cluster that a topic is in, and that cluster's role."""

@@ -9,9 +9,11 @@ from typing import cast
 import pytest
 
 from kbackup.errors import ClusterError, UnreachableError
+from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import InternalTopics, topics
+from kbackup.jobs.mirror.properties import load_flows
 from kbackup.kafka.admin import Cluster
-from tests.support.mirrors import flow_of
+from tests.support.mirrors import CLUSTERS, flow_of
 
 Made = tuple[int, int, Mapping[str, str]]
 """Partitions, replication factor, configs."""
@@ -54,11 +56,9 @@ def source(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     return brokers
 
 
-def made_of(
-    text: str = "", target: Brokers | None = None, *, heartbeats_only: bool = False
-) -> dict[str, Made]:
+def made_of(text: str = "", target: Brokers | None = None, flow: Flow | None = None) -> dict[str, Made]:
     target = target or Brokers()
-    with InternalTopics(flow_of(text), target.cluster, heartbeats_only=heartbeats_only) as internal:
+    with InternalTopics(flow or flow_of(text), target.cluster) as internal:
         assert not internal.warnings
     return target.made
 
@@ -102,7 +102,8 @@ def test_topics_are_those_that_the_flow_writes(text: str, names: set[str]) -> No
 
 
 def test_a_pair_that_is_not_enabled_has_heartbeats_alone() -> None:
-    assert made_of(heartbeats_only=True).keys() == {"heartbeats"}
+    (flow,) = load_flows(CLUSTERS).heartbeat_flows
+    assert made_of(flow=flow).keys() == {"heartbeats"}
 
 
 def test_topics_that_exist_stay_as_they_are() -> None:

@@ -1,0 +1,57 @@
+"""The internal topics of a flow: what they are called, and in which cluster they are. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kbackup.jobs.mirror.flow import Flow
+
+
+@dataclass(frozen=True)
+class InternalTopic:
+    """`in_source`: whether the topic is in the flow's source, not in its target."""
+
+    name: str
+    replication_factor: int
+    in_source: bool = False
+
+
+@dataclass(frozen=True)
+class InternalNames:
+    """`syncs_in_source`: whether the apply half writes offset syncs to the source, not to the target."""
+
+    flow: Flow
+    syncs_in_source: bool
+
+    @property
+    def heartbeats(self) -> InternalTopic:
+        """Where this flow's own heartbeats go."""
+        return InternalTopic(self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor)
+
+    @property
+    def remote_heartbeats(self) -> InternalTopic:
+        """The source's heartbeats in the target. Java's clients tell by its name that the source is upstream."""
+        name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
+        return InternalTopic(name, self.flow.replication_factor)
+
+    @property
+    def checkpoints(self) -> InternalTopic:
+        name = self.flow.policy.checkpoints_topic(self.flow.source)
+        return InternalTopic(name, self.flow.checkpoints_replication_factor)
+
+    @property
+    def offset_syncs(self) -> InternalTopic:
+        """Named after the other cluster: in the source after the target, in the target after the source."""
+        flow, in_source = self.flow, self.syncs_in_source
+        name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
+        return InternalTopic(name, flow.offset_syncs_replication_factor, in_source=in_source)
+
+    def written(self) -> list[InternalTopic]:
+        """Return the topics that the flow writes. They are created where they are missing."""
+        flow = self.flow
+        return [
+            *([self.heartbeats] if flow.emit_heartbeats.enabled else []),
+            *([self.remote_heartbeats] if flow.heartbeats_replicated else []),
+            *([self.checkpoints] if flow.emit_checkpoints.enabled else []),
+            *([self.offset_syncs] if flow.emit_offset_syncs else []),
+        ]
