@@ -15,12 +15,15 @@ from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.listen import Silent
+from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import room
-from kbackup.jobs.mirror.apply.applier import Applier, _Session
+from kbackup.jobs.mirror.apply.applier import Applier
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.positions import Note, Noted
+from kbackup.jobs.mirror.apply.session import Session
 from kbackup.jobs.mirror.apply.slots import OpenSlot, SlotResult, SlotWork
+from kbackup.jobs.mirror.apply.tasks import tasks_to_produce
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
@@ -43,11 +46,11 @@ def make_applier(store: Store) -> Applier:
     return Applier(flow_of(), {"sasl.password": "hidden"}, store, no_spark, Silent())
 
 
-def make_session(store: Store, heads: dict[int, PartName] | None = None) -> _Session:
+def make_session(store: Store, heads: dict[int, PartName] | None = None) -> Session:
     state = FlowState(
         source="A", target="B", archive_id="a", target_cluster_id="c", slots=SLOTS, created_at="2026-01-01"
     )
-    return _Session(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}), 0.0)
+    return Session(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}))
 
 
 def write(store: Store, number: int, previous: PartName | None, *row: int) -> PartName:
@@ -75,7 +78,7 @@ def test_the_map_gets_what_an_attempt_before_has_committed() -> None:
     store = MemoryStore()
     one, two = two_parts(store)
     session = make_session(store, {SLOT: one})
-    added = make_applier(store)._take(session, SlotResult(SLOT, [], noted(15, two), 0, chosen()))
+    added = session.add(SlotResult(SLOT, [], noted(15, two), 0, chosen()))
     assert sources(added) == [10]
     assert session.map.slot(SLOT).head == two
     assert session.noted == noted(15, two)
@@ -109,7 +112,7 @@ def test_a_partition_that_the_newest_incarnation_lacks_belongs_to_its_slot(parti
     store = MemoryStore()
     remote = TopicPartition("A.orders", partition)
     pending = Pending({remote: [unit(partition)]})
-    (task,) = make_applier(store)._tasks(make_session(store), pending, [ONE_PARTITION])
+    (task,) = tasks_to_produce(make_session(store), pending, [ONE_PARTITION])
     assert task.slot == slot_of(remote, SLOTS)
     assert remote in task.partitions
 
@@ -161,7 +164,7 @@ def test_why_a_round_ended_outlives_the_closing_of_its_producers(
     def fenced(*_: object) -> Any:
         raise FencedError("another process", "stop one")
 
-    monkeypatch.setattr(applier, "_open", fenced)
+    monkeypatch.setattr(applier_module, "open_session", fenced)
     with pytest.raises(FencedError):
         applier.apply(cast(Any, None), cast(Any, None), [])
     assert [producer.closed for producer in producers] == [1] * len(producers)

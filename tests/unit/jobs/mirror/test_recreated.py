@@ -10,7 +10,7 @@ import pytest
 from kbackup.archive.flow_map.tables import PartName
 from kbackup.archive.reader import Archive
 from kbackup.jobs.listen import Silent
-from kbackup.jobs.mirror.apply import Applied, Applier, applier
+from kbackup.jobs.mirror.apply import Applied, Applier, session
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.apply.recreated import find_recreated, told_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
@@ -96,10 +96,10 @@ def test_what_a_failed_round_passed_is_told_by_the_next_one(
     status, flow = MemoryStore(), flow_of()
     note = Note(2, PartName(1, "a"), 2)
     cluster = SimpleNamespace(connect=lambda: ("id", None))
-    monkeypatch.setattr(applier, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(applier, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
-    monkeypatch.setattr(applier, "heads_of", lambda *_: {})
-    monkeypatch.setattr(applier, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
+    monkeypatch.setattr(session, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(session, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})
+    monkeypatch.setattr(session, "heads_of", lambda *_: {})
+    monkeypatch.setattr(session, "Recovery", lambda *_: SimpleNamespace(positions=lambda *_: {}))
     monkeypatch.setattr(Applier, "_refresh", lambda *_: [])
     write_status(status, status_of(archive, {ZERO: AppliedPosition(1, 10)}))
     lost = row("retention", 1)

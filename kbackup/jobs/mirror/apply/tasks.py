@@ -1,0 +1,69 @@
+"""The work of a round, cut into slots, and what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from kbackup.archive.flow_map.slots import slot_of
+from kbackup.jobs.mirror.apply.applied import PartitionApplied
+from kbackup.jobs.mirror.apply.pending import Pending
+from kbackup.jobs.mirror.apply.session import Session
+from kbackup.jobs.mirror.apply.slots import SlotTask
+from kbackup.jobs.mirror.flow import RemoteTopic
+from kbackup.types import TopicPartition
+
+
+def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+    """Return the work by slot, the largest first."""
+    parts: dict[int, list[TopicPartition]] = {}
+    for remote in pending.parts:
+        parts.setdefault(slot_of(remote, session.flow.slots), []).append(remote)
+    every = session.partitions(topics, pending.parts)
+    tasks = [
+        SlotTask(
+            slot,
+            tuple(part for tp in remotes for part in pending.parts[tp]),
+            tuple(every[slot]),
+            tuple(tp for tp in every[slot] if tp in session.noted),
+            session.map.slot(slot).head,
+        )
+        for slot, remotes in parts.items()
+    ]
+    return sorted(tasks, key=lambda t: -sum(s.bytes for part in t.parts for s in part.segments))
+
+
+def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
+    """Return a task without records for each slot that has a position, to commit its positions again."""
+    known = {slot_of(tp, session.flow.slots) for tp in session.noted}
+    committed = session.noted.keys() - session.uncommitted.keys()
+    return [
+        SlotTask(
+            slot,
+            (),
+            tuple(partitions),
+            tuple(tp for tp in partitions if tp in committed),
+            session.map.slot(slot).head,
+        )
+        for slot, partitions in session.partitions(topics).items()
+        if slot in known
+    ]
+
+
+def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:
+    """Return what the round brought to each partition; bytes and timestamps as the segments' descriptors have them."""
+    records: dict[TopicPartition, int] = {}
+    columns = (runs.column(name).to_pylist() for name in ("topic", "partition", "count"))
+    for topic, partition, count in zip(*columns, strict=True):
+        tp = TopicPartition(topic, partition)
+        records[tp] = records.get(tp, 0) + count
+    found: dict[TopicPartition, PartitionApplied] = {}
+    for tp, count in records.items():
+        segments = [s for part in pending.parts.get(tp, ()) for s in part.segments]
+        oldest = [s.min_timestamp for s in segments if s.min_timestamp is not None]
+        newest = [s.max_timestamp for s in segments if s.max_timestamp is not None]
+        found[tp] = PartitionApplied(
+            count, sum(s.bytes for s in segments), min(oldest, default=None), max(newest, default=None)
+        )
+    return found
