@@ -201,7 +201,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = 32 << 20
     state: Annotated[
         str | None,
-        Meta(description="Where a restore keeps its plan, offset map and report. Unset: in the archive."),
+        Meta(
+            description="Where restores keep plans, offset maps and reports, and mirrors the state"
+            " of their flows. Unset: in the archive."
+        ),
     ] = None
     from_delta: Annotated[
         str | None,
