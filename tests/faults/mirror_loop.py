@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LONGEST = 6.0  # s after a process has begun to work
-_READY = 120.0  # s, for a process to begin
+_READY = 240.0  # s, for a process to begin; on a busy machine Spark takes a minute and more
 
 _SMALL = """
 replication.factor = 1
@@ -124,7 +124,8 @@ class MirrorLoop:
         before = {entry.key for entry in self.store.list("mirrors/")}
         end = time.monotonic() + _READY
         while not (folder / "out").stat().st_size:
-            assert time.monotonic() < end, process.err
+            assert process.alive, process.err
+            assert time.monotonic() < end, process.stacks()
             if {entry.key for entry in self.store.list("mirrors/")} - before:
                 return
             time.sleep(0.02)
@@ -134,7 +135,7 @@ class MirrorLoop:
         end = time.monotonic() + _READY
         while not (folder / "out").stat().st_size:
             assert process.alive, f"the job itself was killed\n{process.err}"
-            assert time.monotonic() < end, process.err
+            assert time.monotonic() < end, process.stacks()
             time.sleep(0.1)
 
     def _file(self) -> Path:

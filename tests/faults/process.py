@@ -51,7 +51,8 @@ class Kbackup:
         extra: tuple[str, ...] = () if wish is None or module is not None else _DAEMON
         module = module or ("kbackup" if wish is None else "tests.faults.dying")
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))}
-        environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1", **(env or {})}
+        environment |= {"PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        environment |= env or {}
         if wish is not None:
             environment |= wish.environment(str(folder / "moments"))
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
@@ -94,6 +95,12 @@ class Kbackup:
     @property
     def err(self) -> str:
         return (self._folder / "err").read_text()
+
+    def stacks(self) -> str:
+        """What it said on stderr, and where its threads are. It ends by this."""
+        os.kill(self.pid, signal.SIGABRT)
+        self._child.wait(_LIMIT)
+        return self.err
 
     def wait_paused(self) -> None:
         """Until the `Wish` to pause has come true."""
