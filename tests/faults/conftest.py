@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scripts.dev.kafka import Broker
+    from tests.faults.mirrored import Mirror
 
 SHORT_LEASE = 10
 """s, for tests where a lease runs out; elsewhere it holds, however busy the machine is."""
@@ -119,5 +120,42 @@ def back_up(shop: Shop, spark: SparkSession) -> BackUp:
         counting = Counting()
         report = backup(options(shop), shop.broker.client(), store, lambda: spark, counting)
         return report, counting.records
+
+    return run
+
+
+@pytest.fixture
+def mirror(shop: Shop, archive: Path) -> Mirror:
+    """A flow from a copy of the archive of one restore point."""
+    from tests.faults.mirrored import Mirror
+
+    return Mirror(FileStore(archive), shop.broker.bootstrap)
+
+
+@pytest.fixture
+def own_shop(broker: Broker) -> Shop:
+    """Its topics may be changed."""
+    shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
+    sell(shop, 120)
+    return shop
+
+
+@pytest.fixture
+def own(own_shop: Shop, tmp_path: Path) -> Mirror:
+    """A flow from an archive of `own_shop`, which `take` begins."""
+    from tests.faults.mirrored import Mirror
+
+    return Mirror(FileStore(tmp_path / "own"), own_shop.broker.bootstrap)
+
+
+Take = Callable[[], None]
+
+
+@pytest.fixture
+def take(own_shop: Shop, own: Mirror, spark: SparkSession) -> Take:
+    """Take a restore point of `own_shop`."""
+
+    def run() -> None:
+        backup(options(own_shop), own.client, own.store, lambda: spark, Counting())
 
     return run

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -15,9 +17,13 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.jobs.mirror.apply import Applied, Applier, read_heads
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.kafka.admin import Cluster
+from kbackup.kafka.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
+from tests.faults.dying import When
+from tests.support.crash_store import Crash
 from tests.support.mirrors import flow_of
 from tests.support.truth import PartitionRecords, in_archive, in_cluster
 
@@ -114,3 +120,36 @@ def expanded(flow_map: FlowMap, tp: TopicPartition, incarnation: int = 1) -> dic
     pairs = [(s + i, t + i) for s, t, n in runs for i in range(n)]
     assert len(dict(pairs)) == len(pairs), "a record that is in the map twice"
     return dict(pairs)
+
+
+@contextmanager
+def dying_commits(when: When, nth: int) -> Iterator[list[int]]:
+    """The `nth` commit of a transaction ends everything, before or after it took effect."""
+    plain = BlockProducer.commit
+    done: list[int] = []
+
+    def commit(self: BlockProducer, *arguments: Any) -> None:
+        done.append(1)
+        if len(done) >= nth and when == "before":
+            raise Crash
+        plain(self, *arguments)
+        if len(done) >= nth:
+            raise Crash
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockProducer, "commit", commit)
+        yield done
+
+
+def recreate(broker: Broker, topic: str, partitions: int = 3) -> None:
+    """Delete a topic of the source and create it again."""
+    admin = AdminClient(broker.client())
+    admin.delete_topics([topic])[topic].result(30)
+    while topic in Cluster(broker.client(), "source").topic_names():
+        pass
+    broker.create_topic(topic, partitions)
+
+
+def records(rows: PartitionRecords) -> dict[TopicPartition, list[Any]]:
+    """Records without their offsets."""
+    return {tp: [r[1:] for r in own] for tp, own in rows.items()}

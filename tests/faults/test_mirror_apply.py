@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import secrets
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +14,28 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map import open_map
 from kbackup.archive.flow_map.slots import read_flow
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, MismatchError
 from kbackup.jobs.backup import backup
 from kbackup.jobs.mirror.apply import applier as applier_module
-from kbackup.jobs.mirror.apply import read_heads
-from kbackup.jobs.mirror.apply.positions import read_positions
 from kbackup.jobs.rounds import RETRIED
 from kbackup.kafka.admin import Cluster
-from kbackup.kafka.produce import BlockProducer
 from kbackup.store import S3Options, open_store
-from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
-from tests.faults.conftest import BackUp, Counting, options
+from tests.faults.conftest import BackUp, Counting, Take, options
 from tests.faults.dying import When, Wish
-from tests.faults.mirrored import Mirror, expanded
+from tests.faults.mirrored import Mirror, dying_commits
 from tests.faults.mortal import die
 from tests.faults.shop import Shop, open_shop, sell
 from tests.support.crash_store import Crash
-from tests.support.truth import PartitionRecords, in_archive, in_cluster
+from tests.support.truth import in_archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-@pytest.fixture
-def mirror(shop: Shop, archive: Path) -> Mirror:
-    return Mirror(FileStore(archive), shop.broker.bootstrap)
 
 
 def test_round_after_round(mirror: Mirror, shop: Shop, back_up: BackUp) -> None:
@@ -108,25 +94,6 @@ def test_killed_and_applied_again(wish: Wish, mirror: Mirror, tmp_path: Path) ->
 
     die(mirror.store, wish, tmp_path / "dead", work)
     mirror.check(mirror.apply())
-
-
-@contextmanager
-def dying_commits(when: When, nth: int) -> Iterator[list[int]]:
-    """The `nth` commit of a transaction ends everything, before or after it took effect."""
-    plain = BlockProducer.commit
-    done: list[int] = []
-
-    def commit(self: BlockProducer, *arguments: Any) -> None:
-        done.append(1)
-        if len(done) >= nth and when == "before":
-            raise Crash
-        plain(self, *arguments)
-        if len(done) >= nth:
-            raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BlockProducer, "commit", commit)
-        yield done
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -192,17 +159,6 @@ def test_positions_are_read_back_though_the_last_transaction_is_in_doubt(
     mirror.check(mirror.apply())
 
 
-def test_a_remote_topic_that_was_deleted_is_applied_anew(mirror: Mirror, shop: Shop) -> None:
-    mirror.apply()
-    name = f"{mirror.flow.source}.{shop.orders}"
-    admin = AdminClient(mirror.client)
-    admin.delete_topics([name])[name].result(30)
-    cluster = Cluster(mirror.client, "target")
-    while any(tp.topic == name for tp in read_positions(cluster, *mirror.names)):
-        pass  # the broker forgets them soon after
-    mirror.check(mirror.apply())
-
-
 def test_another_archive_or_another_target_is_refused(mirror: Mirror) -> None:
     mirror.apply()
     key = layout.mirror_key(mirror.flow.source, mirror.flow.target, "flow.json")
@@ -212,30 +168,6 @@ def test_another_archive_or_another_target_is_refused(mirror: Mirror) -> None:
         mirror.store.put(key, dump(msgspec.structs.replace(flow, **changed)))
         with pytest.raises(MismatchError, match=f"flow {mirror.flow.name} was begun "):
             mirror.apply()
-
-
-@pytest.fixture
-def own_shop(broker: Broker) -> Shop:
-    """Its topics may be changed."""
-    shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
-    sell(shop, 120)
-    return shop
-
-
-@pytest.fixture
-def own(own_shop: Shop, tmp_path: Path) -> Mirror:
-    return Mirror(FileStore(tmp_path / "own"), own_shop.broker.bootstrap)
-
-
-Take = Callable[[], None]
-
-
-@pytest.fixture
-def take(own_shop: Shop, own: Mirror, spark: SparkSession) -> Take:
-    def run() -> None:
-        backup(options(own_shop), own.client, own.store, lambda: spark, Counting())
-
-    return run
 
 
 def test_retention_at_the_source_overtakes_the_take_half(
@@ -257,53 +189,6 @@ def test_retention_at_the_source_overtakes_the_take_half(
     assert applied.is_loss
     own.check(applied)
     assert own.apply().too_late == (), "it is reported once"
-
-
-def test_a_recreated_topic_goes_on_in_its_remote_topic(
-    own: Mirror, own_shop: Shop, take: Take, broker: Broker
-) -> None:
-    """What the archive has of the old incarnation comes first, though it was not applied when the new one came."""
-    take()
-    own.apply()
-    sell(own_shop, 60)
-    take()
-    name = own_shop.orders
-    remote = f"{own.flow.source}.{name}"
-    before = in_archive(own.store)
-    recreate(broker, name)
-    sell(own_shop, 30)
-    take()
-    with own.applier(flow=dataclasses.replace(own.flow, on_recreate="stop")) as applier:
-        stopped = own.round(applier)
-    assert [(r.remote, r.incarnation, r.held_back) for r in stopped.recreated] == [(remote, 2, True)]
-    old = {own.remote(tp): rows for tp, rows in before.items() if tp.topic == name}
-    assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
-    applied = own.apply()
-    assert [(r.incarnation, r.held_back) for r in applied.recreated] == [(2, False)]
-    there = in_cluster(broker.bootstrap, [remote])
-    new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
-    assert records(there) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
-    flow_map = open_map(
-        own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names)
-    )
-    for tp, rows in new.items():
-        at = len(old[tp])
-        due = dict(zip([r.offset for r in rows], [r.offset for r in there[tp][at:]], strict=True))
-        assert expanded(flow_map, tp, 2) == due
-        assert applied.positions[tp] == (2, rows[-1].offset + 1)
-    assert own.apply().recreated == ()
-
-
-def records(rows: PartitionRecords) -> dict[TopicPartition, list[Any]]:
-    return {tp: [r[1:] for r in own] for tp, own in rows.items()}
-
-
-def recreate(broker: Broker, topic: str) -> None:
-    admin = AdminClient(broker.client())
-    admin.delete_topics([topic])[topic].result(30)
-    while topic in Cluster(broker.client(), "source").topic_names():
-        pass
-    broker.create_topic(topic, 3)
 
 
 def test_new_topics_and_partitions(own: Mirror, own_shop: Shop, take: Take) -> None:

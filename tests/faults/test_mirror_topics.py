@@ -1,0 +1,142 @@
+"""Topics that are deleted and created again, at the source and in the target, under the apply half of a mirror."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from kbackup.archive.flow_map import open_map
+from kbackup.jobs.mirror.apply import Applied, read_heads
+from kbackup.jobs.mirror.apply.positions import read_positions
+from kbackup.kafka.admin import Cluster
+from kbackup.types import TopicPartition
+from scripts.dev.kafka import Broker
+from tests.faults.conftest import Take
+from tests.faults.dying import Wish
+from tests.faults.mirrored import Mirror, dying_commits, expanded, records, recreate
+from tests.faults.process import Kbackup
+from tests.faults.shop import Shop, sell
+from tests.support.crash_store import Crash
+from tests.support.truth import PartitionRecords, in_archive, in_cluster
+
+
+def delete_remote(mirror: Mirror, topic: str) -> None:
+    """Delete the remote topic of a topic; returns when the broker has forgotten its applied positions."""
+    name = mirror.remote(TopicPartition(topic, 0)).topic
+    admin = AdminClient(mirror.client)
+    admin.delete_topics([name])[name].result(30)
+    cluster = Cluster(mirror.client, "target")
+    while any(tp.topic == name for tp in read_positions(cluster, *mirror.names)):
+        pass
+
+
+def test_a_remote_topic_that_was_deleted_is_applied_anew(mirror: Mirror, shop: Shop) -> None:
+    mirror.apply()
+    delete_remote(mirror, shop.orders)
+    mirror.check(mirror.apply())
+
+
+def test_a_process_that_applies_a_deleted_topic_anew_is_killed(
+    mirror: Mirror, shop: Shop, tmp_path: Path
+) -> None:
+    """With one of its partitions committed; the topic is deleted again after that, and the same happens. The first
+    transaction of each process commits the positions of the other topic."""
+    remote = mirror.remote(TopicPartition(shop.orders, 0)).topic
+    whole = sum(len(rows) for tp, rows in mirror.held().items() if tp.topic == remote)
+    arguments = [mirror.store.url, mirror.bootstrap, mirror.flow.source]
+    mirror.apply()
+    for when in ("before", "after"):
+        delete_remote(mirror, shop.orders)
+        wish = Wish("kill job", when, "transaction", 3)
+        with Kbackup(tmp_path / when, arguments, wish, module="tests.faults.applying") as process:
+            assert process.wait().code == -9, process.err
+        there = sum(map(len, in_cluster(mirror.bootstrap, [remote]).values()))
+        assert 0 < there < whole
+        mirror.check(mirror.apply())
+
+
+def test_a_recreated_topic_goes_on_in_its_remote_topic(
+    own: Mirror, own_shop: Shop, take: Take, broker: Broker
+) -> None:
+    """What the archive has of the old incarnation comes first, though it was not applied when the new one came."""
+    take()
+    own.apply()
+    sell(own_shop, 60)
+    take()
+    name = own_shop.orders
+    remote = f"{own.flow.source}.{name}"
+    before = in_archive(own.store)
+    recreate(broker, name)
+    sell(own_shop, 30)
+    take()
+    with own.applier(flow=dataclasses.replace(own.flow, on_recreate="stop")) as applier:
+        stopped = own.round(applier)
+    assert [(r.remote, r.incarnation, r.held_back) for r in stopped.recreated] == [(remote, 2, True)]
+    old = {own.remote(tp): rows for tp, rows in before.items() if tp.topic == name}
+    assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
+    applied = own.apply()
+    assert [(r.incarnation, r.held_back) for r in applied.recreated] == [(2, False)]
+    there = in_cluster(broker.bootstrap, [remote])
+    new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
+    assert records(there) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
+    flow_map = open_map(
+        own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names)
+    )
+    for tp, rows in new.items():
+        at = len(old[tp])
+        due = dict(zip([r.offset for r in rows], [r.offset for r in there[tp][at:]], strict=True))
+        assert expanded(flow_map, tp, 2) == due
+        assert applied.positions[tp] == (2, rows[-1].offset + 1)
+    assert own.apply().recreated == ()
+
+
+def produce(shop: Shop, partitions: int, note: str) -> None:
+    producer = Producer(shop.broker.client())
+    for n in range(40):
+        producer.produce(shop.orders, f"{note} {n}".encode(), b"k", n % partitions)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_a_topic_is_created_again_with_fewer_partitions_and_then_with_more(
+    killed: bool, own: Mirror, own_shop: Shop, take: Take, broker: Broker
+) -> None:
+    """What is left of the old incarnation is applied, in the partitions that the new one lacks as well."""
+    remote = own.remote(TopicPartition(own_shop.orders, 0)).topic
+    take()
+    own.apply()
+    sell(own_shop, 60)
+    take()
+    due = records(of_topic(own, own_shop.orders))
+    for partitions in (1, 3):
+        recreate(broker, own_shop.orders, partitions)
+        produce(own_shop, partitions, f"of {partitions}")
+        take()
+        new = records(of_topic(own, own_shop.orders))
+        assert {tp.partition for tp, rows in new.items() if rows} == {*range(partitions)}
+        due = {tp: rows + new.get(tp, []) for tp, rows in due.items()}
+        applied = apply(own, killed=killed)
+        assert records(in_cluster(broker.bootstrap, [remote])) == due
+        if not killed:
+            assert [(r.remote, r.kind, r.held_back) for r in applied.recreated] == [
+                (remote, "recreated", False)
+            ]
+        assert applied.too_late == ()
+        again = own.apply()
+        assert (again.records, again.recreated, again.too_late) == (0, (), ())
+
+
+def apply(mirror: Mirror, *, killed: bool) -> Applied:
+    if killed:
+        with mirror.applier() as applier, dying_commits("after", 2), pytest.raises(Crash):
+            mirror.round(applier)
+    return mirror.apply()
+
+
+def of_topic(mirror: Mirror, topic: str) -> PartitionRecords:
+    """What the archive has of the newest incarnation of a topic, by remote partition."""
+    return {mirror.remote(tp): rows for tp, rows in in_archive(mirror.store).items() if tp.topic == topic}
