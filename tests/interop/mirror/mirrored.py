@@ -109,4 +109,6 @@ class Mirrored:
         """A round's offset syncs and checkpoints."""
         emit_offset_syncs(flow, internal, self.topics, self.positions, self)
         point = self.archive.restore_point("latest")
-        return emit_checkpoints(flow, internal, self.archive, point, self.topics, self.positions, self)
+        return emit_checkpoints(
+            flow, internal, self.archive, point, self.topics, self.positions, self
+        ).current

@@ -175,15 +175,15 @@ class Rounds:
         if not due and not due_groups:
             return 0, 0
         flow = replace(self.flow, groups=lambda name: name in self._groups)
-        checkpoints = emit_checkpoints(
+        current, written = emit_checkpoints(
             flow, self.internal, archive, point, topics, applied.positions, self.applier.map
         )
         self.timetable.done("checkpoints")
         captured_at = datetime.fromisoformat(archive.groups(point).captured_at).timestamp()
-        metering.checkpoints_written(self.flow, {c.group for c in checkpoints}, captured_at)
+        metering.checkpoints_written(self.flow, {c.group for c in written}, captured_at)
         if not due_groups:
-            return len(checkpoints), 0
-        synced = sync_group_offsets(checkpoints, self.cluster)
+            return len(written), 0
+        synced = sync_group_offsets(current, self.cluster)
         refused["groups"] = synced.held_back
         self.timetable.done("group offsets")
-        return len(checkpoints), sum(synced.written.values())
+        return len(written), sum(synced.written.values())

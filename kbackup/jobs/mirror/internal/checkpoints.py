@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from kbackup.archive.content import group_offsets
 from kbackup.archive.models import GroupOffset, Manifest
@@ -15,6 +16,13 @@ from kbackup.kafka.mirror_records.codec import fits
 from kbackup.types import TopicPartition
 
 
+class Emitted(NamedTuple):
+    """`current` are the checkpoints of now, whether written or not; `written` are those that were due."""
+
+    current: list[Checkpoint]
+    written: list[Checkpoint]
+
+
 def emit_checkpoints(
     flow: Flow,
     target: InternalTopics,
@@ -23,9 +31,9 @@ def emit_checkpoints(
     topics: Sequence[RemoteTopic],
     positions: Mapping[TopicPartition, AppliedPosition],
     maps: Maps,
-) -> list[Checkpoint]:
-    """Write the checkpoints of a restore point's groups that are due. Return those of now, whether due or not, for
-    `positions.sync_group_offsets`; by MirrorMaker 2's rule, the last one written of each group and partition.
+) -> Emitted:
+    """Write the checkpoints of a restore point's groups that are due. `current` is for `positions.sync_group_offsets`;
+    by MirrorMaker 2's rule, it has the last one written of each group and partition.
 
     `positions` and `maps` are by remote partition. Call `emit_offset_syncs` before: `kbackup.checkpoints = mm2`
     translates by its records.
@@ -40,12 +48,13 @@ def emit_checkpoints(
         translate = exact_translation(remote, incarnations, positions, maps)
     current = list(checkpoints(groups, remote, translate))
     if not current or not flow.emit_checkpoints.enabled:
-        return current
+        return Emitted(current, [])
     journal = target.checkpoint_journal
     last = journal.last()
     exact = flow.checkpoint_rule == "exact"
-    journal.append([c for c in current if is_due(c, last.get(c.key), exact)])
-    return current if exact else [last[c.key] for c in current]
+    written = [c for c in current if is_due(c, last.get(c.key), exact)]
+    journal.append(written)
+    return Emitted(current if exact else [last[c.key] for c in current], written)
 
 
 def checkpoints(

@@ -18,18 +18,18 @@ EXCLUDED_CONFIGS = (
 
 
 class FlowKey(NamedTuple):
-    """A key of a flow or of all flows. `least` bounds a number; `choices` a text."""
+    """A key of a flow or of all flows. `least` bounds a number, unless it is None; `choices` a text."""
 
     kind: Kind
     default: str
-    least: int = 0
+    least: int | None = 0
     choices: tuple[str, ...] = ()
 
 
 def _clock(name: str, *, enabled: bool, seconds: int) -> dict[str, FlowKey]:
     return {
         f"{name}.enabled": FlowKey("flag", str(enabled).lower()),
-        f"{name}.interval.seconds": FlowKey("number", str(seconds), 0),
+        f"{name}.interval.seconds": FlowKey("number", str(seconds), None),
     }
 
 

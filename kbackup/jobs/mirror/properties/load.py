@@ -77,8 +77,8 @@ def load_flows(
     heartbeat_flows: list[Flow] = []
     for pair in sections.pairs():
         reader = _Reader(sections, pair)
-        enabled = reader.flag("enabled")
-        if enabled or reader.flag("emit.heartbeats.enabled"):
+        enabled = reader.enabled()
+        if enabled or reader.clock("emit.heartbeats").enabled:
             flow, of_clients = reader.flow(archive)
             if enabled:
                 reader.check(flow)
@@ -176,6 +176,10 @@ class _Reader:
             raise self._refuse(key, f"{value!r} can't be used", f"write {' or '.join(choices)}")
         return value
 
+    def enabled(self) -> bool:
+        """Return whether the flow is enabled. MirrorMaker 2 takes an empty value for the default."""
+        return bool(self._value("enabled")[1].strip()) and self.flag("enabled")
+
     def flag(self, name: str) -> bool:
         key, value = self._value(name)
         if value.lower() not in ("true", "false"):
@@ -185,12 +189,15 @@ class _Reader:
     def number(self, name: str) -> int:
         key, value = self._value(name)
         least = FLOW_KEYS[name].least
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or int(value) < least:
-            raise self._refuse(key, f"{value!r} is no whole number from {least} on", "write a whole number")
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", value) or (least is not None and int(value) < least):
+            bound = "" if least is None else f" from {least} on"
+            raise self._refuse(key, f"{value!r} is no whole number{bound}", "write a whole number")
         return int(value)
 
     def clock(self, name: str) -> Clock:
-        return Clock(self.flag(f"{name}.enabled"), float(self.number(f"{name}.interval.seconds")))
+        """Return when something happens. A negative interval means never, as in MirrorMaker 2."""
+        seconds = self.number(f"{name}.interval.seconds")
+        return Clock(self.flag(f"{name}.enabled") and seconds >= 0, float(max(0, seconds)))
 
     def filter(self, include: str, exclude: str) -> PatternFilter:
         return PatternFilter(self.patterns(include), self.patterns(exclude))

@@ -30,6 +30,7 @@ from kbackup.jobs.mirror.halves import apply, status_keeper
 from kbackup.jobs.mirror.halves import round as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.round import RoundReport
+from kbackup.jobs.mirror.internal.checkpoints import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import FlowStatus, flows_of, read_flow_status, write_status
 from kbackup.jobs.mirror.status.holds import flow_holds
@@ -170,11 +171,11 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
                 stop.ask()
             return Applied(point.number)
 
-    def checkpoints(flow: Flow, *_: Any) -> list[Any]:
+    def checkpoints(flow: Flow, *_: Any) -> Emitted:
         groups.append(flow.groups("billing"))
         if len(groups) == 2:
             raise UnreachableError("target is away", "")
-        return []
+        return Emitted([], [])
 
     real = round_.Rounds
     half = half_of(Script(stop, []), store, monkeypatch)

@@ -79,9 +79,12 @@ def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
     monkeypatch.setattr(module, "group_offsets", lambda *_: ({"billing": committed(3000)}, []))
     flow = flow_of(f"kbackup.checkpoints = {rule}\n")
     topics, positions = [RemoteTopic("orders", "A.orders", 1)], {REMOTE: AppliedPosition(1, 3000)}
-    (synced,) = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
+    emitted = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
     assert [c.offset for c in added] == written
-    assert synced.offset == told
+    assert emitted.written == added
+    assert [c.offset for c in emitted.current] == [told]
+    again = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
+    assert (again.current, again.written) == (emitted.current, []), "nothing is new"
 
 
 class Topic:

@@ -10,6 +10,7 @@ from kbackup.errors import UsageError
 from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
 from kbackup.jobs.mirror.properties import load_flows
+from kbackup.jobs.mirror.properties.keys import FLOW_KEYS
 from tests.support.mirrors import CLUSTERS, flow_of
 
 
@@ -50,6 +51,23 @@ def test_pairs_that_are_not_enabled_emit_heartbeats() -> None:
     assert [flow.name for flow in load_flows(text).heartbeat_flows] == ["B->A"]
     assert load_flows(text).heartbeat_flows[0].emit_heartbeats.seconds == 5
     assert not load_flows(text + "B->A.emit.heartbeats.enabled = false").heartbeat_flows
+
+
+@pytest.mark.parametrize("key", [key for key in FLOW_KEYS if key.endswith(".interval.seconds")])
+def test_negative_interval_disables(key: str) -> None:
+    name = key.removesuffix(".interval.seconds")
+    clock = name.replace(".", "_")
+    assert getattr(flow_of(f"{name}.enabled = true\n{key} = 7\n"), clock) == Clock(True, 7)
+    assert not getattr(flow_of(f"{name}.enabled = true\n{key} = -1\n"), clock).enabled
+
+
+def test_pair_without_heartbeats_by_a_negative_interval() -> None:
+    assert not load_flows(CLUSTERS + "B->A.emit.heartbeats.interval.seconds = -1\n").heartbeat_flows
+
+
+def test_empty_enabled_is_the_default() -> None:
+    flows = load_flows("clusters = A, B\nA->B.enabled =\nB->A.enabled = true\n").flows
+    assert [flow.name for flow in flows] == ["B->A"]
 
 
 def test_client_properties_merge_as_in_mirrormaker_2() -> None:
