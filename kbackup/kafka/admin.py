@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from kbackup.kafka.admin_properties import admin_properties
 from kbackup.kafka.client import Connection, Properties
 from kbackup.kafka.group_admin import GroupAdmin
 from kbackup.kafka.retry import (
@@ -64,7 +65,7 @@ class Cluster:
     at once."""
 
     def __init__(self, properties: Properties, role: str) -> None:
-        self.connection = Connection(properties, role)
+        self.connection = Connection(admin_properties(properties), role)
         self._admin = self.connection.admin()
         self.groups = GroupAdmin(self.connection, self._admin)
         self.security = SecurityAdmin(self.connection, self._admin)

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.kafka import rights
+from kbackup.kafka.admin_properties import without_admin
 from kbackup.kafka.oauth import CALLBACK, Tokens
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.metadata.sources import is_source_property
@@ -58,7 +59,8 @@ class Connection:
     """What a client is connected to, and the last thing librdkafka said about that; makes errors of it."""
 
     def __init__(self, properties: Properties, role: str) -> None:
-        self.properties = {k: v for k, v in properties.items() if not is_source_property(k)}
+        others = without_admin(properties)
+        self.properties = {name: value for name, value in others.items() if not is_source_property(name)}
         self.role = role
         self.last: KafkaError | None = None
         named = self.properties.pop(CALLBACK, "")

@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import KafkaError
 
 from kbackup.errors import ClusterError, UnreachableError, UsageError
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin_properties import with_admin
 from kbackup.kafka.client import Connection
 from kbackup.kafka.oauth import CALLBACK, Token, Tokens
 
@@ -120,6 +122,16 @@ def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
     assert connection.config({})["oauth_cb"]("x") == ("t", until, "me", {"cluster": "x"})
     assert connection.tokens is not None
     assert connection.tokens("x") == Token("t", until, "me", {"cluster": "x"})
+
+
+def test_admin_properties_are_those_of_the_admin_client() -> None:
+    """Real clients are made: librdkafka takes no property that it does not know."""
+    carried = with_admin({**SOURCE, "client.id": "reads"}, {**SOURCE, "client.id": "asks"})
+    connection = Connection(carried, "source")
+    assert connection.properties == {**SOURCE, "client.id": "reads"}
+    assert connection.consumer({"group.id": "none"}) is not None
+    assert Cluster(carried, "source").connection.properties == {**SOURCE, "client.id": "asks"}
+    assert Cluster(SOURCE, "source").connection.properties == SOURCE
 
 
 @pytest.mark.parametrize(

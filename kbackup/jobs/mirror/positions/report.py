@@ -130,5 +130,5 @@ def _checkpoints(flow: Flow, group: str, cluster: Cluster) -> dict[TopicPartitio
     topic = flow.policy.checkpoints_topic(flow.source)
     if not cluster.topics([topic]):
         return {}
-    records = read_records(cluster.connection.properties, "target", topic, Checkpoint.decode)
+    records = read_records(flow.client("target"), "target", topic, Checkpoint.decode)
     return {c.tp: c.offset for c in records if c.group == group}

@@ -9,7 +9,10 @@ from typing import Literal
 from kbackup.config.clients import translate
 from kbackup.errors import UsageError
 from kbackup.jobs.mirror.properties.sections import Pair, Sections
+from kbackup.kafka.admin_properties import with_admin
 from kbackup.kafka.property_check import refusal
+
+Side = Literal["source", "target"]
 
 ROLES = ("consumer.", "producer.", "admin.")
 _SECURITY = ("ssl.", "sasl.", "security.")
@@ -31,16 +34,26 @@ class ClusterClient:
     notes: tuple[str, ...]
 
 
-def cluster_client(sections: Sections, pair: Pair, side: Literal["source", "target"]) -> ClusterClient:
+def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
     """Return how the flow `pair` reads its source, or writes into its target. Raise `UsageError` for what only Java
     can."""
     alias = pair.source if side == "source" else pair.target
-    java = _java_properties(sections, pair, side)
+    where = f"{sections.file}: {alias}"
+    java = _java_properties(sections, pair, side, "consumer." if side == "source" else "producer.")
     if "bootstrap.servers" not in java:
         return ClusterClient(None, ())
-    where = f"{sections.file}: {alias}"
+    properties, notes = _translated(java, where)
+    if _has_admin(sections, pair, side):
+        admin, more = _translated(_java_properties(sections, pair, side, "admin."), where)
+        properties, notes = with_admin(properties, admin), [*notes, *more]
+    return ClusterClient(properties, tuple(notes))
+
+
+def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[str]]:
+    """(librdkafka's properties, what was left out)."""
     client = translate(java, where)
-    properties, notes = {}, list(client.notes)
+    properties: dict[str, str] = {}
+    notes = list(client.notes)
     for name, value in client.properties.items():
         refused = refusal(name, value)
         if refused is None:
@@ -50,14 +63,22 @@ def cluster_client(sections: Sections, pair: Pair, side: Literal["source", "targ
         else:
             why = "has no such property" if refused.kind == "unknown name" else "refuses its value"
             raise UsageError(f"{where}: {name}: librdkafka {why}", "see librdkafka's CONFIGURATION.md")
-    return ClusterClient(properties, tuple(notes))
+    return properties, notes
 
 
-def _java_properties(sections: Sections, pair: Pair, side: Literal["source", "target"]) -> dict[str, str]:
-    """MirrorMaker 2's order: what all clients share, the flow's `consumer.…`, the cluster's `consumer.…` with what
-    all share there, too, the flow's `source.consumer.…`."""
+def _has_admin(sections: Sections, pair: Pair, side: Side) -> bool:
+    """Whether the file has properties of the admin client alone; else it has those of the side's other clients."""
     alias = pair.source if side == "source" else pair.target
-    role = "consumer." if side == "source" else "producer."
+    own = ("admin.", f"{side}.admin.")
+    return any(name.startswith("admin.") for name in sections.by_cluster[alias]) or any(
+        name.startswith(own) for name in sections.by_flow[pair]
+    )
+
+
+def _java_properties(sections: Sections, pair: Pair, side: Side, role: str) -> dict[str, str]:
+    """MirrorMaker 2's order: what all clients share, the flow's `consumer.…`, the cluster's `consumer.…` with what
+    all share there, too, the flow's `source.consumer.…`. `role` is 'consumer.', 'producer.' or 'admin.'."""
+    alias = pair.source if side == "source" else pair.target
     cluster, flow = sections.by_cluster[alias], sections.by_flow[pair]
     common = {name: (name, value) for name, value in sections.top.items() if is_common(name)}
     common |= {name: (f"{alias}.{name}", value) for name, value in cluster.items() if is_common(name)}

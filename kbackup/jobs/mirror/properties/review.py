@@ -35,12 +35,9 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
             known = name in OWN_KEYS or is_common(name) or name.startswith(ROLES)
         else:
             known = name in FLOW_KEYS or name in OWN_KEYS or is_common(name)
-        admin = prefix and name.startswith(("admin.", "source.admin.", "target.admin."))
-        if admin:
-            warnings.append(f"{where} is left out: the clients of a cluster share one set of properties here")
-        elif known or name in FILTER_CLASSES:
+        if known or name in FILTER_CLASSES:
             continue
-        elif is_connect_key(name) or (not prefix and name.startswith(ROLES)):
+        if is_connect_key(name) or (not prefix and name.startswith(ROLES)):
             notes.append(f"{where} has no meaning here")
         elif prefix and "->" not in prefix:
             hint = f"write {prefix}consumer.{name} or {prefix}producer.{name}"

@@ -11,6 +11,7 @@ from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.properties.keys import FLOW_KEYS
+from kbackup.kafka.admin_properties import admin_properties, without_admin
 from tests.support.mirrors import CLUSTERS, flow_of
 
 
@@ -96,6 +97,34 @@ def test_client_properties_merge_as_in_mirrormaker_2() -> None:
         "linger.ms": "3",
     }
     assert "sasl.password" not in repr(flow)
+
+
+def test_admin_client_has_its_own_properties() -> None:
+    """As in MirrorMaker 2: what all clients of the cluster share, and `admin.…` in place of `consumer.…`."""
+    flow = flow_of(
+        "A.security.protocol = SASL_PLAINTEXT\nA.sasl.mechanism = PLAIN\nA.consumer.client.id = reads\n"
+        "A.consumer.fetch.min.bytes = 7\nA.admin.client.id = asks\nA->B.admin.request.timeout.ms = 5000\n"
+        "A->B.source.admin.retries = 3\nA->B.target.admin.client.id = writes\nB.admin.metadata.max.age.ms = 900\n"
+    )
+    shared = {"bootstrap.servers": "a:9092", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    assert flow.source_properties is not None
+    others = without_admin(flow.source_properties)
+    assert others == shared | {"client.id": "reads", "fetch.min.bytes": "7"}
+    admin = admin_properties(flow.source_properties)
+    assert admin == shared | {"client.id": "asks", "socket.timeout.ms": "5000"}
+    assert flow.target_properties is not None
+    shared = {"bootstrap.servers": "b:9092"}
+    assert without_admin(flow.target_properties) == shared
+    own = {"client.id": "writes", "socket.timeout.ms": "5000", "metadata.max.age.ms": "900"}
+    assert admin_properties(flow.target_properties) == shared | own
+    plain = flow_of("A.consumer.client.id = reads\n").source_properties
+    assert plain is not None
+    assert without_admin(plain) == admin_properties(plain) == plain
+
+
+def test_admin_properties_are_checked() -> None:
+    with pytest.raises(UsageError, match=r"ssl\.nonsense: librdkafka has no such property"):
+        flow_of("A.admin.ssl.nonsense = 1\n")
 
 
 def test_cluster_without_an_address_has_no_client() -> None:
@@ -232,7 +261,6 @@ def test_connect_keys_mean_nothing() -> None:
 def test_doubtful_keys_are_warned_of() -> None:
     read = load_flows(
         CLUSTERS + "A->B.topcis = x\nA->C.enabled = true\nB.replication.factor = 3\nA.fetch.max.bytes = 1\n"
-        "B.admin.client.id = x\n"
     )
     told = "\n".join(read.warnings)
     assert "A->B.topcis is no key of MirrorMaker 2: did you mean topics?" in told
@@ -241,4 +269,3 @@ def test_doubtful_keys_are_warned_of() -> None:
     assert (
         "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in told
     )
-    assert "B.admin.client.id is left out" in told
