@@ -9,7 +9,7 @@ EXIT_CODES: dict[int, str] = {
     "or a finished restore is not there as its id says",
     11: "another writer holds the archive's lease, or took it over",
     12: "the key of an encrypted archive is wrong or missing",
-    13: "verification failed: bytes are not what the format or the manifest says",
+    13: "verification failed: bytes are not what the format or the manifest says, or the sides of a migration differ",
     14: "source, target, store or schema registry can't be reached or denies access",
     130: "interrupted by SIGINT or SIGTERM",
 }

@@ -10,6 +10,8 @@ from kbackup.cli.options import common_options
 
 SUBCOMMANDS = {
     "archive": "archive",
+    "verify": "verify",
+    "bootstrap": "bootstrap",
 }
 """Subcommand: module of this package, with an object `command`; in the order of the runbook."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from kbackup.archive.secrets import is_sensitive
 from kbackup.config import HIDDEN
-from kbackup.jobs.metadata.parts import PARTS, Part
+from kbackup.jobs.metadata.parts import PARTS, Part, part_of
 from kbackup.metadata.reading import Reading
 
 COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
@@ -21,7 +21,7 @@ _LOOSE = {"internal"}
 """Brokers and kbackup itself decide it by the name of a topic."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Difference:
     """`field` "": one of the sides has no such entity. `one` and `other` are the values there; None: nothing. A secret
     is hidden."""
@@ -45,8 +45,8 @@ def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> li
     """The differences in all parts that both sides tell. `topics`: no other topics are compared."""
     found: list[Difference] = []
     for part in COMPARED:
-        values = getattr(one.reading, part.name), getattr(other.reading, part.name)
-        if None in values:
+        values = _told(one.reading, part), _told(other.reading, part)
+        if values[0] is None or values[1] is None:
             continue
         if part.name == "next_producer_id":
             found += _producer_ids(one, other)
@@ -57,20 +57,28 @@ def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> li
 
 def not_compared(one: Side, other: Side) -> list[str]:
     """The labels of the parts that one of the sides doesn't tell."""
-    return [p.label for p in COMPARED if None in (getattr(s.reading, p.name) for s in (one, other))]
+    return [p.label for p in COMPARED if None in (_told(one.reading, p), _told(other.reading, p))]
 
 
-def in_words(difference: Difference, one: Side, other: Side) -> str:
-    """One line: the entity, and what each side says of it."""
+def in_words(difference: Difference, one: str, other: str) -> str:
+    """One line: the entity, and what each side says of it. `one` and `other` are the names of the sides."""
     entity = f"{difference.part}: {difference.entity}"
     if not difference.field:
         has, lacks = (one, other) if difference.other is None else (other, one)
-        return f"{entity}: in {has.name}, not in {lacks.name}"
+        return f"{entity}: in {has}, not in {lacks}"
     values = (
-        f"{'not set' if value is None else value} in {side.name}"
+        f"{'not set' if value is None else value} in {side}"
         for value, side in ((difference.one, one), (difference.other, other))
     )
     return f"{entity}: {difference.field} is {', '.join(values)}"
+
+
+def _told(reading: Reading, part: Part) -> Any:
+    """None also where brokers don't use the part, which other sources may hold all the same; and for tokens, of which
+    brokers tell those that our user may describe."""
+    unused = any(entry.reason == "not there" and part_of(entry) is part for entry in reading.not_carried)
+    some = reading.source == "brokers" and part.name == "delegation_tokens"
+    return None if unused or some else getattr(reading, part.name)
 
 
 def _chosen(part: Part, entities: Iterable[Any], topics: Collection[str] | None) -> dict[str, Any]:

@@ -29,9 +29,10 @@ class Merged:
 
 
 def reading_of(metadata: Metadata) -> Reading:
-    """What brokers told."""
+    """What a document says, as a reading. Its source is that of the tokens, which brokers don't tell completely."""
     named = {each.name for each in fields(Reading)} & set(Metadata.__struct_fields__)
-    return Reading(source="brokers", **{name: getattr(metadata, name) for name in named})
+    source = metadata.sources.get("delegation_tokens", "brokers")
+    return Reading(source=source, **{name: getattr(metadata, name) for name in named})
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
@@ -48,7 +49,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
     """Take each part from the first source in the part's order that tells the part completely, else from the first that
     tells it at all. A null field of an entity is filled from another source. The topics are those that brokers told,
     where brokers told any. `MismatchError` for sources of several clusters."""
-    _check_one_cluster(readings)
+    check_one_cluster(readings)
     readings = mark_outdated(readings)
     current = [reading for reading in readings if not reading.outdated] or list(readings)
     chosen = {part.name: found for part in PARTS if (found := _choose(part, current)) is not None}
@@ -65,7 +66,8 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
     return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
 
 
-def _check_one_cluster(readings: Sequence[Reading]) -> None:
+def check_one_cluster(readings: Sequence[Reading]) -> None:
+    """`MismatchError` where the sources tell several cluster ids."""
     known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
     if len(known) > 1:
         said = ", ".join(f"{source} {cluster_id}" for cluster_id, source in known.items())
@@ -130,7 +132,7 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
     found = []
     for first, second in combinations(readings, 2):
         one, other = Side(first.source, first), Side(second.source, second)
-        words = [in_words(difference, one, other) for difference in compare(one, other, topics)]
+        words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
             more = f"; and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
             found.append(

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
-from kbackup.metadata.entities import BrokerConfig
+from kbackup.metadata.entities import BrokerConfig, NotCarried
 from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 
 def words(zookeeper: dict[str, Any] | None = None, log: dict[str, Any] | None = None) -> list[str]:
     one = Side("ZooKeeper", by_zookeeper(**zookeeper or {}))
     other = Side("the controller log", by_log(**log or {}))
-    return [in_words(difference, one, other) for difference in compare(one, other)]
+    return [in_words(difference, one.name, other.name) for difference in compare(one, other)]
 
 
 def test_no_difference() -> None:
@@ -124,4 +124,20 @@ def test_what_one_side_does_not_tell_is_not_compared() -> None:
 def test_topics_that_were_chosen() -> None:
     one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper())
     assert [d.entity for d in compare(one, other)] == ["unselected"]
+    assert compare(one, other, {"orders"}) == []
+
+
+def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:
+    """ZooKeeper may hold ACLs of an authorizer that is not configured any more."""
+    disabled = NotCarried(what="ACLs", reason="not there", why="no authorizer")
+    one, other = (
+        Side("brokers", by_brokers(acls=(), not_carried=(disabled,))),
+        Side("ZooKeeper", by_zookeeper()),
+    )
+    assert compare(one, other, {"orders"}) == []
+    assert "ACLs" in not_compared(one, other)
+
+
+def test_tokens_of_brokers_are_those_that_our_user_may_describe() -> None:
+    one, other = Side("brokers", by_brokers(delegation_tokens=())), Side("ZooKeeper", by_zookeeper())
     assert compare(one, other, {"orders"}) == []

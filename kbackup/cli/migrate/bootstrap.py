@@ -1,0 +1,73 @@
+"""`kbackup migrate bootstrap`: users and quotas for a fresh KRaft cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import plural
+from kbackup.cli.options import archive_option, common_options, s3_options
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store
+
+if TYPE_CHECKING:
+    from kbackup.jobs.migrate.bootstrap import BootstrapReport
+
+
+@click.command("bootstrap")
+@common_options
+@archive_option
+@click.option(
+    "-b",
+    "--backup",
+    default="latest",
+    show_default=True,
+    metavar="[N|LABEL|latest]",
+    help="The restore point to take from.",
+)
+@click.option(
+    "--base",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="The bootstrap.checkpoint that 'kafka-storage format' wrote for the new cluster.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Where the new bootstrap.checkpoint is written, readable for you alone.",
+)
+@s3_options
+@pass_frame
+def command(frame: Frame, backup: str, base: Path, out: Path) -> None:
+    """Write the bootstrap.checkpoint of a fresh KRaft cluster, whose users log in with their old passwords.
+
+    Adds SCRAM credentials, client quotas and valid delegation tokens of a restore point to the file that 'kafka-storage
+    format' wrote. Put the result in its place before the controller's first start. Needs an encrypted archive that
+    holds the secrets.
+    """
+    from kbackup.archive.reader import open_archive
+    from kbackup.jobs.migrate.bootstrap import make_bootstrap
+
+    report = make_bootstrap(open_archive(archive_store(frame)), backup, base, out)
+    show(report, frame.reporter)
+
+
+def show(report: BootstrapReport, reporter: Reporter) -> None:
+    for token in report.expired:
+        reporter.note(f"delegation token {token} has expired and is left out")
+    counts = (
+        plural(report.scram_users, "SCRAM user"),
+        plural(report.client_quotas, "client quota"),
+        plural(report.delegation_tokens, "delegation token"),
+    )
+    reporter.line(f"{report.file}: {', '.join(counts)} of restore point {report.restore_point}")
+    if report.live:
+        words = ",".join(report.live)
+        reporter.line(f"after the first start: kbackup restore --with {words}, which also makes the topics")
+    reporter.document(report)

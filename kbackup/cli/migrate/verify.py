@@ -1,0 +1,77 @@
+"""`kbackup migrate verify`: ZooKeeper against KRaft against the archive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.human import plural
+from kbackup.cli.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store
+from kbackup.config import parse_duration
+from kbackup.errors import EXIT_OK, CorruptError, UsageError
+
+if TYPE_CHECKING:
+    from kbackup.jobs.migrate.verify import VerifyReport
+
+
+@click.command("verify")
+@common_options
+@archive_option
+@click.option(
+    "-b",
+    "--backup",
+    default="latest",
+    show_default=True,
+    metavar="[N|LABEL|latest]",
+    help="The restore point to compare with.",
+)
+@click.option(
+    "--lag",
+    default="10s",
+    metavar="DURATION",
+    help="A difference between sources is named if it lasts for so long. [default 10s]",
+)
+@source_options
+@s3_options
+@pass_frame
+def command(frame: Frame, backup: str, lag: str) -> int:
+    """Compare ZooKeeper, KRaft and the archive, entity by entity, and name each difference.
+
+    Compares what [source] names: the brokers, ZooKeeper, a controller's metadata log; and a restore point where an
+    archive is named. While both sides are written, ZooKeeper follows with a lag. Ends with exit code 13 when there is
+    any difference.
+    """
+    from kbackup.archive.reader import open_archive
+    from kbackup.jobs.migrate.verify import verify_migration
+
+    try:
+        seconds = parse_duration(lag)
+    except ValueError:
+        raise UsageError(f"--lag {lag} can't be used", "give a duration such as 10s") from None
+    archive = open_archive(archive_store(frame)) if frame.config.archive else None
+    report = verify_migration(frame.config.sources, archive, backup, seconds)
+    show(report, frame.reporter)
+    return CorruptError.exit_code if report.differences else EXIT_OK
+
+
+def show(report: VerifyReport, reporter: Reporter) -> None:
+    labels = sorted({label for side in report.sides for label in side.entities})
+    reporter.table(
+        ("side", *labels),
+        [(side.name, *(side.entities.get(label) for label in labels)) for side in report.sides],
+    )
+    for side in report.sides:
+        if side.outdated:
+            reporter.note(f"{side.name} is not compared: {side.outdated}")
+    for pair, parts in report.not_compared.items():
+        reporter.note(f"not compared, {pair}: {', '.join(parts)}")
+    for each in report.differences:
+        reporter.line(each.text)
+    if report.restore_point is None:
+        reporter.note("no archive is named: the sources alone are compared")
+    reporter.line(plural(len(report.differences), "difference"))
+    reporter.document(report)

@@ -1,0 +1,152 @@
+"""The job of `kbackup migrate verify`: compare ZooKeeper, KRaft and the archive, entity by entity."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import NamedTuple
+
+from kbackup.archive.reader import Archive
+from kbackup.errors import UsageError
+from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, in_words, not_compared
+from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge, reading_of
+from kbackup.jobs.metadata.read import read_brokers, sources_beside
+from kbackup.jobs.select import is_internal
+from kbackup.metadata.reading import Reading
+from kbackup.metadata.sources import Sources
+
+_PAUSE = 1.0  # s between two looks
+
+
+class Clock(NamedTuple):
+    """Both in seconds."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class SideReport:
+    """`entities` counts them by part. `outdated`: why the side is not compared, or ""."""
+
+    name: str
+    entities: dict[str, int]
+    outdated: str
+
+
+@dataclass(frozen=True)
+class FoundDifference:
+    """Two sides that say different things of an entity; `text` says it in words."""
+
+    sides: tuple[str, str]
+    difference: Difference
+    text: str
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """`restore_point` is None where no archive was compared. `not_compared` maps two sides to the parts that one of
+    the two doesn't tell. `looks` counts how often the sides were read."""
+
+    restore_point: int | None
+    sides: tuple[SideReport, ...]
+    differences: tuple[FoundDifference, ...]
+    not_compared: dict[str, list[str]] = field(default_factory=dict)
+    looks: int = 1
+
+
+def verify_migration(
+    sources: Sources, archive: Archive | None, backup: str, lag: float, clock: Clock | None = None
+) -> VerifyReport:
+    """Compare the sources with each other, and restore point `backup` with them.
+
+    While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
+    reported only if every look within `lag` seconds finds it. `UsageError` where there is nothing to compare.
+    """
+    clock = clock or Clock()
+    point = archive.find_point(backup) if archive is not None else None
+    began, looks = clock.now(), 1
+    sides = _look(sources)
+    if len(sides) + (point is not None) < 2:
+        raise UsageError(
+            "there is one side alone, and nothing to compare it with",
+            "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
+        )
+    found = _differences(sides)
+    while found and clock.now() - began < lag:
+        clock.sleep(_PAUSE)
+        sides, looks = _look(sources), looks + 1
+        found &= _differences(sides)
+    every = sorted(found)
+    pairs = list(combinations(_current(sides), 2))
+    if archive is not None and point is not None:
+        archived = Side(f"restore point {point.number}", reading_of(archive.metadata(point.number)))
+        pair = (_as_one(sides), archived)
+        pairs.append(pair)
+        topics = _archivable(*pair)
+        every += [_Found(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)]
+        sides = [*sides, archived]
+    return VerifyReport(
+        restore_point=point.number if point is not None else None,
+        sides=tuple(map(_report, sides)),
+        differences=tuple(map(_in_full, every)),
+        not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := not_compared(a, b))},
+        looks=looks,
+    )
+
+
+class _Found(NamedTuple):
+    one: str
+    other: str
+    difference: Difference
+
+
+def _in_full(found: _Found) -> FoundDifference:
+    return FoundDifference(
+        (found.one, found.other), found.difference, in_words(found.difference, found.one, found.other)
+    )
+
+
+def _look(sources: Sources) -> list[Side]:
+    """Every source that is set, as it is now."""
+    readings: list[Reading] = []
+    if sources.kafka.get("bootstrap.servers"):
+        readings.append(read_brokers(sources)[0])
+    readings += [asked.read() for asked in sources_beside(sources)]
+    check_one_cluster(readings)
+    return [Side(reading.source, reading) for reading in mark_outdated(readings)]
+
+
+def _current(sides: Sequence[Side]) -> list[Side]:
+    return [side for side in sides if not side.reading.outdated]
+
+
+def _differences(sides: Sequence[Side]) -> set[_Found]:
+    return {
+        _Found(one.name, other.name, difference)
+        for one, other in combinations(_current(sides), 2)
+        for difference in compare(one, other)
+    }
+
+
+def _as_one(sides: Sequence[Side]) -> Side:
+    """What the sources tell together, each part from the source that an archive would take it from."""
+    readings = [side.reading for side in sides]
+    return Side("the cluster", reading_of(merge(readings, "", 0).metadata))
+
+
+def _archivable(cluster: Side, archived: Side) -> set[str]:
+    """The topics to compare: a backup takes internal topics only where it is told to."""
+    there = {t.name for t in cluster.reading.topics or () if not is_internal(t.name)}
+    return there | {t.name for t in archived.reading.topics or ()}
+
+
+def _report(side: Side) -> SideReport:
+    entities = {
+        part.label: len(value)
+        for part in COMPARED
+        if isinstance(value := getattr(side.reading, part.name), tuple)
+    }
+    return SideReport(side.name, entities, side.reading.outdated)
