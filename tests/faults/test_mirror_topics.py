@@ -75,7 +75,7 @@ def test_a_recreated_topic_goes_on_in_its_remote_topic(
     take()
     with own.applier(flow=dataclasses.replace(own.flow, on_recreate="stop")) as applier:
         stopped = own.round(applier)
-    assert [(r.remote, r.incarnation, r.held_back) for r in stopped.recreated] == [(remote, 2, True)]
+    assert [(r.remote, r.incarnation, r.held_back) for r in stopped.held_back] == [(remote, 2, True)]
     old = {own.remote(tp): rows for tp, rows in before.items() if tp.topic == name}
     assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
     applied = own.apply()
