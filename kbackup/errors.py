@@ -4,7 +4,7 @@
     ├── UsageError               2   a flag, a key or a value that can't be used
     ├── RefusedError             1   a preflight said no; nothing was written
     ├── NoArchiveError          10   nothing that can be read as an archive
-    ├── MismatchError           10   the archive is not the expected one, or a finished restore is not there any more
+    ├── MismatchError           10   the archive, a finished restore or a migration is not as expected
     ├── LockedError             11   another writer holds the lease
     ├── LeaseLostError          11   our lease was taken over
     ├── WrongKeyError           12   the key of an encrypted archive is wrong, missing, or of no use there

@@ -30,12 +30,12 @@ from kbackup.errors import (
 from kbackup.web.guard import STATIC, Access, Guard
 from kbackup.web.held import Held
 from kbackup.web.looking import BadInputError, looking
-from kbackup.web.pages import changes, groups, mirrors, points, records, topics
+from kbackup.web.pages import changes, groups, migration, mirrors, points, records, topics
 from kbackup.web.render import page
 
 log = logging.getLogger(__name__)
 
-ROUTERS = (points.router, topics.router, records.router, groups.router, changes.router, mirrors.router)
+ROUTERS = tuple(part.router for part in (points, topics, records, groups, changes, mirrors, migration))
 THREADS = 8
 """Pages that are made at the same time: each may hold a few pages of records."""
 

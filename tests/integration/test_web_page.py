@@ -163,6 +163,7 @@ EVERY_PAGE = [
         "/groups?point=1",
         "/growth",
         "/mirrors",
+        "/migration",
         "/diff",
         "/diff?a=1&b=7",
     ),

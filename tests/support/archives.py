@@ -28,7 +28,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
-from kbackup.metadata.entities import TopicMetadata
+from kbackup.metadata.entities import TopicMetadata, Znode
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, RecordBlock
 
@@ -156,6 +156,7 @@ def commit_point(
     warnings: Sequence[str] = (),
     cluster_id: str = "source",
     configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    znodes: Sequence[Znode] | None = None,
 ) -> None:
     """Restore point `number` by a run of its own; `archive` moves on to it."""
     at = at or f"2026-01-0{number}T00:00:00.000Z"
@@ -175,6 +176,7 @@ def commit_point(
             )
             for t in captured
         ),
+        znodes=None if znodes is None else tuple(znodes),
     )
     store = archive.store
     with HeldLease(store, "kbackup test", 60) as lease:

@@ -9,8 +9,11 @@ import click
 from kbackup.cli.options import common_options
 
 SUBCOMMANDS = {
+    "preflight": "preflight",
     "archive": "archive",
+    "status": "status",
     "verify": "verify",
+    "rollback": "rollback",
     "bootstrap": "bootstrap",
 }
 """Subcommand: module of this package, with an object `command`; in the order of the runbook."""

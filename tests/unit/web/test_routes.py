@@ -22,6 +22,7 @@ from kbackup.archive.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
 from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.points import keep, label
+from kbackup.metadata.entities import Znode
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
@@ -43,7 +44,7 @@ def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     assert len(make_pages(Held(rich)).routes) == len(ROUTERS) + 1, "and the static files"
-    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 14
+    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 15
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:
@@ -99,6 +100,25 @@ def test_an_archive_without_mirrors(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     make_archive(store)
     assert "No flow of this archive has begun" in text(visit(store).get("/mirrors").text)
+
+
+def test_migration_by_archived_znodes(tmp_path: Path) -> None:
+    """Of a restore point before the migration and of one within; older ones hold no znodes."""
+    store = FileStore(tmp_path / "archive")
+    archive = make_archive(store)
+    assert "None of the newest 20 restore points" in text(visit(store).get("/migration").text)
+    of_kraft = Znode(path="/controller", content='{"brokerid": 3000, "kraftControllerEpoch": 5}')
+    copied = Znode(path="/migration", content='{"kraft_metadata_offset": 99}')
+    of_zookeeper = Znode(path="/controller", content='{"brokerid": 1, "kraftControllerEpoch": -1}')
+    assert archive.head is not None
+    topics = archive.head.topics
+    for number, znodes in ((3, (of_zookeeper,)), (4, (of_kraft, copied))):
+        commit_point(archive, number, topics, [], [], znodes=znodes)
+    shown = text(visit(store).get("/migration").text)
+    assert "dual write or brokers moved or finished" in shown
+    assert "/controller is KRaft controller 3000, /migration at offset 99, 0 brokers" in shown
+    assert "/controller is broker 1, no /migration" in shown
+    assert "kbackup migrate status" in shown
 
 
 def test_flow_that_has_applied_nothing(tmp_path: Path) -> None:

@@ -30,10 +30,9 @@ class ZnodeContent:
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """The signs of life of each controller's address, host:port. `sources` says where the addresses are from."""
+    """The sign of life at each address of a controller: host:port, or the URL of its exporter."""
 
     signs: Mapping[str, Sign]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

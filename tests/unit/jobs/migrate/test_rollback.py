@@ -76,7 +76,7 @@ def situation(
         report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
         witness=witness,
         znodes=tuple(contents),
-        controllers=Controllers(signs, ("test",)),
+        controllers=Controllers(signs),
         brokers=brokers,
         archived={znode.path: znode.content for znode in contents} if archived is None else archived,
     )

@@ -1,0 +1,70 @@
+"""`kbackup migrate status --follow`: look again and again until asked to stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from kbackup.archive.models import now
+from kbackup.cli.ending import asked_by_signals
+from kbackup.cli.human import printable
+from kbackup.cli.migrate.state_text import state_document, state_fields, state_line
+from kbackup.cli.output import Reporter, cell_text, json_line
+from kbackup.jobs.stop import Stop
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kbackup.jobs.migrate.states.judge import StateReport
+
+Look = Callable[[], "StateReport"]
+
+
+def follow(look: Look, interval: float, reporter: Reporter) -> None:
+    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change. The records that
+    ZooKeeper is behind are no change."""
+    with closing(Stop()) as stop, asked_by_signals(stop):
+        reports = _reports(look, interval, stop)
+        if sys.stdout.isatty() and not reporter.json:
+            _redraw(reports)
+        else:
+            _print_changes(reports, reporter)
+
+
+def _reports(look: Look, interval: float, stop: Stop) -> Iterator[StateReport]:
+    yield look()
+    while not stop.wait(interval):
+        yield look()
+
+
+def _print_changes(reports: Iterator[StateReport], reporter: Reporter) -> None:
+    shown: object = None
+    for report in reports:
+        change = (report.state, report.possible, report.zk_brokers, report.way_back, report.is_certain)
+        if change == shown:
+            continue
+        shown = change
+        if reporter.json:
+            print(json_line({"at": now(), **state_document(report)}), flush=True)
+        else:
+            reporter.line(f"{now()} {state_line(report)}")
+
+
+def _redraw(reports: Iterator[StateReport]) -> None:
+    from rich.live import Live
+
+    with Live(auto_refresh=False) as live:
+        for report in reports:
+            live.update(_table(report), refresh=True)
+
+
+def _table(report: StateReport) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in (*state_fields(report), ("looked at", now())):
+        table.add_row(Text(f"{name}:", style="bold"), Text(printable(cell_text(value))))
+    return table

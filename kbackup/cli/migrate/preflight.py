@@ -1,0 +1,44 @@
+"""`kbackup migrate preflight`: whether a cluster is ready for its migration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.migrate.options import controller_config_option
+from kbackup.cli.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.session import archive_store, say_connecting
+
+
+@click.command("preflight")
+@common_options
+@archive_option
+@source_options
+@controller_config_option
+@s3_options
+@pass_frame
+def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
+    """Check whether a cluster is ready for its migration from ZooKeeper to KRaft.
+
+    Reads the brokers, ZooKeeper (zookeeper.connect in [source]), the controllers' properties files
+    (--controller-config) and the archive, and changes nothing. Each check is a line with what to do. What can't be
+    looked at is a line, too. Ends with exit code 0 when the cluster is ready, 3 when it is ready with warnings,
+    10 when it is not ready.
+    """
+    from kbackup.jobs.migrate.preflight.checks import judge
+    from kbackup.jobs.migrate.preflight.read import read_preflight
+
+    reporter = frame.reporter
+    say_connecting(frame, "source")
+    store = (lambda: archive_store(frame)) if frame.config.archive else None
+    report = judge(read_preflight(frame.config.sources, controller_files, store))
+    for line in report.lines:
+        word = "FAILED" if line.status == "failed" else "ok" if line.status == "ok" else "warning"
+        reporter.line(f"{word:<8} {line.name}: {line.detail}")
+        if line.hint:
+            reporter.line(f"{'':<8}   hint: {line.hint}")
+    reporter.line(report.verdict)
+    reporter.document(report)
+    return report.exit_code

@@ -1,0 +1,113 @@
+"""`kbackup migrate rollback`: the way back to ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.migrate.options import controller_config_option, metrics_option
+from kbackup.cli.migrate.state_text import state_document, state_words
+from kbackup.cli.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.output import Reporter
+from kbackup.cli.session import archive_store, say_connecting
+from kbackup.errors import MismatchError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kbackup.jobs.migrate.rollback.guards import Guard
+    from kbackup.jobs.migrate.rollback.runbook import Step
+    from kbackup.jobs.migrate.rollback.situation import Situation, ZnodeContent
+
+
+@click.command("rollback")
+@common_options
+@archive_option
+@source_options
+@metrics_option
+@controller_config_option
+@click.option(
+    "--controller", "controllers", multiple=True, metavar="HOST:PORT", help="A controller. [repeatable]"
+)
+@click.option(
+    "--stopped",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="A controller that is stopped, and whose machine gives no answer. [repeatable]",
+)
+@click.option("--confirm", is_flag=True, help="Delete /controller and /migration, if every guard allows it.")
+@s3_options
+@pass_frame
+def command(
+    frame: Frame,
+    metrics_urls: tuple[str, ...],
+    controller_files: tuple[Path, ...],
+    controllers: tuple[str, ...],
+    stopped: tuple[str, ...],
+    confirm: bool,
+) -> None:
+    """Show the steps back to ZooKeeper from where the migration is; with --confirm delete its znodes.
+
+    Without --confirm nothing is changed. With --confirm /controller and /migration are deleted, and nothing else; only
+    when the migration is not finished, no KRaft controller is alive, no broker runs as a KRaft broker, and the newest
+    restore point holds both znodes as they are. Ends with exit code 10 when a guard refuses, or there is no way back.
+    """
+    from kbackup.jobs.migrate.rollback.delete import delete_znodes
+    from kbackup.jobs.migrate.rollback.guards import guards_of
+    from kbackup.jobs.migrate.rollback.read import Named, read_situation
+    from kbackup.jobs.migrate.rollback.runbook import runbook
+    from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
+
+    sources, reporter = frame.config.sources, frame.reporter
+    if sources.zookeeper is None:
+        raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
+    say_connecting(frame, "source")
+    named = Named(metrics_urls, controller_files, controllers, stopped)
+    store = (lambda: archive_store(frame)) if frame.config.archive else None
+    deleted: Sequence[ZnodeContent] = ()
+    with zookeeper_access(sources.zookeeper) as zookeeper:
+        situation = read_situation(sources, zookeeper, named, store)
+        if confirm:
+            deleted = delete_znodes(situation, zookeeper).deleted
+            situation = read_situation(sources, zookeeper, named, store)
+    steps, guards = runbook(situation), guards_of(situation)
+    _show(situation, deleted, steps, guards, reporter)
+    reporter.document(
+        {
+            "state": state_document(situation.report),
+            "controllers": situation.controllers.signs,
+            "deleted": deleted,
+            "steps": steps,
+            "guards": guards,
+        }
+    )
+    if not situation.report.way_back:
+        raise MismatchError(
+            f"there is no way back that is certain: the state is {state_words(situation.report)}",
+            guards[0].hint,
+        )
+
+
+def _show(
+    situation: Situation,
+    deleted: Sequence[ZnodeContent],
+    steps: Sequence[Step],
+    guards: Sequence[Guard],
+    reporter: Reporter,
+) -> None:
+    for znode in deleted:
+        reporter.line(f"deleted {znode.path}: {znode.content}")
+    reporter.line(f"state: {state_words(situation.report)}")
+    if situation.report.way_back and not steps:
+        reporter.line("nothing is left to roll back")
+    for number, step in enumerate(steps, start=1):
+        mark = {True: "done", False: "to do", None: "-"}[step.done]
+        reporter.line(f"{number}. {mark:<6} {step.text}")
+        reporter.line(f"{'':<10} check: {step.check}")
+    for guard in guards if situation.due else ():
+        reporter.line(f"guard    {guard.name}: {'holds' if guard.holds else 'refuses'}: {guard.detail}")
+        if guard.hint:
+            reporter.line(f"{'':<8}   hint: {guard.hint}")

@@ -1,0 +1,65 @@
+"""The state of a migration as people and machines read it."""
+
+from __future__ import annotations
+
+from kbackup.cli.human import plural
+from kbackup.cli.output import Cell, Reporter
+from kbackup.jobs.migrate.states.judge import StateReport
+
+
+def state_document(report: StateReport) -> dict[str, object]:
+    """The report for `--json`."""
+    return {
+        "state": report.state,
+        "certain": report.is_certain,
+        "possible": report.possible,
+        "way_back": report.way_back,
+        "zookeeper_brokers": report.zk_brokers,
+        "records_behind": report.lag,
+        "witnesses": [
+            {"witness": claim.witness, "says": claim.says, "allows": sorted(claim.states)}
+            for claim in report.claims
+        ],
+        "disagreements": report.disagreements,
+        "not_looked_at": [{"why": unread.why, "hint": unread.hint} for unread in report.not_looked_at],
+        "next_step": report.next_step,
+    }
+
+
+def state_words(report: StateReport) -> str:
+    """'dual write', or 'unknown: dual write or brokers moved'."""
+    if report.state != "unknown":
+        return report.state if report.is_certain else f"{report.state}, not certain"
+    return f"unknown: {' or '.join(report.possible)}" if report.possible else "unknown"
+
+
+def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
+    """What `status` shows of the state."""
+    way_back = "yes" if report.way_back else "not certain" if report.state == "unknown" else "no"
+    behind = "-" if report.lag is None else plural(report.lag, "record")
+    return [
+        ("state", state_words(report)),
+        ("way back", way_back),
+        ("brokers in ZooKeeper mode", report.zk_brokers),
+        ("ZooKeeper is behind", behind),
+        *((claim.witness, claim.says) for claim in report.claims),
+        *(("not looked at", f"{unread.why}; {unread.hint}") for unread in report.not_looked_at),
+        *(("disagreement", text) for text in report.disagreements),
+        ("next step", report.next_step),
+    ]
+
+
+def state_line(report: StateReport) -> str:
+    """The state in one line, for `--follow` where stdout is no terminal."""
+    parts = [state_words(report)]
+    if report.zk_brokers is not None:
+        parts.append(f"{plural(report.zk_brokers, 'broker')} in ZooKeeper mode")
+    if report.lag is not None:
+        parts.append(f"{plural(report.lag, 'record')} behind")
+    if report.disagreements:
+        parts.append(plural(len(report.disagreements), "disagreement"))
+    return ", ".join(parts)
+
+
+def show_state(report: StateReport, reporter: Reporter) -> None:
+    reporter.fields(state_fields(report))

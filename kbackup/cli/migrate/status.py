@@ -1,0 +1,61 @@
+"""`kbackup migrate status`: where a migration is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.migrate.following import follow as follow_states
+from kbackup.cli.migrate.options import metrics_option
+from kbackup.cli.migrate.state_text import show_state, state_document
+from kbackup.cli.options import common_options, source_options
+from kbackup.errors import EXIT_LOSS, EXIT_OK
+
+if TYPE_CHECKING:
+    from kbackup.jobs.migrate.states.judge import StateReport
+
+
+@click.command("status")
+@common_options
+@source_options
+@metrics_option
+@click.option(
+    "--follow", is_flag=True, help="Look again and again, and show each change, until SIGTERM or Ctrl-C."
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often --follow looks.",
+)
+@pass_frame
+def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
+    """Show where a migration from ZooKeeper to KRaft is, and the next step.
+
+    Three witnesses tell: the metrics of controllers (--metrics-url), the znodes (zookeeper.connect in [source]) and a
+    controller's metadata log (metadata.log.dir in [source]). What each says is shown, with what disagrees. Ends with
+    exit code 3 where witnesses disagree.
+
+    With --follow a terminal is redrawn; elsewhere each change is a line, with --json a JSON document.
+    """
+    from kbackup.jobs.migrate.states.judge import judge
+    from kbackup.jobs.migrate.states.metrics import shown_url
+    from kbackup.jobs.migrate.states.read import read_witnesses
+
+    for url in metrics_urls:
+        shown_url(url)  # refuses what is no URL before anything is read
+
+    def look() -> StateReport:
+        return judge(read_witnesses(frame.config.sources, metrics_urls))
+
+    if follow:
+        follow_states(look, interval, frame.reporter)
+        return EXIT_OK
+    report = look()
+    show_state(report, frame.reporter)
+    frame.reporter.document(state_document(report))
+    return EXIT_LOSS if report.disagreements else EXIT_OK

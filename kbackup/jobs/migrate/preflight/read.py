@@ -1,0 +1,126 @@
+"""Read what the preflight judges. A source that can't be read becomes `NotRead`; the other lines are told all the
+same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.config.properties import parse_properties
+from kbackup.errors import KbackupError, UsageError
+from kbackup.jobs.migrate.preflight.findings import (
+    ArchiveFindings,
+    Broker,
+    BrokerFindings,
+    Controller,
+    Findings,
+    ZooKeeperFindings,
+)
+from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.znodes import read_findings
+from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
+from kbackup.kafka.broker_admin import BrokerAdmin
+from kbackup.metadata.sources import Sources
+from kbackup.store import Store
+
+T = TypeVar("T")
+
+_NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source], or give --bootstrap-server")
+_NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
+_NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
+_NO_ARCHIVE = NotRead("no archive is named", "give --archive")
+_ARCHIVE_HINT = "run 'kbackup migrate archive'"
+
+
+def read_preflight(
+    sources: Sources, controllers: Sequence[Path], store: Callable[[], Store] | None
+) -> Findings:
+    """`controllers` are properties files; `UsageError` where one can't be read. `store` opens the archive's store."""
+    return Findings(
+        _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS,
+        _tried(lambda: _read_zookeeper(sources)),
+        tuple(map(read_controller, controllers)) or _NO_CONTROLLERS,
+        _NO_ARCHIVE if store is None else _tried(lambda: read_archive(open_archive(store()))),
+        time.time(),
+    )
+
+
+def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
+    try:
+        return read()
+    except KbackupError as error:
+        return NotRead(error.message, error.hint)
+
+
+def read_brokers(sources: Sources) -> BrokerFindings:
+    """What the brokers tell of themselves and of partitions."""
+    admin = BrokerAdmin(sources.kafka, "source")
+    brokers = admin.brokers()
+    return BrokerFindings(
+        brokers.cluster_id,
+        tuple(_broker(admin, broker) for broker in sorted(brokers.addresses)),
+        brokers.assigned,
+        brokers.offline,
+        NotRead("brokers are not asked for reassignments", _NO_ZOOKEEPER.hint),
+    )
+
+
+def _broker(admin: BrokerAdmin, broker: int) -> Broker:
+    return Broker(
+        broker,
+        NotRead("brokers are not asked for the requests that they speak", "ask for their release"),
+        _tried(lambda: admin.configs(broker)),
+    )
+
+
+def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
+    if sources.zookeeper is None:
+        return _NO_ZOOKEEPER
+    with zookeeper_access(sources.zookeeper) as zookeeper:
+        return read_findings(zookeeper, sources.zookeeper.chroot)
+
+
+def read_controller(file: Path) -> Controller:
+    """A controller's properties, and the cluster id of its storage where that is on this machine."""
+    try:
+        properties = parse_properties(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(
+            f"can't read {file}: {(error.strerror or '').lower()}", "name a controller's properties file"
+        ) from None
+    return Controller(str(file), properties, _storage_id(file, properties))
+
+
+def _storage_id(file: Path, properties: dict[str, str]) -> str | NotRead:
+    """`cluster.id` of meta.properties, in the first log directory that has it."""
+    names = (properties.get(name, "") for name in ("metadata.log.dir", "log.dirs", "log.dir"))
+    folders = [Path(folder.strip()) for text in names for folder in text.split(",") if folder.strip()]
+    for folder in folders:
+        meta = folder / "meta.properties"
+        try:
+            return parse_properties(meta.read_bytes(), str(meta)).get("cluster.id", "")
+        except OSError:
+            continue
+    listed = " or ".join(str(folder / "meta.properties") for folder in folders) or "its storage"
+    return NotRead(
+        f"{file}: {listed} can't be read here",
+        "run it where the controller's storage is formatted and readable",
+    )
+
+
+def read_archive(archive: Archive) -> ArchiveFindings | NotRead:
+    """The newest restore point's metadata."""
+    head = archive.head
+    if head is None:
+        return NotRead(f"{archive.store.url} has no restore point", _ARCHIVE_HINT)
+    metadata = archive.metadata(head)
+    return ArchiveFindings(
+        head.number,
+        datetime.fromisoformat(metadata.captured_at).timestamp(),
+        metadata.cluster_id,
+        tuple(part.what for part in metadata.not_carried if part.reason != "not there"),
+    )

@@ -1,0 +1,78 @@
+"""Read the three witnesses of a migration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kbackup.errors import KbackupError
+from kbackup.jobs.migrate.states.metrics import read_metrics
+from kbackup.jobs.migrate.states.witnesses import (
+    KafkaState,
+    LogWitness,
+    MetricsWitness,
+    Witnesses,
+    ZnodesWitness,
+)
+from kbackup.jobs.migrate.unread import NotRead
+from kbackup.jobs.migrate.znodes import read_witness
+from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
+from kbackup.metadata.sources import Sources
+
+if TYPE_CHECKING:
+    from kbackup.kafka.metadata_log.image import MetadataImage
+
+_NO_METRICS = NotRead("metrics: no exporter is named", "give --metrics-url URL for each controller")
+_NO_ZOOKEEPER = NotRead("znodes: no ZooKeeper is named", "set zookeeper.connect in [source]")
+_NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [source]")
+
+
+def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
+    """What can't be read is `NotRead`, with the reason."""
+    return Witnesses(read_metrics_of(metrics_urls), read_znodes(sources), read_log(sources))
+
+
+def read_metrics_of(urls: Iterable[str]) -> tuple[MetricsWitness | NotRead, ...]:
+    """The metrics at each URL."""
+    return tuple(map(read_metrics, urls)) or (_NO_METRICS,)
+
+
+def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
+    """Who controls the cluster, as ZooKeeper tells."""
+    if sources.zookeeper is None:
+        return _NO_ZOOKEEPER
+    try:
+        with zookeeper_access(sources.zookeeper) as zookeeper:
+            return read_witness(zookeeper)[0]
+    except KbackupError as error:
+        return NotRead(f"znodes: {error.message}", error.hint)
+
+
+def read_log(sources: Sources) -> LogWitness | NotRead:
+    """The state of the migration and the brokers, as the metadata log tells."""
+    image = read_image_of(sources)
+    if isinstance(image, NotRead):
+        return image
+    zk_brokers = frozenset(b for b, data in image.brokers.items() if data.get("isMigratingZkBroker"))
+    kraft_brokers = frozenset(image.brokers) - zk_brokers
+    return LogWitness(KafkaState(image.migration_state or 0), zk_brokers, kraft_brokers, image.offset)
+
+
+def read_image_of(sources: Sources) -> MetadataImage | NotRead:
+    """The metadata that the log in metadata.log.dir adds up to; the folder is a controller's, or a copy of
+    `__cluster_metadata-0`."""
+    from kbackup.kafka.metadata_log.entities import PARTITION
+    from kbackup.kafka.metadata_log.image import read_image
+
+    if not sources.metadata_log:
+        return _NO_LOG
+    folder = Path(sources.metadata_log)
+    log = folder / PARTITION if (folder / PARTITION).is_dir() else folder
+    try:
+        return read_image(log)
+    except KbackupError as error:
+        return NotRead(f"metadata log: {error.message}", error.hint)
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        return NotRead(f"metadata log: {log} can't be read: {why}", "copy it to where kbackup may read it")

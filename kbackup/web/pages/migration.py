@@ -1,0 +1,31 @@
+"""Where a migration from ZooKeeper to KRaft was at the newest restore points that hold ZooKeeper's znodes."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse
+
+from kbackup.errors import UsageError
+from kbackup.jobs.migrate.states.archived import archived_state
+from kbackup.web.looking import GET, Look
+
+router = APIRouter(default_response_class=HTMLResponse)
+
+MOST = 20
+"""Restore points whose metadata is read."""
+
+
+@router.api_route("/migration", methods=GET)
+def migration(look: Look) -> HTMLResponse:
+    """As of now, whatever restore point the other pages look at."""
+    archive = look.held.snapshot().archive
+    if archive is None:
+        raise UsageError(
+            "a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'"
+        )
+    rows = []
+    for row in reversed(archive.restore_points[-MOST:]):
+        metadata = archive.metadata(row.number)
+        if (report := archived_state(metadata)) is not None:
+            rows.append((row, metadata, report))
+    return look.page("migration.html", "migration", rows=rows, most=MOST)

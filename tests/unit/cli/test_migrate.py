@@ -1,0 +1,338 @@
+"""`kbackup migrate` preflight, status and rollback: what is shown, exit codes, and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kbackup.cli import main
+from kbackup.cli.migrate.following import _table
+from kbackup.config import Files, load
+from kbackup.jobs.migrate.preflight import read as preflight_read
+from kbackup.jobs.migrate.preflight.findings import Findings
+from kbackup.jobs.migrate.rollback import read as rollback_read
+from kbackup.jobs.migrate.states import read as states_read
+from kbackup.jobs.migrate.states.judge import judge
+from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness, Witnesses
+from kbackup.jobs.migrate.unread import NotRead
+from kbackup.metadata.entities import Znode
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.store.file import FileStore
+from tests.support.archives import commit_point, make_archive
+from tests.unit.jobs.migrate import healthy
+from tests.unit.jobs.migrate.fake_zookeeper import FakeZooKeeper
+
+OF_KRAFT = {"version": 2, "brokerid": 3000, "timestamp": "1", "kraftControllerEpoch": 5}
+COPIED = {"version": 0, "kraft_metadata_offset": 99, "kraft_controller_id": 3000}
+ZOOKEEPER = ("--set", "source.zookeeper.connect=zk:2181/kafka")
+CLOSED = "127.0.0.1:1"
+
+Access = Callable[[ZooKeeperOptions], object]
+
+
+@pytest.fixture
+def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
+    """A dual write, in place of the ZooKeeper that is named."""
+    znodes: dict[str, object] = {
+        "/controller": OF_KRAFT,
+        "/migration": COPIED,
+        "/controller_epoch": b"7",
+        "/brokers/ids/1": {},
+    }
+    fake = FakeZooKeeper(znodes)
+
+    @contextmanager
+    def access(options: ZooKeeperOptions) -> Iterator[FakeZooKeeper]:
+        assert options.connect == "zk:2181/kafka"
+        yield fake
+
+    monkeypatch.setattr(states_read, "zookeeper_access", access)
+    monkeypatch.setattr("kbackup.jobs.migrate.zookeeper_access.zookeeper_access", access)
+    return fake
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Mapping[str, str]]:
+    configs: dict[int, Mapping[str, str]] = {
+        1: {
+            "zookeeper.metadata.migration.enable": "true",
+            "controller.quorum.bootstrap.servers": CLOSED,
+        }
+    }
+    monkeypatch.setattr(rollback_read, "read_configs", lambda sources: configs)
+    return configs
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> str:
+    """Holds the znodes as they are."""
+    store = FileStore(tmp_path / "archive")
+    made = make_archive(store)
+    znodes = [
+        Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))
+    ]
+    assert made.head is not None
+    commit_point(made, 3, made.head.topics, [], [], znodes=znodes)
+    return store.url
+
+
+def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "status", *ZOOKEEPER]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^state: +dual write$", shown, re.MULTILINE)
+    assert re.search(r"^way back: +yes$", shown, re.MULTILINE)
+    assert "/controller is KRaft controller 3000, /migration at offset 99, 1 brokers" in shown
+    assert re.search(
+        r"^not looked at: +metrics: no exporter is named; give --metrics-url", shown, re.MULTILINE
+    )
+    assert re.search(r"^next step: +run 'kbackup migrate verify'", shown, re.MULTILINE)
+
+
+def test_status_as_json(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "status", "--json", *ZOOKEEPER]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["certain"], told["way_back"]) == ("dual write", True, True)
+    assert told["witnesses"] == [
+        {
+            "witness": "znodes",
+            "says": "/controller is KRaft controller 3000, /migration at offset 99, 1 brokers",
+            "allows": ["dual write"],
+        }
+    ]
+    assert len(told["not_looked_at"]) == 2
+
+
+def test_status_where_witnesses_disagree(
+    zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = MetricsWitness("http://c1", KafkaState.POST_MIGRATION, True, 0, 0)
+    monkeypatch.setattr(states_read, "read_metrics", lambda url: finished)
+    assert main(["migrate", "status", *ZOOKEEPER, "--metrics-url", "http://c1"]) == 3
+    shown = capsys.readouterr().out
+    assert re.search(r"^state: +finished, not certain$", shown, re.MULTILINE)
+    assert re.search(r"^disagreement: +znodes: .* does not fit finished$", shown, re.MULTILINE)
+
+
+def test_status_with_another_url(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "status", "--metrics-url", "ftp://c1"]) == 2
+    assert "--metrics-url is no http or https URL" in capsys.readouterr().err
+
+
+def following(monkeypatch: pytest.MonkeyPatch, *states: KafkaState) -> None:
+    """The states of the looks, one after the other; the process is asked to stop with the last."""
+    looks = iter(states)
+    left = len(states)
+
+    def read(sources: object, urls: object) -> Witnesses:
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGTERM)
+        unread = NotRead("not asked", "ask")
+        return Witnesses((MetricsWitness("u", next(looks), True, 1, left),), unread, unread)
+
+    monkeypatch.setattr(states_read, "read_witnesses", read)
+
+
+STATES = (KafkaState.PRE_MIGRATION, KafkaState.MIGRATION, KafkaState.MIGRATION, KafkaState.POST_MIGRATION)
+
+
+def test_following(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each change; that ZooKeeper comes nearer is none."""
+    following(monkeypatch, *STATES)
+    assert main(["migrate", "status", "--follow", "--interval", "0.1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("Z ")[2] for line in lines] == [
+        "pre-migration, 1 broker in ZooKeeper mode, 3 records behind",
+        "dual write, 1 broker in ZooKeeper mode, 2 records behind",
+        "finished, 1 broker in ZooKeeper mode, 0 records behind",
+    ]
+
+
+def test_following_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    following(monkeypatch, *STATES)
+    assert main(["migrate", "status", "--follow", "--interval", "0.1", "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["state"] for each in told] == ["pre-migration", "dual write", "finished"]
+    assert all(each["at"] for each in told)
+
+
+def test_what_a_terminal_shows() -> None:
+    unread = NotRead("not asked", "ask")
+    report = judge(Witnesses((MetricsWitness("u", KafkaState.MIGRATION, True, 2, 7),), unread, unread))
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(_table(report))
+    shown = console.export_text()
+    assert "state:" in shown
+    assert "dual write" in shown
+    assert "7 records" in shown
+    assert "looked at:" in shown
+
+
+def preflight(monkeypatch: pytest.MonkeyPatch, findings: Findings, *arguments: str) -> int:
+    monkeypatch.setattr(preflight_read, "read_preflight", lambda *read: findings)
+    return main(["migrate", "preflight", *arguments])
+
+
+def test_preflight(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preflight(monkeypatch, healthy.findings()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("ok       ") for line in lines[:-1])
+    assert lines[-1] == "ready"
+    unread = replace(healthy.findings(), archive=NotRead("no archive is named", "give --archive"))
+    assert preflight(monkeypatch, unread) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3:] == [
+        "warning  archive: whole metadata: not looked at: no archive is named",
+        "           hint: give --archive",
+        "ready with warnings",
+    ]
+    assert preflight(monkeypatch, healthy.brokers(offline=("orders-0",))) == 10
+    shown = capsys.readouterr().out
+    assert "FAILED   partitions: online: 1 without a leader: orders-0\n" in shown
+    assert shown.endswith("not ready\n")
+
+
+def test_preflight_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preflight(monkeypatch, healthy.brokers(offline=("orders-0",)), "--json") == 10
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["exit_code"]) == ("not ready", 10)
+    assert [line["name"] for line in told["lines"] if line["status"] == "failed"] == ["partitions: online"]
+
+
+def test_preflight_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not named is a line with what to give, never ok."""
+    assert main(["migrate", "preflight"]) == 3
+    shown = capsys.readouterr().out
+    assert "ok " not in shown
+    for hint in ("bootstrap.servers", "zookeeper.connect", "--controller-config", "--archive"):
+        assert hint in shown
+
+
+def test_preflight_with_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "preflight", "--controller-config", str(tmp_path / "none")]) == 2
+    assert "can't read" in capsys.readouterr().err
+
+
+def test_controllers_storage(tmp_path: Path) -> None:
+    file = tmp_path / "controller.properties"
+    file.write_text(f"process.roles=controller\nlog.dirs={tmp_path}/a,{tmp_path}/b\n")
+    unread = preflight_read.read_controller(file).cluster_id
+    assert isinstance(unread, NotRead)
+    assert f"{tmp_path}/a/meta.properties" in unread.why
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "meta.properties").write_text(
+        "#\n#date\ncluster.id=L05pbYc6Q4qlvxLk3rTO9A\nversion=1\n"
+    )
+    assert preflight_read.read_controller(file).cluster_id == "L05pbYc6Q4qlvxLk3rTO9A"
+
+
+def test_archive_of_the_preflight(archive: str) -> None:
+    from kbackup.archive.reader import open_archive
+    from kbackup.store import open_store
+
+    told = preflight_read.read_archive(open_archive(open_store(archive)))
+    assert not isinstance(told, NotRead)
+    assert (told.restore_point, told.cluster_id) == (3, "source")
+    assert told.captured_at == 1767398400.0
+
+
+def test_rollback_changes_nothing_without_confirmation(
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive]) == 0
+    assert zookeeper.deleted == []
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "state: dual write"
+    steps = [line for line in lines if re.match(r"\d\.", line)]
+    assert [line[:9] for line in steps] == ["1. done  ", "2. done  ", "3. to do ", "4. to do ", "5. -     "]
+    assert "kbackup migrate rollback --confirm" in steps[2]
+    assert [line for line in lines if line.startswith("guard ") and "holds:" not in line] == []
+    assert f"guard    controllers stopped: holds: {CLOSED}" in lines
+
+
+def test_rollback(
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm"]) == 0
+    assert zookeeper.deleted == ["/controller", "/migration"]
+    assert set(zookeeper.znodes) == {"/controller_epoch", "/brokers/ids/1"}
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"deleted /controller: {json.dumps(OF_KRAFT)}"
+    assert lines[1] == f"deleted /migration: {json.dumps(COPIED)}"
+    assert lines[2] == "state: zookeeper"
+
+
+def test_rollback_as_json(
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [znode["path"] for znode in told["deleted"]] == ["/controller", "/migration"]
+    assert told["controllers"] == {CLOSED: "stopped"}
+    assert told["state"]["state"] == "zookeeper"
+    assert [step["done"] for step in told["steps"]] == [True, False, False, None]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_rollback_that_is_refused(
+    arguments: tuple[str, ...],
+    zookeeper: FakeZooKeeper,
+    brokers: dict[int, Mapping[str, str]],
+    archive: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each guard by itself: exit code 10, and nothing is deleted."""
+    command = ["migrate", "rollback", *ZOOKEEPER, "--confirm", *arguments]
+    healthy_brokers = dict(brokers)
+    zookeeper.znodes["/migration"] = {**COPIED, "kraft_metadata_offset": 100}
+    assert main([*command, "-a", archive]) == 10
+    assert "doesn't hold /migration as now" in capsys.readouterr().err
+    zookeeper.znodes["/migration"] = COPIED
+    assert main(command) == 10
+    assert "no archive is named" in capsys.readouterr().err
+    brokers[1] = {**healthy_brokers[1], "process.roles": "broker"}
+    assert main([*command, "-a", archive]) == 10
+    assert "KRaft brokers: 1" in capsys.readouterr().err
+    brokers[1] = {"zookeeper.metadata.migration.enable": "true"}
+    assert main([*command, "-a", archive]) == 10
+    assert "no controller's address is known" in capsys.readouterr().err
+    brokers[1] = healthy_brokers[1]
+    assert main([*command, "-a", archive, "--controller", "controller.invalid:1"]) == 10
+    assert "proves nothing: controller.invalid:1" in capsys.readouterr().err
+    del zookeeper.znodes["/brokers/ids/1"]
+    assert main([*command, "-a", archive]) == 10
+    assert "dual write or brokers moved or finished" in capsys.readouterr().err
+    assert zookeeper.deleted == []
+
+
+def test_rollback_of_a_controller_whose_machine_is_gone(
+    zookeeper: FakeZooKeeper, brokers: object, archive: str
+) -> None:
+    silent = "controller.invalid:1"
+    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm", "--stopped", silent]) == 0
+    assert zookeeper.deleted == ["/controller", "/migration"]
+
+
+def test_no_way_back(
+    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del zookeeper.znodes["/brokers/ids/1"]
+    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive]) == 10
+    assert "there is no way back that is certain" in capsys.readouterr().err
+
+
+def test_rollback_without_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["migrate", "rollback"]) == 2
+    assert "no ZooKeeper is named" in capsys.readouterr().err
+    assert load([], Files()).config.sources.zookeeper is None
