@@ -9,9 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.properties import parse_properties
 from kbackup.errors import KbackupError, UsageError
+from kbackup.jobs.metadata.parts import PARTS, part_of
 from kbackup.jobs.migrate.preflight.findings import (
     ArchiveFindings,
     Broker,
@@ -33,6 +35,7 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
+_ESSENTIAL = ("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens")
 _ARCHIVE_HINT = "run 'kbackup migrate archive'"
 
 
@@ -122,5 +125,27 @@ def read_archive(archive: Archive) -> ArchiveFindings | NotRead:
         head.number,
         datetime.fromisoformat(metadata.captured_at).timestamp(),
         metadata.cluster_id,
-        tuple(part.what for part in metadata.not_carried if part.reason != "not there"),
+        missing_parts(metadata),
+    )
+
+
+def missing_parts(metadata: Metadata) -> tuple[str, ...]:
+    """What of ZooKeeper's metadata a restore point doesn't hold, though the cluster may have it."""
+    gaps = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
+    absent = {
+        part.name
+        for entry in metadata.not_carried
+        if entry.reason == "not there" and (part := part_of(entry))
+    }
+    return tuple(
+        sorted(
+            gaps
+            | {
+                part.label
+                for part in PARTS
+                if part.name in _ESSENTIAL
+                and getattr(metadata, part.name) is None
+                and part.name not in absent
+            }
+        )
     )

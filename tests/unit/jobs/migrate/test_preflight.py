@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from kbackup.archive.models import Metadata
 from kbackup.jobs.migrate.preflight import brokers as of_brokers
 from kbackup.jobs.migrate.preflight import controllers as of_controllers
 from kbackup.jobs.migrate.preflight import identity, listeners, partitions
 from kbackup.jobs.migrate.preflight.checks import CHECKS, judge
 from kbackup.jobs.migrate.preflight.findings import ArchiveFindings, Broker, Findings
 from kbackup.jobs.migrate.preflight.line import Line
+from kbackup.jobs.migrate.preflight.read import missing_parts
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.metadata.entities import NotCarried
 from tests.unit.jobs.migrate.healthy import (
     CLUSTER,
     NOW,
@@ -300,3 +303,25 @@ def test_what_is_broken_is_told_though_another_source_is_missing() -> None:
     one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
     assert line(one_side, identity.CLUSTER_ID).status == "failed"
     assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), of_brokers.ALIVE).status == "failed"
+
+
+def test_missing_parts_of_an_archive() -> None:
+    """What the cluster has not is no gap; what nobody told of is one."""
+    empty: dict[str, tuple[()]] = {
+        "scram_users": (),
+        "broker_configs": (),
+        "client_quotas": (),
+        "delegation_tokens": (),
+    }
+    common = {"captured_at": "2026-01-01T00:00:00.000Z", "cluster_id": CLUSTER, "brokers": 1, "topics": ()}
+
+    def missing(*gaps: tuple[str, str], **parts: object) -> tuple[str, ...]:
+        not_carried = tuple(NotCarried(what=w, reason=r, why="") for w, r in gaps)  # type: ignore[arg-type]  # a reason
+        return missing_parts(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
+
+    assert missing() == ("ACLs",)
+    assert missing(("ACLs", "not there")) == ()
+    assert missing(("ACLs", "not supported")) == ("ACLs",)
+    assert missing(("group configs", "not supported"), acls=()) == ()
+    assert missing(("SCRAM secrets", "secret"), acls=()) == ("SCRAM secrets",)
+    assert missing(acls=(), client_quotas=None) == ("client quotas",)
