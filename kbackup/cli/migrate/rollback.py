@@ -59,7 +59,7 @@ def command(
     from kbackup.jobs.migrate.rollback.guards import guards_of
     from kbackup.jobs.migrate.rollback.read import Named, read_situation
     from kbackup.jobs.migrate.rollback.runbook import runbook
-    from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
+    from kbackup.zookeeper.connection import open_session
 
     sources, reporter = frame.config.sources, frame.reporter
     if sources.zookeeper is None:
@@ -68,7 +68,7 @@ def command(
     named = Named(metrics_urls, controller_files, controllers, stopped)
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     deleted: Sequence[ZnodeContent] = ()
-    with zookeeper_access(sources.zookeeper) as zookeeper:
+    with open_session(sources.zookeeper) as zookeeper:
         situation = read_situation(sources, zookeeper, named, store)
         if confirm:
             deleted = delete_znodes(situation, zookeeper).deleted

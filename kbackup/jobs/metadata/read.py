@@ -15,6 +15,7 @@ from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.entities import Source
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
+from kbackup.zookeeper.read import read_zookeeper
 
 
 class Asked(NamedTuple):
@@ -27,6 +28,8 @@ class Asked(NamedTuple):
 
 def sources_beside(sources: Sources) -> Iterator[Asked]:
     """The sources that are set, beside the brokers."""
+    if zookeeper := sources.zookeeper:
+        yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
     if folder := sources.metadata_log:
         yield Asked(
             "controller log", f"the controller log in {folder}", lambda: read_metadata_log(Path(folder))

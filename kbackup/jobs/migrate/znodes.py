@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kbackup.errors import CorruptError
 from kbackup.jobs.migrate.preflight.findings import ZooKeeperFindings
 from kbackup.jobs.migrate.rollback.situation import CONTROLLER, MIGRATION, ZnodeContent
 from kbackup.jobs.migrate.states.witnesses import ControllerZnode, MigrationZnode, ZnodesWitness
+from kbackup.zookeeper.session import Znode
 
 _DEFAULT = "<default>"
 _TOPICS = "/brokers/topics"
-
-
-@dataclass(frozen=True, slots=True)
-class Znode:
-    """`version` changes with every write. `ephemeral`: it goes with its owner's session."""
-
-    data: bytes
-    version: int
-    ephemeral: bool
 
 
 class ZnodeReader(Protocol):

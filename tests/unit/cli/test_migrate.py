@@ -56,8 +56,8 @@ def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
         assert options.connect == "zk:2181/kafka"
         yield fake
 
-    monkeypatch.setattr(states_read, "zookeeper_access", access)
-    monkeypatch.setattr("kbackup.jobs.migrate.zookeeper_access.zookeeper_access", access)
+    monkeypatch.setattr(states_read, "open_session", access)
+    monkeypatch.setattr("kbackup.zookeeper.connection.open_session", access)
     return fake
 
 

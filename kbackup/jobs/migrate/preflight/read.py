@@ -24,10 +24,10 @@ from kbackup.jobs.migrate.preflight.findings import (
 )
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import read_findings
-from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
 from kbackup.kafka.broker_admin import BrokerAdmin
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
+from kbackup.zookeeper.connection import open_session
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ def _broker(admin: BrokerAdmin, broker: int) -> Broker:
 def _read_zookeeper(sources: Sources) -> ZooKeeperFindings | NotRead:
     if sources.zookeeper is None:
         return _NO_ZOOKEEPER
-    with zookeeper_access(sources.zookeeper) as zookeeper:
+    with open_session(sources.zookeeper) as zookeeper:
         return read_findings(zookeeper, sources.zookeeper.chroot)
 
 

@@ -17,8 +17,8 @@ from kbackup.jobs.migrate.states.witnesses import (
 )
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import read_witness
-from kbackup.jobs.migrate.zookeeper_access import zookeeper_access
 from kbackup.metadata.sources import Sources
+from kbackup.zookeeper.connection import open_session
 
 if TYPE_CHECKING:
     from kbackup.kafka.metadata_log.image import MetadataImage
@@ -43,7 +43,7 @@ def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
     if sources.zookeeper is None:
         return _NO_ZOOKEEPER
     try:
-        with zookeeper_access(sources.zookeeper) as zookeeper:
+        with open_session(sources.zookeeper) as zookeeper:
             return read_witness(zookeeper)[0]
     except KbackupError as error:
         return NotRead(f"znodes: {error.message}", error.hint)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from kbackup.jobs.migrate.znodes import Znode
+from kbackup.zookeeper.session import Znode
 
 
 @dataclass

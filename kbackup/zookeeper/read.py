@@ -1,0 +1,60 @@
+"""Read the whole metadata that a cluster keeps in ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kbackup.metadata.entities import NotCarried, Znode
+from kbackup.metadata.reading import Reading
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.zookeeper import acls, cluster, configs, topics
+from kbackup.zookeeper.collect import Collector
+from kbackup.zookeeper.connection import open_session
+from kbackup.zookeeper.tree import Tree, read_tree
+
+CONTROL = ("/controller", "/controller_epoch", "/migration")
+"""The znodes that say who controls the cluster, and how far a migration is."""
+
+
+def read_zookeeper(options: ZooKeeperOptions) -> Reading:
+    """Read ZooKeeper. Znodes that can't be parsed, or that our user may not read, are named in `not_carried`.
+
+    `UnreachableError` where ZooKeeper doesn't answer, `MismatchError` where it has no cluster below the chroot."""
+    with open_session(options) as session:
+        return parse(read_tree(session))
+
+
+def parse(tree: Tree) -> Reading:
+    """Return what the znodes of a cluster say. ZooKeeper holds neither configs of groups nor subscriptions to
+    metrics."""
+    collector = Collector(tree)
+    tokens = cluster.parse_tokens(collector)
+    return Reading(
+        source="zookeeper",
+        cluster_id=cluster.parse_cluster_id(tree),
+        topics=topics.parse_topics(collector),
+        acls=acls.parse_acls(collector),
+        scram_users=configs.parse_scram_users(collector),
+        broker_configs=configs.parse_broker_configs(collector),
+        client_quotas=configs.parse_quotas(collector),
+        delegation_tokens=tokens,
+        features=cluster.parse_features(collector),
+        registrations=cluster.parse_registrations(collector),
+        deletions=topics.parse_deletions(collector),
+        next_producer_id=cluster.parse_next_producer_id(collector),
+        znodes=collector.each("znodes", CONTROL, _control),
+        not_carried=(*collector.not_carried(), *_without_secrets(tokens)),
+    )
+
+
+def _control(path: str, data: bytes) -> Iterator[Znode]:
+    yield Znode(path=path, content=data.decode("utf-8", "backslashreplace"))
+
+
+def _without_secrets(tokens: tuple[object, ...] | None) -> Iterator[NotCarried]:
+    if tokens:
+        yield NotCarried(
+            what="secrets of delegation tokens",
+            reason="not supported",
+            why="ZooKeeper doesn't hold the HMACs",
+        )
