@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import replace
+from typing import Any
 
 from kbackup.archive.models import Group, Groups, Manifest, Metadata, now
 from kbackup.errors import ClusterError
-from kbackup.jobs.capture_settings import capture_settings
+from kbackup.jobs.capture_settings import NEVER, capture_settings
 from kbackup.jobs.groups_before import as_stored
 from kbackup.jobs.plan import Live, LiveTopic, Plan
 from kbackup.jobs.select import Selection, check_selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.group_admin import OTHER
 from kbackup.metadata.entities import TopicMetadata
+from kbackup.metadata.reading import PARTS
 from kbackup.types import TopicPartition
 
 _SYNTAX = "check the name; regular expressions go between slashes"
@@ -123,13 +125,10 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
 def metadata(
     cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, brokers: int, groups: Iterable[str] = ()
 ) -> Metadata:
-    """The settings of `topics` and of the cluster; those of `groups` too."""
+    """The settings of `topics` and of the cluster; those of `groups` too. Holds what secrets the cluster tells."""
     configs = cluster.topic_configs(topics)
-    settings = capture_settings(cluster.security, groups)
-    return Metadata(
-        captured_at=now(),
-        cluster_id=cluster_id,
-        brokers=brokers,
+    reading = replace(
+        capture_settings(cluster, groups, cluster_id),
         topics=tuple(
             TopicMetadata(
                 name=t.name,
@@ -138,8 +137,17 @@ def metadata(
                 replication_factor=t.replication_factor,
                 internal=t.internal or is_internal(t.name),
                 configs=configs[t.name],
+                replicas=t.replicas or None,
             )
             for _, t in sorted(topics.items())
         ),
-        **{each.name: getattr(settings, each.name) for each in fields(settings)},
+    )
+    parts: dict[str, Any] = {part: value for part in PARTS if (value := getattr(reading, part)) is not None}
+    return Metadata(
+        captured_at=now(),
+        cluster_id=cluster_id,
+        brokers=brokers,
+        sources=dict.fromkeys(parts, reading.source),
+        not_carried=(*reading.not_carried, *NEVER),
+        **parts,
     )

@@ -1,82 +1,112 @@
-"""What of a cluster's settings goes into a restore point: ACLs, SCRAM users, dynamic configs.
+"""What of a cluster's settings goes into a restore point: ACLs, SCRAM users, dynamic configs, client quotas, delegation
+tokens, client metrics, features and registrations.
 
 None of it is worth losing a backup of records: what the cluster does not tell is named, with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.secrets import SCRAM_SECRETS
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin_protocol.session import Session
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Setting, Untold
 from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser
+from kbackup.metadata.reading import Reading
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.reader import Reader  # which loads kafka-python
 
 T = TypeVar("T")
 M = TypeVar("M")
 
 ACLS, USERS = "ACLs", "SCRAM users"
 BROKER_CONFIGS, GROUP_CONFIGS = "dynamic broker configs", "group configs"
+QUOTAS, TOKENS = "client quotas", "delegation tokens"
+METRICS, FEATURES = "client metrics subscriptions", "finalized features"
+REGISTRATIONS = "registrations of brokers and controllers"
 
-_NO_API = "the client library has no call for it"
-_NEVER = tuple(
-    NotCarried(what=what, reason="not supported", why=why)
-    for what, why in (
-        ("client quotas", _NO_API),
-        ("delegation tokens", _NO_API),
-        ("client metrics subscriptions", _NO_API),
-        ("finalized features", f"{_NO_API}; a new cluster gets those of its release"),
-        ("secrets of SCRAM users", "brokers never give them"),
-    )
-)
+NEVER = (NotCarried(what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),)
+"""What no broker tells, of parts that brokers tell otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """None: not captured, and named in `not_carried`."""
-
-    acls: tuple[Acl, ...] | None
-    scram_users: tuple[ScramUser, ...] | None
-    broker_configs: tuple[BrokerConfig, ...] | None
-    group_configs: tuple[GroupConfig, ...] | None
-    not_carried: tuple[NotCarried, ...]
-
-
-def capture_settings(security: SecurityAdmin, groups: Iterable[str]) -> Settings:
+def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = "") -> Reading:
+    """Ask the brokers for all of it; secrets that they tell are among the answers."""
+    security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def taken(what: str, told: list[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
+    def taken(what: str, told: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
         if not isinstance(told, Untold):
             return tuple(map(make, told))
         not_carried.append(NotCarried(what=what, reason=told.reason, why=told.why))
         return () if told.reason == "not there" else None
 
+    def as_it_is(what: str, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
+        return taken(what, told, lambda each: each)
+
+    with cluster.admin_session() as session:
+        rules, strange = _acls(security, session)
+        return Reading(
+            source="brokers",
+            cluster_id=cluster_id,
+            acls=taken(ACLS, rules, _acl),
+            scram_users=taken(
+                USERS,
+                security.users(),
+                lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
+            ),
+            broker_configs=taken(BROKER_CONFIGS, _broker_configs(security, session), _broker_config),
+            group_configs=taken(
+                GROUP_CONFIGS,
+                security.group_configs(groups),
+                lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
+            ),
+            client_quotas=as_it_is(QUOTAS, _asked(session, lambda s: s.client_quotas())),
+            delegation_tokens=as_it_is(TOKENS, _asked(session, lambda s: s.delegation_tokens())),
+            client_metrics=as_it_is(METRICS, _asked(session, lambda s: s.client_metrics())),
+            features=as_it_is(FEATURES, _asked(session, lambda s: s.features())),
+            registrations=as_it_is(REGISTRATIONS, _asked(session, lambda s: s.registrations())),
+            not_carried=(*not_carried, *map(_strange, strange)),
+        )
+
+
+def _asked(session: Session | Untold, ask: Callable[[Reader], T | Untold]) -> T | Untold:
+    return session if isinstance(session, Untold) else ask(session.read)
+
+
+def _acls(security: SecurityAdmin, session: Session | Untold) -> tuple[list[AclRule] | Untold, list[str]]:
+    """Every ACL; confluent-kafka knows none on delegation tokens and users."""
     told = security.acls()
-    rules, strange = (told, []) if isinstance(told, Untold) else told
-    return Settings(
-        acls=taken(ACLS, rules, _acl),
-        scram_users=taken(
-            USERS,
-            security.users(),
-            lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
-        ),
-        broker_configs=taken(BROKER_CONFIGS, security.broker_configs(), _broker_config),
-        group_configs=taken(
-            GROUP_CONFIGS,
-            security.group_configs(groups),
-            lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
-        ),
-        not_carried=(*not_carried, *map(_strange, strange), *_NEVER),
-    )
+    if not isinstance(told, Untold) and told[1]:
+        again = _asked(session, lambda s: s.acls())
+        told = told if isinstance(again, Untold) else again
+    return (told, []) if isinstance(told, Untold) else told
+
+
+def _broker_configs(security: SecurityAdmin, session: Session | Untold) -> list[Setting] | Untold:
+    """The configs of each broker, and the cluster-wide default; where that can't be asked for, the part of it that
+    brokers inherit."""
+    told = security.broker_configs()
+    default = _asked(session, lambda s: s.default_broker_configs())
+    if isinstance(told, Untold) or isinstance(default, Untold):
+        return told
+    return [*default, *(setting for setting in told if setting.owner)]
 
 
 def settings_warnings(metadata: Metadata) -> list[str]:
     """What somebody can do something about; a cluster without authorizer is as it is meant to be."""
     denied = [n for n in metadata.not_carried if n.reason == "denied"]
     failed = [n for n in metadata.not_carried if n.reason == "failed"]
-    warnings = [f"{n.what} are not in this restore point: {n.why}" for n in failed]
+    by_reason: dict[str, list[str]] = {}
+    for n in failed:
+        by_reason.setdefault(n.why, []).append(n.what)
+    warnings = [
+        f"{', '.join(names)} are not in this restore point: {why}" for why, names in by_reason.items()
+    ]
     if denied:
         names = ", ".join(n.what for n in denied)
         warnings.append(f"not in this restore point, since its user may not describe them: {names}")

@@ -200,8 +200,8 @@ def _check_groups(
             said = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
             step.warn(f"{len(groups.not_carried)} can't be read: {said}", "give Describe on these groups")
     with steps.trying(_SOURCE[5]) as step:
-        untold = [n for n in capture_settings(cluster.security, names).not_carried if n.reason in _MENDABLE]
-        step.detail = "ACLs, SCRAM users and dynamic configs are told"
+        untold = [n for n in capture_settings(cluster, names).not_carried if n.reason in _MENDABLE]
+        step.detail = "ACLs, SCRAM users, configs, quotas and tokens are told"
         if untold:
             said = "; ".join(f"{n.what}: {n.why}" for n in untold)
             step.warn(f"a restore point would not hold {said}", "give these rights, or do without")

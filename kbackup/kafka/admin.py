@@ -1,12 +1,13 @@
 """A cluster as the admin API shows it: topics, offsets, configs; and the changes a restore makes.
 
-Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`; changes to many topics:
-`topic_admin`.
+Its consumer groups: `group_admin`; its ACLs, users and dynamic configs: `security_admin`, and `admin_protocol` for what
+confluent-kafka has no call for; changes to many topics: `topic_admin`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from confluent_kafka.admin import (
 )
 
 from kbackup.kafka.admin_properties import admin_properties
+from kbackup.kafka.admin_protocol.session import Session, admin_session
 from kbackup.kafka.client import Connection, Properties
 from kbackup.kafka.group_admin import GroupAdmin
 from kbackup.kafka.retry import (
@@ -33,6 +35,7 @@ from kbackup.kafka.retry import (
     ask_until_ready,
 )
 from kbackup.kafka.security_admin import SecurityAdmin
+from kbackup.kafka.security_types import Untold
 from kbackup.kafka.topic_admin import TopicAdmin
 from kbackup.types import TopicPartition
 
@@ -49,13 +52,15 @@ Item = TypeVar("Item", str, TopicPartition)
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """`id` is the broker's own (base64), '' for brokers before 2.8; `partitions` are the partition numbers."""
+    """`id` is the broker's own (base64), '' for brokers before 2.8; `partitions` are the partition numbers. `replicas`
+    has the ids of each one's brokers, the preferred leader first."""
 
     name: str
     id: str
     internal: bool
     partitions: tuple[int, ...]
     replication_factor: int
+    replicas: tuple[tuple[int, ...], ...] = ()
 
 
 class Cluster:
@@ -70,6 +75,10 @@ class Cluster:
         self.groups = GroupAdmin(self.connection, self._admin)
         self.security = SecurityAdmin(self.connection, self._admin)
         self.topic_admin = TopicAdmin(self.connection, self._admin)
+
+    def admin_session(self) -> AbstractContextManager[Session | Untold]:
+        """A connection for admin requests that confluent-kafka has no call for; `Untold` where there can be none."""
+        return admin_session(self.connection)
 
     def connect(self) -> tuple[str, int]:
         """(cluster id, number of brokers); the first thing to ask. Who is not let in is told so at once."""
@@ -102,6 +111,10 @@ class Cluster:
                 internal=bool(described.is_internal),
                 partitions=tuple(sorted(p.id for p in described.partitions)),
                 replication_factor=max((len(p.replicas) for p in described.partitions), default=0),
+                replicas=tuple(
+                    tuple(node.id for node in p.replicas)
+                    for p in sorted(described.partitions, key=lambda p: p.id)
+                ),
             )
             for name, described in sorted(answers.items())
         }

@@ -28,7 +28,12 @@ _NEEDED = {
     "a read": "Read on the topic",
     "describing ACLs": "Describe on the cluster",
     "describing SCRAM users": "Describe on the cluster",
+    "describing the cluster": "Describe on the cluster",
+    "describing client": "DescribeConfigs on the cluster",
+    "describing delegation tokens": "Describe on the tokens",
+    "changing client quotas": "AlterConfigs on the cluster",
     "creating an ACL": "Alter on the cluster",
+    "deleting an ACL": "Alter on the cluster",
     "setting": "AlterConfigs on the cluster",
 }
 """By how what was being done begins, the longer before the shorter."""

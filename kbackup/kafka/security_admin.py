@@ -7,7 +7,7 @@ confluent-kafka 2.16 takes a refused DescribeAcls for an answer without ACLs, an
 ends the process (`munmap_chunk(): invalid pointer`): so neither is asked for before the cluster has said that we may.
 
 librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name): it is seen in what each
-broker says it inherits, so one that every broker overrides stays hidden, and it can't be set.
+broker says it inherits, so one that every broker overrides stays hidden. `admin_protocol` can.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ class SecurityAdmin:
             for binding, future in futures.items()
         }
 
-    def set_broker_config(self, broker: str, name: str, value: str) -> str:
-        """'' or why it was refused."""
+    def set_broker_config(self, broker: str, name: str, value: str | None) -> str:
+        """Set, or remove (None); '' or why it was refused."""
         return self._set(ConfigResource(ResourceType.BROKER, broker), name, value, f"of broker {broker}")
 
-    def set_group_config(self, group: str, name: str, value: str) -> str:
+    def set_group_config(self, group: str, name: str, value: str | None) -> str:
         return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
 
     def _rights(self, doing: str) -> set[AclOperation] | Untold:
@@ -185,8 +185,9 @@ class SecurityAdmin:
         entries = self._ask(future, f"reading configs of broker {brokers[0]}")
         return isinstance(entries, Untold) or bool(entries["authorizer.class.name"].value)
 
-    def _set(self, resource: ConfigResource, name: str, value: str, of: str) -> str:
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    def _set(self, resource: ConfigResource, name: str, value: str | None, of: str) -> str:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(name, value, incremental_operation=operation)
         resource.add_incremental_config(entry)
         (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
         return _refusal(self._ask(future, f"setting {name} {of}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from kbackup.metadata.entities import (
     Acl,
@@ -48,3 +48,11 @@ class Reading:
     not_carried: tuple[NotCarried, ...] = ()
     outdated: str = ""
     migration: str = ""
+
+
+PARTS = tuple(
+    each.name
+    for each in fields(Reading)
+    if each.name not in ("source", "cluster_id", "not_carried", "outdated", "migration")
+)
+"""The parts' names."""

@@ -1,0 +1,142 @@
+"""What brokers tell in answer to requests that confluent-kafka has no call for. What they don't tell is an answer too
+(`Untold`), not an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError
+
+from kbackup.kafka.admin_protocol import answers, words
+from kbackup.kafka.admin_protocol.connection import BrokerConnection, NoConnectionError, RefusedRequestError
+from kbackup.kafka.admin_protocol.messages import (
+    DescribeAclsRequest,
+    DescribeClientQuotasRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    DescribeDelegationTokenRequest,
+    DescribeQuorumRequest,
+    ListConfigResourcesRequest,
+)
+from kbackup.kafka.client import Connection
+from kbackup.kafka.security_types import AclRule, Reason, Setting, Untold
+from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Feature, Registration
+
+T = TypeVar("T")
+
+_REASONS: dict[int, Reason] = {
+    KafkaError.SECURITY_DISABLED: "not there",
+    KafkaError.DELEGATION_TOKEN_AUTH_DISABLED: "not there",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
+    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "denied",
+    KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "not supported",
+    KafkaError.UNSUPPORTED_VERSION: "not supported",
+    KafkaError.INVALID_REQUEST: "not supported",
+}
+_LOG = "__cluster_metadata"
+
+
+class Reader:
+    """Each method sends one request, or few. What they return is sorted."""
+
+    def __init__(self, connection: Connection, broker: BrokerConnection) -> None:
+        self._connection = connection
+        self._broker = broker
+
+    def client_quotas(self) -> list[ClientQuota] | Untold:
+        request = DescribeClientQuotasRequest(components=[], strict=False)
+        return self._told("describing client quotas", lambda: answers.quotas_of(self._broker.ask(request)))
+
+    def delegation_tokens(self) -> list[DelegationToken] | Untold:
+        """The tokens that our user may describe."""
+        request = DescribeDelegationTokenRequest(owners=None)
+        return self._told(
+            "describing delegation tokens", lambda: answers.tokens_of(self._broker.ask(request))
+        )
+
+    def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
+        """Every ACL, and in words those of a kind that is not known here."""
+        request = DescribeAclsRequest(
+            resource_type_filter=words.ANY,
+            resource_name_filter=None,
+            pattern_type_filter=words.ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=words.ANY,
+            permission_type=words.ANY,
+        )
+        return self._told("describing ACLs", lambda: answers.acls_of(self._broker.ask(request)))
+
+    def default_broker_configs(self) -> list[Setting] | Untold:
+        """The cluster-wide default of brokers' dynamic configs."""
+
+        def ask() -> list[Setting]:
+            (described,) = self._configs(words.BROKER, [""])
+            return answers.defaults_of(described.configs)
+
+        return self._told("reading configs of brokers", ask)
+
+    def client_metrics(self) -> list[ClientMetrics] | Untold:
+        """The subscriptions to metrics of clients."""
+
+        def ask() -> list[ClientMetrics]:
+            request = ListConfigResourcesRequest(resource_types=[words.CLIENT_METRICS])
+            listed = self._broker.ask(request).config_resources
+            names = [r.resource_name for r in listed if r.resource_type == words.CLIENT_METRICS]
+            return answers.metrics_of(self._configs(words.CLIENT_METRICS, names) if names else ())
+
+        return self._told("describing client metrics", ask)
+
+    def features(self) -> list[Feature] | Untold:
+        found = self._broker.features
+        if found is None:
+            return Untold("not supported", f"{self._connection.address} does not tell its features")
+        return [Feature(name=name, level=level) for name, level in sorted(found.items())]
+
+    def registrations(self) -> list[Registration] | Untold:
+        """Brokers, by the listener that we use, and controllers where there is a quorum that we may ask for."""
+
+        def ask() -> list[Registration]:
+            request = DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=1, include_fenced_brokers=True
+            )
+            protocol = self._connection.properties.get("security.protocol", "plaintext").upper()
+            brokers = answers.brokers_of(self._broker.ask(request), protocol)
+            try:
+                return [*brokers, *answers.controllers_of(self._broker.ask(_quorum()))]
+            except RefusedRequestError:  # ZooKeeper's cluster, or a right that we don't have
+                return brokers
+
+        return self._told("describing the cluster", ask)
+
+    def _configs(self, kind: int, names: list[str]) -> list[Any]:
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        request = DescribeConfigsRequest(
+            resources=[
+                resource(resource_type=kind, resource_name=name, configuration_keys=None) for name in names
+            ],
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        described = list(self._broker.ask(request).results)
+        for each in described:
+            if each.error_code:
+                raise RefusedRequestError(each.error_code, each.error_message or "")
+        return described
+
+    def _told(self, doing: str, ask: Callable[[], T]) -> T | Untold:
+        try:
+            return ask()
+        except RefusedRequestError as refused:
+            error = KafkaError(refused.code, refused.words) if refused.words else KafkaError(refused.code)
+            why = self._connection.error(error, doing).message
+            return Untold(_REASONS.get(refused.code, "failed"), why)
+        except NoConnectionError as error:
+            return Untold("failed", f"{self._connection.address} did not answer {doing}: {error}")
+
+
+def _quorum() -> Any:
+    topic = DescribeQuorumRequest.TopicData
+    partition = topic.PartitionData(partition_index=0)
+    return DescribeQuorumRequest(topics=[topic(topic_name=_LOG, partitions=[partition])])

@@ -1,0 +1,62 @@
+"""Opening and closing a connection for the requests of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kbackup.kafka.admin_protocol.endpoint import NotMappedError, endpoint_of
+from kbackup.kafka.admin_protocol.sasl import LoginError
+from kbackup.kafka.client import Connection
+from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.security_types import Untold
+
+if TYPE_CHECKING:
+    from kbackup.kafka.admin_protocol.reader import Reader
+    from kbackup.kafka.admin_protocol.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What may be asked and changed while the connection is open."""
+
+    read: Reader
+    write: Writer
+
+
+@contextmanager
+def admin_session(connection: Connection) -> Iterator[Session | Untold]:
+    """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
+    from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect  # loads kafka-python
+    from kbackup.kafka.admin_protocol.reader import Reader
+    from kbackup.kafka.admin_protocol.writer import Writer
+
+    try:
+        endpoint = endpoint_of(connection.properties, _tokens(connection), TIMEOUT)
+        broker = connect(endpoint)
+    except NotMappedError as error:
+        yield Untold("not supported", str(error))
+        return
+    except NoConnectionError as error:
+        yield Untold("failed", f"{connection.address} took no connection for admin requests: {error}")
+        return
+    with broker:
+        yield Session(Reader(connection, broker), Writer(connection, broker))
+
+
+def _tokens(connection: Connection) -> Callable[[], tuple[str, Mapping[str, str]]] | None:
+    """The user's own function for tokens, None where there is none."""
+    tokens = connection.tokens
+    if tokens is None:
+        return None
+
+    def token() -> tuple[str, Mapping[str, str]]:
+        try:
+            made = tokens(connection.properties.get("sasl.oauthbearer.config", ""))
+        except Exception:  # noqa: BLE001 (it is the user's function)
+            raise LoginError(f"no token: {tokens.failure}") from None
+        return made.value, made.extensions
+
+    return token

@@ -1,0 +1,145 @@
+"""Changes by requests that confluent-kafka has no call for. Each method returns '' or why it was refused, for each
+change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from confluent_kafka import KafkaError
+
+from kbackup.kafka.admin_protocol import words
+from kbackup.kafka.admin_protocol.connection import BrokerConnection, NoConnectionError, RefusedRequestError
+from kbackup.kafka.admin_protocol.messages import (
+    AlterClientQuotasRequest,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    IncrementalAlterConfigsRequest,
+)
+from kbackup.kafka.client import Connection
+from kbackup.kafka.security_types import AclRule
+
+K = TypeVar("K")
+
+QuotaEntity = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
+"""Pairs of a type and a name; None is the default entity."""
+
+_ACLS_AT_ONCE = 500
+
+
+class Writer:
+    """Brokers hand changes on to the controller, whichever of them is asked."""
+
+    def __init__(self, connection: Connection, broker: BrokerConnection) -> None:
+        self._connection = connection
+        self._broker = broker
+
+    def set_quotas(self, quotas: Mapping[QuotaEntity, Mapping[str, float | None]]) -> dict[QuotaEntity, str]:
+        """Set the quotas of each entity, or remove them (None)."""
+        kind = AlterClientQuotasRequest.EntryData
+        entries = [
+            kind(
+                entity=[kind.EntityData(entity_type=t, entity_name=name) for t, name in entity],
+                ops=[
+                    kind.OpData(key=key, value=value or 0.0, remove=value is None)
+                    for key, value in values.items()
+                ],
+            )
+            for entity, values in quotas.items()
+        ]
+        request = AlterClientQuotasRequest(entries=entries, validate_only=False)
+        return self._each(quotas, request, "changing client quotas", lambda answer: answer.entries)
+
+    def set_default_broker_configs(self, values: Mapping[str, str | None]) -> dict[str, str]:
+        """Set cluster-wide defaults of brokers one by one, or remove them (None)."""
+        return {
+            name: self._configs(words.BROKER, "", {name: value}, f"setting {name} of all brokers")
+            for name, value in values.items()
+        }
+
+    def set_client_metrics(self, name: str, values: Mapping[str, str | None]) -> str:
+        """Set configs of a subscription, or remove them (None); one without configs is gone."""
+        return self._configs(words.CLIENT_METRICS, name, values, f"setting client metrics {name}")
+
+    def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+        refused: dict[AclRule, str] = {}
+        for at in range(0, len(rules), _ACLS_AT_ONCE):
+            batch = rules[at : at + _ACLS_AT_ONCE]
+            creations = [
+                CreateAclsRequest.AclCreation(
+                    **_numbers(rule, "resource_type", "resource_pattern_type"),
+                    resource_name=rule.name,
+                    principal=rule.principal,
+                    host=rule.host,
+                )
+                for rule in batch
+            ]
+            request = CreateAclsRequest(creations=creations)
+            refused |= self._each(batch, request, "creating an ACL", lambda answer: answer.results)
+        return refused
+
+    def delete_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+        """Delete exactly these; one that is not there counts as deleted."""
+        refused: dict[AclRule, str] = {}
+        for at in range(0, len(rules), _ACLS_AT_ONCE):
+            batch = rules[at : at + _ACLS_AT_ONCE]
+            filters = [
+                DeleteAclsRequest.DeleteAclsFilter(
+                    **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
+                    resource_name_filter=rule.name,
+                    principal_filter=rule.principal,
+                    host_filter=rule.host,
+                )
+                for rule in batch
+            ]
+            request = DeleteAclsRequest(filters=filters)
+            refused |= self._each(batch, request, "deleting an ACL", lambda answer: answer.filter_results)
+        return refused
+
+    def _configs(self, kind: int, owner: str, values: Mapping[str, str | None], doing: str) -> str:
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        configs = [
+            resource.AlterableConfig(
+                name=name,
+                config_operation=words.DELETE if value is None else words.SET,
+                value=value,
+            )
+            for name, value in values.items()
+        ]
+        request = IncrementalAlterConfigsRequest(
+            resources=[resource(resource_type=kind, resource_name=owner, configs=configs)],
+            validate_only=False,
+        )
+        return self._each([owner], request, doing, lambda answer: answer.responses)[owner]
+
+    def _each(
+        self,
+        items: Sequence[K] | Mapping[K, object],
+        request: Any,
+        doing: str,
+        results: Callable[[Any], Sequence[Any]],
+    ) -> dict[K, str]:
+        """Brokers answer in the order of the request."""
+        try:
+            answers = results(self._broker.ask(request))
+        except RefusedRequestError as refused:
+            return dict.fromkeys(items, self._why(refused.code, refused.words, doing))
+        except NoConnectionError as error:
+            return dict.fromkeys(items, f"{self._connection.address} did not answer {doing}: {error}")
+        return {
+            item: self._why(answer.error_code, answer.error_message, doing) if answer.error_code else ""
+            for item, answer in zip(items, answers, strict=True)
+        }
+
+    def _why(self, code: int, told: str | None, doing: str) -> str:
+        error = KafkaError(code, told) if told else KafkaError(code)
+        return self._connection.error(error, doing).message
+
+
+def _numbers(rule: AclRule, resource: str, pattern: str) -> dict[str, int]:
+    return {
+        resource: words.number(words.RESOURCES, rule.resource),
+        pattern: words.number(words.PATTERNS, rule.pattern),
+        "operation": words.number(words.OPERATIONS, rule.operation),
+        "permission_type": words.number(words.PERMISSIONS, rule.permission),
+    }

@@ -1,0 +1,112 @@
+"""A connection to brokers that are old, no brokers, or gone; and what a session tells of it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect
+from kbackup.kafka.admin_protocol.endpoint import endpoint_of
+from kbackup.kafka.admin_protocol.messages import RESPONSES, ApiVersionsRequest
+from kbackup.kafka.admin_protocol.session import admin_session
+from kbackup.kafka.client import Connection
+from kbackup.kafka.security_types import Untold
+
+VERSIONS = RESPONSES[ApiVersionsRequest]
+UNSUPPORTED = 35
+
+Answer = Callable[[bytes], bytes]
+"""The bytes that a broker sends back for a request without its length."""
+
+
+@contextmanager
+def broker(*answers: Answer) -> Iterator[str]:
+    """Gives each answer once, and ends the connection. Yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            stream, _ = listening.accept()
+            with stream, stream.makefile("rb") as requests:
+                for answer in answers:
+                    (size,) = struct.unpack(">i", requests.read(4))
+                    stream.sendall(answer(requests.read(size)))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def framed(request: bytes, body: bytes) -> bytes:
+    """A response to the request, in a header without tagged fields."""
+    correlation = request[4:8]
+    return struct.pack(">i", len(correlation) + len(body)) + correlation + body
+
+
+def versions(number: int, error: int = 0, *, features: bool = False) -> Answer:
+    def answer(request: bytes) -> bytes:
+        assert struct.unpack(">hh", request[:4]) == (18, 0 if number == 0 and not error else 3)
+        more = {"finalized_features_epoch": 0, "finalized_features": []} if features else {}
+        body = VERSIONS(version=number, error_code=error, api_keys=[], **more).encode()
+        return framed(request, bytes(body))
+
+    return answer
+
+
+def session_of(address: str) -> Untold | None:
+    """Why there is no session; None where there is one."""
+    with admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
+        return session if isinstance(session, Untold) else None
+
+
+def test_an_old_broker_is_asked_as_it_understands() -> None:
+    with (
+        broker(versions(0, UNSUPPORTED), versions(0)) as address,
+        admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
+    ):
+        assert not isinstance(session, Untold)
+        quotas, features = session.read.client_quotas(), session.read.features()
+        refused = session.write.set_default_broker_configs({"a": "1"})
+    assert isinstance(quotas, Untold)
+    assert (quotas.reason, "too old" in quotas.why) == ("not supported", True)
+    assert isinstance(features, Untold)
+    assert "too old" in refused["a"]
+
+
+def test_features_of_the_first_epoch_count() -> None:
+    with (
+        broker(versions(3, features=True)) as address,
+        connect(endpoint_of({"bootstrap.servers": address}, None, 5.0)) as connection,
+    ):
+        assert connection.features == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        lambda request: b"",
+        lambda request: framed(b"\0\0\0\0\0\0\0\x63", b""),
+        lambda request: framed(request, b"\0"),
+    ],
+    ids=["HTTP", "closed", "another's", "cut off"],
+)
+def test_what_is_no_broker(answer: Answer) -> None:
+    with broker(answer) as address:
+        told = session_of(address)
+    assert told is not None
+    assert told.reason == "failed"
+    assert address in told.why
+
+
+def test_the_next_address_is_tried() -> None:
+    with broker(versions(3)) as address:
+        assert session_of(f"127.0.0.1:1,{address}") is None
+    with pytest.raises(NoConnectionError, match=r"127.0.0.1:1: .*"):
+        connect(endpoint_of({"bootstrap.servers": "127.0.0.1:1"}, None, 5.0))

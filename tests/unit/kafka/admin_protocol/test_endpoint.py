@@ -1,0 +1,65 @@
+"""librdkafka's properties as a connection of our own follows them, or refuses to."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.kafka.admin_protocol.endpoint import Endpoint, NotMappedError, endpoint_of
+
+HIDDEN = "not-to-be-seen"
+
+
+def of(**properties: str) -> Endpoint:
+    named = {name.replace("_", "."): value for name, value in properties.items()}
+    return endpoint_of({"bootstrap.servers": "h:1", **named}, None, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("servers", "addresses"),
+    [
+        ("a", (("a", 9092),)),
+        ("a:1, b:2,", (("a", 1), ("b", 2))),
+        ("[::1]:9093", (("::1", 9093),)),
+        ("SASL_SSL://kafka.example.com:443", (("kafka.example.com", 443),)),
+    ],
+)
+def test_addresses(servers: str, addresses: tuple[tuple[str, int], ...]) -> None:
+    assert of(bootstrap_servers=servers).addresses == addresses
+
+
+def test_plain_text_needs_neither_tls_nor_login() -> None:
+    made = of(ssl_ca_location="/unused", sasl_password=HIDDEN)
+    assert (made.tls, made.login, made.timeout) == (None, None, 30.0)
+    assert of(socket_timeout_ms="5000").timeout == 5.0
+
+
+def test_tls_and_login() -> None:
+    made = of(
+        security_protocol="sasl_ssl",
+        ssl_ca_location="/ca.pem",
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="b o%b",
+        sasl_password=HIDDEN,
+    )
+    assert made.tls == {"ssl.ca.location": "/ca.pem"}
+    assert made.login is not None
+    assert (made.login.mechanism, made.login.user, made.login.password) == ("SCRAM-SHA-512", "b o%b", HIDDEN)
+    assert HIDDEN not in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl.mechanism GSSAPI"),
+        ({"security_protocol": "SASL_PLAINTEXT"}, "sasl.mechanism GSSAPI"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "kbackup.oauth.callback"),
+        ({"security_protocol": "SSL", "ssl_engine_location": HIDDEN}, "ssl.engine.location"),
+        ({"security_protocol": "QUIC"}, "security.protocol QUIC"),
+        ({"bootstrap_servers": "a:b:c"}, "'a:b:c'"),
+    ],
+)
+def test_what_only_librdkafka_can_is_named(properties: dict[str, str], named: str) -> None:
+    with pytest.raises(NotMappedError) as raised:
+        of(**properties)
+    assert named in str(raised.value)
+    assert HIDDEN not in str(raised.value)
