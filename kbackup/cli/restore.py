@@ -27,6 +27,7 @@ from kbackup.cli.options import (
 from kbackup.cli.output import Reporter
 from kbackup.cli.session import archive_store, delta_config, say_connecting, spark_session
 from kbackup.cli.settings import show_settings
+from kbackup.cli.settings import undo as undo_settings
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.store import open_store
 
@@ -67,10 +68,15 @@ if TYPE_CHECKING:
     help="Check everything and show the plan; write nothing to the target. With --from-delta the rows are read all the "
     "same, into an archive beside the tables that goes when it ends.",
 )
+@click.option(
+    "--undo",
+    is_flag=True,
+    help="Restore nothing: put back the ACLs, configs and quotas that the target had before --restore-id set them.",
+)
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame, dry_run: bool) -> int:
+def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     """Restore topics, records and group offsets from a restore point, or of a moment, exactly once.
 
     Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
@@ -82,6 +88,8 @@ def command(frame: Frame, dry_run: bool) -> int:
     could not be set, or when the archive has lost records of the restore point; with --strict such a restore is
     refused.
     """
+    if undo:
+        return undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
     options = config.restore
     made = _delta_import(frame) if options.from_delta else None

@@ -173,10 +173,10 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
     map_group: Annotated[Properties, Meta(description="New names of consumer groups, by their old one.")] = {}
     settings: Annotated[
-        tuple[Literal["acls", "configs", "users"], ...],
+        tuple[Literal["acls", "configs", "quotas", "users"], ...],
         Meta(
-            description="What to restore beside records: `acls`, `configs` of brokers and groups, `users` "
-            "(whose secrets no backup has: they are listed)."
+            description="What to restore beside records: `acls`, `configs` of brokers and groups and subscriptions to "
+            "client metrics, `quotas` of clients, `users` (whose secrets no running cluster takes: they are listed)."
         ),
     ] = ()
     replication_factor: Annotated[

@@ -33,6 +33,7 @@ from kbackup.jobs.restore_report import (
 )
 from kbackup.jobs.restore_task import RestoreWork, UnitResult, units
 from kbackup.jobs.restore_times import with_timestamps
+from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings_plan import SettingsReport
 from kbackup.jobs.tasks import Spark, run_counted
 from kbackup.jobs.visible import wait_visible
@@ -100,7 +101,10 @@ def restore(
     with phases.step("create topics"):
         if earlier is None:
             _write_plan(state, plan)
-        settings = apply_settings(cluster, settings)  # before there is anything that an ACL is to guard
+        captures = SettingsCaptures(state, plan.restore_id)
+        settings = apply_settings(
+            cluster, captures, cluster_id, settings
+        )  # before there is what an ACL is to guard
         for topic in plan.topics:
             if topic.target in findings.create:
                 cluster.create_topic(topic.target, topic.partitions, topic.replication_factor, topic.configs)

@@ -84,7 +84,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     topics: tuple[PlannedTopic, ...]
     units: tuple[tuple[UnitPart, ...], ...]
     groups: tuple[PlannedGroup, ...]
-    settings: tuple[Literal["acls", "configs", "users"], ...] = ()
+    settings: tuple[Literal["acls", "configs", "quotas", "users"], ...] = ()
     choice: Choice | None = None
     not_carried: dict[str, str] = msgspec.field(default_factory=dict)
     options: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""What restores keep in an archive: plans, offset maps, reports, and what groups had before."""
+"""What restores keep in an archive: plans, offset maps, reports, and what groups and settings were before."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings
 from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
+from kbackup.jobs.settings.before import SettingsBefore
 from kbackup.store.base import Store
 
 _THREADS = 16
@@ -23,6 +24,7 @@ _DOCUMENTS: dict[str, type[Document]] = {
     r"plan\.json": RestorePlan,
     r"report\.json": RestoreReport,
     r"groups-before-[0-9]+\.json": GroupsBefore,
+    r"settings-before-[0-9]+\.json": SettingsBefore,
 }
 
 
@@ -69,7 +71,9 @@ def _check_document(
     owner = getattr(document, "restore_id", None)
     if owner != restore_id:
         findings.add(key, f"is of restore {owner}, not of the folder it is in", CHANGED)
-    if isinstance(document, GroupsBefore) and not key.endswith(f"groups-before-{document.number}.json"):
+    if isinstance(document, GroupsBefore | SettingsBefore) and not key.endswith(
+        f"-before-{document.number}.json"
+    ):
         findings.add(key, f"is number {document.number} of its kind", CHANGED)
     named = document.archive_id if isinstance(document, RestorePlan | RestoreReport) else ""
     if named and archive_id and named != archive_id:

@@ -18,6 +18,7 @@ from kbackup.jobs.groups_before import GroupsBefore
 from kbackup.jobs.mirror.status import FlowStatus
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.restore_report import RestoreReport
+from kbackup.jobs.settings.before import SettingsBefore
 
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,
@@ -31,6 +32,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "restore_plan": RestorePlan,
     "restore_report": RestoreReport,
     "groups_before": GroupsBefore,
+    "settings_before": SettingsBefore,
     "drill_report": DrillReport,
     "export": ExportInfo,
     "export_reached": Reached,

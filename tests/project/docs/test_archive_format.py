@@ -53,6 +53,8 @@ from kbackup.jobs.points import keep, label
 from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
 from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
 from kbackup.jobs.select import Selection
+from kbackup.jobs.settings.before import SettingsCaptures
+from kbackup.jobs.settings.changes import Changes, QuotaChange
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.key_files import KEYS, KeyFile
@@ -71,6 +73,7 @@ NAMES = {
     "plan.json": "restore_plan",
     "report.json": "restore_report",
     "groups-before-1.json": "groups_before",
+    "settings-before-1.json": "settings_before",
     "status.json": "flow_status",
 }
 
@@ -121,6 +124,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
+    quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
+    SettingsCaptures(made, "r1").write("restore", "target", Changes(quotas=(quota,)))
     write_part(made, folder("A", "B", 3), PartName(1, "aa"), runs_table({}), None)
     age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -10,25 +11,59 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.apply_settings import apply_settings, compare_settings
-from kbackup.jobs.capture_settings import capture_settings, settings_warnings
+from kbackup.jobs.capture import metadata
+from kbackup.jobs.capture_settings import NEVER, settings_warnings
 from kbackup.jobs.restore_plan import RestorePlan
-from kbackup.jobs.settings_plan import ConfigChange, SettingsReport
+from kbackup.jobs.settings.before import SettingsCaptures
+from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
+from kbackup.jobs.settings_plan import SettingsReport
 from kbackup.kafka.admin import Cluster
-from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
-from kbackup.metadata.entities import BrokerConfig, GroupConfig, ScramUser
+from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
 from kbackup.store import open_store
 from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
 
 READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
 DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
-NEVER = {
-    "client quotas",
-    "delegation tokens",
-    "client metrics subscriptions",
-    "finalized features",
-    "secrets of SCRAM users",
-}
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session for admin requests, and what it is told."""
+
+    told_quotas: Any = ()
+    told_tokens: Any = ()
+    told_default: Any = ()
+    told_acls: Any = ()
+
+    @property
+    def read(self) -> Session:
+        return self
+
+    def acls(self) -> Any:
+        return self.told_acls
+
+    def default_broker_configs(self) -> Any:
+        return self.told_default
+
+    def client_quotas(self) -> Any:
+        return self.told_quotas
+
+    def delegation_tokens(self) -> Any:
+        return self.told_tokens
+
+    def client_metrics(self) -> Any:
+        return ()
+
+    def features(self) -> Any:
+        return ()
+
+    def registrations(self) -> Any:
+        return ()
+
+
+NOTHING = Session()
 
 
 @dataclass
@@ -39,6 +74,7 @@ class Told:
     told_users: Any = field(default_factory=list)
     told_configs: Any = field(default_factory=list)
     told_group_configs: Any = field(default_factory=list)
+    session: Any = NOTHING
     refuses: tuple[object, ...] = ()
     done: list[object] = field(default_factory=list)
 
@@ -74,24 +110,17 @@ class Told:
 
 
 def captured(told: Told) -> Metadata:
-    found = capture_settings(cast(SecurityAdmin, told), ["billing"])
-    return Metadata(
-        captured_at="now",
-        cluster_id="source",
-        brokers=1,
-        topics=(),
-        acls=found.acls,
-        scram_users=found.scram_users,
-        broker_configs=found.broker_configs,
-        group_configs=found.group_configs,
-        not_carried=found.not_carried,
-    )
+    return metadata(cluster(told), {}, "source", 1, ["billing"])
 
 
 def test_everything_that_is_told() -> None:
     told = Told(
         told_users=[Credential("a", "SCRAM-SHA-512", 4096)],
-        told_configs=[Setting("", "log.retention.ms", "1"), Setting("12", "ssl.keystore.password", None)],
+        session=Session(told_default=[Setting("", "log.retention.ms", "1")]),
+        told_configs=[
+            Setting("", "log.retention.ms", "of an old look"),
+            Setting("12", "ssl.keystore.password", None),
+        ],
         told_group_configs=[Setting("billing", "consumer.session.timeout.ms", "45000")],
     )
     found = captured(told)
@@ -104,14 +133,14 @@ def test_everything_that_is_told() -> None:
     assert found.group_configs == (
         GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
     )
-    assert {n.what for n in found.not_carried} == NEVER
+    assert found.not_carried == NEVER
     assert settings_warnings(found) == []
 
 
 def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
     found = captured(Told(told_acls=Untold("not there", "no authorizer")))
     assert found.acls == ()
-    assert [(n.what, n.reason) for n in found.not_carried if n.what not in NEVER] == [("ACLs", "not there")]
+    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [("ACLs", "not there")]
     assert settings_warnings(found) == []
 
 
@@ -138,10 +167,50 @@ def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
 
 
 def test_acls_that_the_client_library_does_not_know_are_named() -> None:
-    found = captured(Told(told_acls=([READ], ["allow unknown for User:a from * on unknown x (literal)"])))
+    strange = ["allow unknown for User:a from * on unknown x (literal)"]
+    no = Untold("not supported", "no connection")
+    found = captured(Told(told_acls=([READ], strange), session=no))
     assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
         n.what for n in found.not_carried
     }
+
+
+ASKED_BY_PROTOCOL = {
+    "client quotas",
+    "delegation tokens",
+    "client metrics subscriptions",
+    "finalized features",
+    "registrations of brokers and controllers",
+}
+
+
+@pytest.mark.parametrize("reason", ["not supported", "failed"])
+def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
+    no = Untold(reason, "no connection")
+    found = captured(Told(session=no, told_configs=[Setting("", "log.retention.ms", "1")]))
+    assert {n.what for n in found.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
+    assert (found.client_quotas, found.delegation_tokens, found.features) == (None, None, None)
+    assert found.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
+    assert len(settings_warnings(found)) == (reason == "failed")
+    assert {*found.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
+
+
+def test_what_the_protocol_tells() -> None:
+    quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
+    on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
+    session = Session(
+        told_quotas=[quota],
+        told_tokens=Untold("not there", "tokens are disabled"),
+        told_acls=([READ, on_user], []),
+    )
+    found = captured(Told(told_acls=([READ], ["allow unknown"]), session=session))
+    assert (found.client_quotas, found.delegation_tokens) == ((quota,), ())
+    assert [(acl.resource, acl.name) for acl in found.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
+    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [
+        ("delegation tokens", "not there")
+    ]
+    assert {*found.sources.values()} == {"brokers"}
+    assert {"client_quotas", "delegation_tokens"} <= {*found.sources}
 
 
 def cluster(told: Told) -> Cluster:
@@ -149,6 +218,12 @@ def cluster(told: Told) -> Cluster:
     class Stand:
         security: Told
         connection: Any
+
+        def topic_configs(self, topics: Any) -> dict[str, dict[str, str]]:
+            return {}
+
+        def admin_session(self) -> Any:
+            return nullcontext(self.security.session)
 
     @dataclass
     class Connected:
@@ -177,7 +252,9 @@ def plan(*settings: str, point: int = 2) -> RestorePlan:
 
 def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
     assert compare_settings(open_store(str(tmp_path)), plan(), cluster(Told())) is None
-    assert apply_settings(cluster(Told()), None) is None
+    captures = SettingsCaptures(MemoryStore(), "r")
+    assert apply_settings(cluster(Told()), captures, "target", None) is None
+    assert list(captures.every()) == []
 
 
 @pytest.mark.parametrize("part", ["acls", "configs", "users"])
@@ -197,21 +274,26 @@ def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
     set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
     refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
     acls = captured(Told(told_acls=([DENY, READ], []))).acls or ()
-    of_all = [
-        ConfigChange(kind="broker", owner=n, name="min.insync.replicas", before="1", after="2", of_all=True)
-        for n in "12"
-    ]
-    everywhere = tuple((n, "min.insync.replicas", "2") for n in "12")
-    told = Told(refuses=(READ, ("g", "x", "2"), *everywhere))
-    planned = SettingsReport(acls=acls, configs=(set_, refused, *of_all), missing=("a user",))
-    done = apply_settings(cluster(told), planned)
+    of_all = ConfigChange(
+        kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True
+    )
+    quota = QuotaChange(
+        entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1
+    )
+    told = Told(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
+    planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
+    captures = SettingsCaptures(MemoryStore(), "r")
+    done = apply_settings(cluster(told), captures, "target", planned)
     assert done is not None
     assert told.done == [DENY, ("1", "num.io.threads", "4")]
-    assert (done.acls, done.configs) == (acls[:1], (set_,))
+    assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
     assert done.missing == (
         "a user",
         "ACL allow read for User:a from * on topic orders (literal) was not made: no",
         "config x of group g was not set: no",
-        "config min.insync.replicas of all brokers is to be set by hand, brokers refuse it: kafka-configs.sh "
+        "config min.insync.replicas of all brokers was not set: no connection; set it by hand: kafka-configs.sh "
         "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
+        "quota producer_byte_rate of user a, default client-id was not set: no connection",
     )
+    (before,) = captures.every()
+    assert before.changes == planned.changes

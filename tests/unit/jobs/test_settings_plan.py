@@ -9,9 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
+from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
 from kbackup.jobs.settings_acls import LeftOut, Names, map_acls
-from kbackup.jobs.settings_plan import HOST_SPECIFIC, ConfigChange, SettingsReport, Target, plan_settings
-from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser
+from kbackup.jobs.settings_plan import (
+    HOST_SPECIFIC,
+    SettingsReport,
+    Target,
+    default_command,
+    plan_settings,
+)
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientMetrics,
+    ClientQuota,
+    DelegationToken,
+    GroupConfig,
+    NotCarried,
+    ScramUser,
+)
 
 SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
 RENAMED = Names(
@@ -20,7 +36,7 @@ RENAMED = Names(
     {"billing": "drill"},
 )
 EMPTY = Target("h:1", [1, 2])
-EVERYTHING = ("acls", "configs", "users")
+EVERYTHING = ("acls", "configs", "quotas", "users")
 
 
 def acl(resource: str, name: str, pattern: str = "literal", **more: str) -> Acl:
@@ -112,26 +128,87 @@ def test_configs_of_brokers() -> None:
             broker(7, "num.io.threads", "5"),
             broker(1, "advertised.listeners", "INTERNET://h:1"),
             broker(2, "compression.secret", None),
+            broker(1, "x.password", "hush"),
         )
     )
     there = (broker(None, "num.io.threads", "4"), broker(2, "num.io.threads", "9"), broker(1, "other", "x"))
     planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
     assert planned.configs == (
-        change("1", "log.retention.ms", None, "2000"),  # its own, not that of all
-        change("2", "log.retention.ms", None, "1000", of_all=True),
-        change("2", "num.io.threads", "9", "4", of_all=True),
+        change("", "log.retention.ms", None, "1000", of_all=True),
+        change("1", "log.retention.ms", None, "2000"),
     )
     assert {left.what: left.why for left in planned.not_carried} == {
         "config num.io.threads of broker 7": "the target has no broker 7",
         "config advertised.listeners of broker 1": "it belongs to the host that it was set on",
         "config compression.secret of broker 2": "it is sensitive: brokers never give it",
+        "config x.password of broker 1": "it is sensitive: brokers never give it",
     }
-    assert "log.retention.ms, num.io.threads" in planned.warnings[0]
-    done = [broker(int(c.owner), c.name, c.after) for c in planned.configs]
-    own = {(c.broker, c.name) for c in done}
-    after = [*done, *(c for c in there if (c.broker, c.name) not in own)]
-    again = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=after))
+    done = [broker(int(c.owner) if c.owner else None, c.name, c.after) for c in planned.configs]
+    again = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=[*there, *done]))
     assert (again.configs, again.warnings) == ((), ())
+
+
+def test_a_broker_that_keeps_its_own_value_is_named() -> None:
+    point = archived(broker_configs=(broker(None, "num.io.threads", "4"),))
+    there = (broker(2, "num.io.threads", "9"),)
+    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
+    assert planned.configs == (change("", "num.io.threads", None, "4", of_all=True),)
+    assert planned.warnings == ("broker 2 keeps num.io.threads=9, which is not what all brokers get",)
+
+
+def test_the_command_for_a_default() -> None:
+    begins = "kafka-configs.sh --bootstrap-server h:1 --alter --entity-type brokers --entity-default "
+    assert default_command("h:1", "a", "1") == f"{begins}--add-config a=1"
+    assert default_command("h:1", "a", "x,y") == f"{begins}--add-config 'a=[x,y]'"
+    assert default_command("h:1", "a", None) == f"{begins}--delete-config a"
+
+
+def test_quotas() -> None:
+    def quota(value: float, **entity: str | None) -> ClientQuota:
+        return ClientQuota(entity=entity, quotas={"producer_byte_rate": value})  # type: ignore[arg-type]  # names
+
+    point = archived(
+        client_quotas=(quota(1.0, user="b o%b"), quota(2.0, user=None), quota(3.0, ip="10.0.0.1"))
+    )
+    there = (quota(1.0, user="b o%b"), quota(9.0, user=None), quota(5.0, user="elsewhere"))
+    planned = plan_settings(["quotas"], point, SAME, Target("h:1", [1], client_quotas=there))
+    name = "producer_byte_rate"
+    assert planned.quotas == (
+        QuotaChange(entity={"ip": "10.0.0.1"}, name=name, before=None, after=3.0),
+        QuotaChange(entity={"user": None}, name=name, before=9.0, after=2.0),
+    )
+
+
+def test_client_metrics() -> None:
+    point = archived(
+        client_metrics=(ClientMetrics(name="m 1", configs={"interval.ms": "1", "metrics": "x"}),)
+    )
+    there = (ClientMetrics(name="m 1", configs={"interval.ms": "2", "metrics": "x"}),)
+    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1], client_metrics=there))
+    assert planned.configs == (
+        ConfigChange(kind="client metrics", owner="m 1", name="interval.ms", before="2", after="1"),
+    )
+
+
+def test_a_login_that_no_running_cluster_takes() -> None:
+    user = ScramUser(
+        user="a", mechanism="SCRAM-SHA-256", iterations=4096, salt="s", stored_key="hush", server_key="hush"
+    )
+    token = DelegationToken(
+        id="t",
+        owner="User:a",
+        requester="User:a",
+        renewers=(),
+        issued_at=1,
+        expires_at=2,
+        max_at=3,
+        hmac="hush",
+    )
+    planned = plan_settings(["users"], archived(scram_users=(user,), delegation_tokens=(token,)), SAME, EMPTY)
+    (missing,) = planned.missing
+    assert "'kbackup migrate bootstrap'" in missing
+    assert [left.what for left in planned.not_carried] == ["delegation token t of User:a"]
+    assert "hush" not in repr(planned)
 
 
 @pytest.mark.parametrize(
@@ -208,11 +285,13 @@ def test_only_what_is_asked_for() -> None:
         acls=(acl("topic", "orders"),),
         broker_configs=(broker(1, "num.io.threads", "5"),),
         scram_users=(ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),),
+        client_quotas=(ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0}),),
     )
     assert plan_settings([], point, SAME, EMPTY) == SettingsReport()
-    for part, has in zip(EVERYTHING, ("acls", "configs", "missing"), strict=True):
+    fields = ("acls", "configs", "quotas", "missing")
+    for part, has in zip(EVERYTHING, fields, strict=True):
         planned = plan_settings([part], point, SAME, EMPTY)
-        assert [name for name in ("acls", "configs", "missing") if getattr(planned, name)] == [has]
+        assert [name for name in fields if getattr(planned, name)] == [has]
 
 
 def test_what_no_backup_holds_is_named() -> None:

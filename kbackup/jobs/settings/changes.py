@@ -1,0 +1,83 @@
+"""Changes of settings, as a plan, a report and an undo have them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from kbackup.archive.models import Part
+from kbackup.metadata.entities import Acl, ClientQuota
+
+Kind = Literal["broker", "group", "client metrics"]
+
+
+class ConfigChange(Part, frozen=True, kw_only=True):
+    """`before` is null where nothing was set at run time; `after` is null where the config is removed. `of_all`: the
+    default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
+
+    kind: Kind
+    owner: str
+    name: str
+    before: str | None
+    after: str | None
+    of_all: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """Where it is set."""
+        return self.kind, self.owner, self.name
+
+
+class QuotaChange(Part, frozen=True, kw_only=True):
+    """A quota of an entity (`ClientQuota`), such as producer_byte_rate; null: none."""
+
+    entity: dict[Literal["user", "client-id", "ip"], str | None]
+    name: str
+    before: float | None
+    after: float | None
+
+    @property
+    def place(self) -> tuple[QuotaEntity, str]:
+        """Where it is set."""
+        return entity_key(self.entity), self.name
+
+
+QuotaEntity = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
+
+
+def entity_key(entity: dict[Literal["user", "client-id", "ip"], str | None]) -> QuotaEntity:
+    return tuple(sorted(entity.items()))
+
+
+def entity_words(entity: dict[Literal["user", "client-id", "ip"], str | None]) -> str:
+    """Such as 'user alice, default client-id'."""
+    return ", ".join(
+        f"default {kind}" if name is None else f"{kind} {name}"
+        for kind, name in sorted(entity.items(), reverse=True)
+    )
+
+
+def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaEntity, str], float]:
+    return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
+
+
+def quota_changes(wanted: Iterable[ClientQuota], there: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
+    """What makes the quotas of `wanted` true; other quotas stay."""
+    now = quota_values(there)
+    return tuple(
+        QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
+        for (entity, name), value in sorted(quota_values(wanted).items(), key=lambda item: repr(item[0]))
+        if now.get((entity, name)) != value
+    )
+
+
+class Changes(Part, frozen=True, kw_only=True):
+    """What is to be changed on a target."""
+
+    acls: tuple[Acl, ...] = ()
+    deleted_acls: tuple[Acl, ...] = ()
+    configs: tuple[ConfigChange, ...] = ()
+    quotas: tuple[QuotaChange, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.acls or self.deleted_acls or self.configs or self.quotas)

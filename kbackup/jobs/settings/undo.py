@@ -1,0 +1,128 @@
+"""Putting back what stood before a restore changed settings. `undo_of` is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbackup.archive.models import Part
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.capture_settings import capture_settings
+from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
+from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_values
+from kbackup.jobs.settings.write import write_changes
+from kbackup.kafka.admin import Cluster
+from kbackup.metadata.reading import Reading
+from kbackup.store.base import Store
+
+
+class SettingsUndone(Part, frozen=True, kw_only=True):
+    """`undone` are the numbers of the captures that were put back, `number` is that of the capture which was stored
+    before (0: nothing was changed). `missing`: what the target refused."""
+
+    restore_id: str
+    target_cluster_id: str
+    undone: tuple[int, ...]
+    number: int
+    changes: Changes
+    missing: tuple[str, ...] = ()
+
+
+def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
+    """What turns `now` back into what stood before the first of `captures`, in the places that they changed."""
+    configs: dict[tuple[str, str, str], ConfigChange] = {}
+    quotas: dict[object, QuotaChange] = {}
+    made = {acl for capture in captures for acl in capture.changes.acls}
+    for capture in captures:
+        for config in capture.changes.configs:
+            configs.setdefault(config.place, config)
+        for quota in capture.changes.quotas:
+            quotas.setdefault(quota.place, quota)
+    has_configs, has_quotas = _configs(now), quota_values(now.client_quotas or ())
+    return Changes(
+        deleted_acls=tuple(acl for acl in now.acls or () if acl in made),
+        configs=tuple(
+            ConfigChange(
+                kind=c.kind,
+                owner=c.owner,
+                name=c.name,
+                before=has_configs.get(place),
+                after=c.before,
+                of_all=c.of_all,
+            )
+            for place, c in configs.items()
+            if has_configs.get(place) != c.before
+        ),
+        quotas=tuple(
+            QuotaChange(entity=q.entity, name=q.name, before=has_quotas.get(q.place), after=q.before)
+            for q in quotas.values()
+            if has_quotas.get(q.place) != q.before
+        ),
+    )
+
+
+def _configs(reading: Reading) -> dict[tuple[str, str, str], str | None]:
+    """By their places (`ConfigChange.place`)."""
+    found: dict[tuple[str, str, str], str | None] = {}
+    for config in reading.broker_configs or ():
+        found["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
+    for of_group in reading.group_configs or ():
+        found["group", of_group.group, of_group.name] = of_group.value
+    for metrics in reading.client_metrics or ():
+        for name, value in metrics.configs.items():
+            found["client metrics", metrics.name, name] = value
+    return found
+
+
+def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool) -> SettingsUndone:
+    """Put back what stood before the restore changed it; what stands there now is stored first. Doing it again changes
+    nothing more, but for what was changed in these places meanwhile."""
+    cluster_id, _ = cluster.connect()
+    captures = SettingsCaptures(state, restore_id)
+    pending = [before for before in captures.every() if before.by == "restore"]
+    if not pending:
+        raise UsageError(
+            f"restore {restore_id} changed no settings",
+            "check the restore id, and --state if its files are not in the archive",
+        )
+    other = next((c.target_cluster_id for c in pending if c.target_cluster_id != cluster_id), "")
+    if other:
+        raise RefusedError(
+            f"restore {restore_id} changed settings of cluster {other}, this is {cluster_id}",
+            "name that cluster as the target",
+        )
+    groups = {c.owner for before in pending for c in before.changes.configs if c.kind == "group"}
+    now = capture_settings(cluster, groups, cluster_id)
+    _check_known(pending, now, cluster.connection.address)
+    changes = undo_of(pending, now)
+    undone = tuple(before.number for before in pending)
+    if dry_run or not changes:
+        return SettingsUndone(
+            restore_id=restore_id, target_cluster_id=cluster_id, undone=undone, number=0, changes=changes
+        )
+    number = captures.write("undo", cluster_id, changes)
+    outcome = write_changes(cluster, changes)
+    return SettingsUndone(
+        restore_id=restore_id,
+        target_cluster_id=cluster_id,
+        undone=undone,
+        number=number,
+        changes=outcome.done,
+        missing=outcome.refused,
+    )
+
+
+def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) -> None:
+    """`RefusedError` where the target doesn't tell what it has now of what was changed."""
+    changed = [before.changes for before in pending]
+    kinds = {config.kind for each in changed for config in each.configs}
+    needed = {
+        "ACLs": (now.acls, any(each.acls for each in changed)),
+        "client quotas": (now.client_quotas, any(each.quotas for each in changed)),
+        "dynamic broker configs": (now.broker_configs, "broker" in kinds),
+        "group configs": (now.group_configs, "group" in kinds),
+        "client metrics subscriptions": (now.client_metrics, "client metrics" in kinds),
+    }
+    for what, (told, matters) in needed.items():
+        if matters and told is None:
+            why = next((n.why for n in now.not_carried if n.what == what), "nobody knows why")
+            raise RefusedError(f"{address} does not tell its {what}: {why}", "give that right, and try again")

@@ -1,0 +1,129 @@
+"""Making changes of settings on a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, QuotaEntity, entity_words
+from kbackup.jobs.settings_acls import acl_words
+from kbackup.jobs.settings_plan import default_command
+from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin_protocol.session import Session
+from kbackup.kafka.security_types import AclRule, Untold
+from kbackup.metadata.entities import Acl
+
+C = TypeVar("C")
+
+_SPECIAL_RESOURCES = {"delegation_token", "user"}
+_SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
+"""Of ACLs, what confluent-kafka doesn't know."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was changed, and in words what the target refused."""
+
+    done: Changes
+    refused: tuple[str, ...]
+
+
+def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
+    """Make each change; what the target refuses is told, and the rest is made. Deletions of ACLs come last."""
+    with cluster.admin_session() as session:
+        acls = _create(cluster, session, changes.acls)
+        configs = [_set(cluster, session, change) for change in changes.configs]
+        quotas = _set_quotas(session, changes.quotas)
+        deleted = _delete(session, changes.deleted_acls)
+    words = [
+        *(f"ACL {acl_words(a)} was not made: {w}" for a, w in zip(changes.acls, acls, strict=True) if w),
+        *filter(None, configs),
+        *(
+            f"quota {c.name} of {entity_words(c.entity)} was not set: {w}"
+            for c, w in zip(changes.quotas, quotas, strict=True)
+            if w
+        ),
+        *(
+            f"ACL {acl_words(a)} was not deleted: {w}"
+            for a, w in zip(changes.deleted_acls, deleted, strict=True)
+            if w
+        ),
+    ]
+    done = Changes(
+        acls=_accepted(changes.acls, acls),
+        deleted_acls=_accepted(changes.deleted_acls, deleted),
+        configs=_accepted(changes.configs, configs),
+        quotas=_accepted(changes.quotas, quotas),
+    )
+    return Outcome(done, tuple(dict.fromkeys(words)))
+
+
+def _accepted(changes: Sequence[C], refusals: Sequence[str]) -> tuple[C, ...]:
+    return tuple(each for each, why in zip(changes, refusals, strict=True) if not why)
+
+
+def _rule(acl: Acl) -> AclRule:
+    return AclRule(*(getattr(acl, name) for name in AclRule._fields))
+
+
+def _create(cluster: Cluster, session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
+    rules = [_rule(acl) for acl in acls]
+    special = [r for r in rules if r.resource in _SPECIAL_RESOURCES or r.operation in _SPECIAL_OPERATIONS]
+    refused = cluster.security.create_acls([r for r in rules if r not in set(special)])
+    if isinstance(session, Untold):
+        refused |= dict.fromkeys(special, session.why)
+    elif special:
+        refused |= session.write.create_acls(special)
+    return [refused[rule] for rule in rules]
+
+
+def _delete(session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
+    rules = [_rule(acl) for acl in acls]
+    if isinstance(session, Untold):
+        return [session.why for _ in rules]
+    refused = session.write.delete_acls(rules)
+    return [refused[rule] for rule in rules]
+
+
+def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> list[str]:
+    if isinstance(session, Untold):
+        return [session.why for _ in changes]
+    by_entity: dict[QuotaEntity, dict[str, float | None]] = {}
+    for change in changes:
+        entity, name = change.place
+        by_entity.setdefault(entity, {})[name] = change.after
+    refused = session.write.set_quotas(by_entity) if by_entity else {}
+    return [refused[change.place[0]] for change in changes]
+
+
+def _set(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:
+    """'' or what is to be told."""
+    if change.of_all:
+        return _set_default(cluster, session, change)
+    if change.kind == "client metrics":
+        values = {change.name: change.after}
+        why = (
+            session.why
+            if isinstance(session, Untold)
+            else session.write.set_client_metrics(change.owner, values)
+        )
+    else:
+        security = cluster.security
+        put = security.set_broker_config if change.kind == "broker" else security.set_group_config
+        why = put(change.owner, change.name, change.after)
+    return f"config {change.name} of {change.kind} {change.owner} was not set: {why}" if why else ""
+
+
+def _set_default(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:
+    if isinstance(session, Untold):
+        why = session.why
+    else:
+        why = session.write.set_default_broker_configs({change.name: change.after})[change.name]
+    if not why:
+        return ""
+    servers = cluster.connection.properties["bootstrap.servers"]
+    return (
+        f"config {change.name} of all brokers was not set: {why}; set it by hand: "
+        f"{default_command(servers, change.name, change.after)}"
+    )
