@@ -49,7 +49,7 @@ LIVE = ("source", "target")
 @s3_options
 @pass_frame
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
-    """Show what became different from A to B: topics, configs, offsets, groups, ACLs, users.
+    """Show what became different from A to B: topics, offsets, groups, and settings of the cluster.
 
     A and B are restore points (a number, a label, or latest), or a cluster as it is now: source or target, by that
     section of the configuration. Offsets of a restore point are those archived, of a cluster those that a backup
@@ -127,6 +127,12 @@ def _show(found: Diff, reporter: Reporter) -> None:
     _table(reporter, ("user", "mechanism", "change", "before", "after"), map(_value, found.users))
     _table(reporter, ("broker", "config", "change", "before", "after"), map(_value, found.broker_configs))
     _table(reporter, ("group", "config", "change", "before", "after"), map(_value, found.group_configs))
+    _table(reporter, ("entity", "quota", "change", "before", "after"), map(_value, found.quotas))
+    _table(reporter, ("owner", "token", "change", "before", "after"), map(_value, found.tokens))
+    _table(
+        reporter, ("client metrics", "config", "change", "before", "after"), map(_value, found.client_metrics)
+    )
+    _table(reporter, ("of", "feature", "change", "before", "after"), map(_value, found.features))
     for what, why in found.not_compared.items():
         reporter.note(f"not compared: {what} ({why})")
     reporter.line("there are no differences" if found.same else _sum(found))
@@ -159,5 +165,9 @@ def _sum(found: Diff) -> str:
         (len(found.acls), "ACLs"),
         (len(found.users), "users"),
         (len(found.broker_configs) + len(found.group_configs), "settings of brokers and groups"),
+        (len(found.quotas), "quotas"),
+        (len(found.tokens), "tokens"),
+        (len(found.client_metrics), "settings of client metrics"),
+        (len(found.features), "features"),
     )
     return "different: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)

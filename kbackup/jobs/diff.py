@@ -43,6 +43,10 @@ def diff(a: View, b: View) -> Diff:
         "users": _values(_text(a.users), _text(b.users)),
         "broker_configs": _values(a.broker_configs, b.broker_configs),
         "group_configs": _values(a.group_configs, b.group_configs),
+        "quotas": _values(a.quotas, b.quotas),
+        "tokens": _values(a.tokens, b.tokens),
+        "client_metrics": _values(a.client_metrics, b.client_metrics),
+        "features": _values(a.features, b.features),
     }
     return Diff(a=a.name, b=b.name, same=not any(changes.values()), not_compared=unknown, **changes)
 

@@ -27,8 +27,9 @@ class TopicView:
 @dataclass(frozen=True, slots=True)
 class View:
     """`groups` is group -> (topic, partition) -> committed offset. Configs are by (owner, name), users by
-    (user, mechanism) with their iterations; None for what is unknown, with the reason in `unknown`. `all_topics` and
-    `all_groups` are the names that there are, whatever is selected of them."""
+    (user, mechanism) with their iterations, quotas by (entity, name), tokens by (owner, id); None for what is unknown,
+    with the reason in `unknown`. `all_topics` and `all_groups` are the names that there are, whatever is selected of
+    them."""
 
     name: str
     cluster_id: str
@@ -38,6 +39,10 @@ class View:
     users: Mapping[tuple[str, str], int] | None = None
     broker_configs: Mapping[tuple[str, str], str | None] | None = None
     group_configs: Mapping[tuple[str, str], str | None] | None = None
+    quotas: Mapping[tuple[str, str], str | None] | None = None
+    tokens: Mapping[tuple[str, str], str | None] | None = None
+    client_metrics: Mapping[tuple[str, str], str | None] | None = None
+    features: Mapping[tuple[str, str], str | None] | None = None
     unknown: Mapping[str, str] = field(default_factory=dict)
     all_topics: frozenset[str] = frozenset()
     all_groups: frozenset[str] = frozenset()
@@ -115,4 +120,8 @@ class Diff:
     users: tuple[Value, ...]
     broker_configs: tuple[Value, ...]
     group_configs: tuple[Value, ...]
+    quotas: tuple[Value, ...]
+    tokens: tuple[Value, ...]
+    client_metrics: tuple[Value, ...]
+    features: tuple[Value, ...]
     not_compared: dict[str, str]

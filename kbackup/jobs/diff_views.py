@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 
-from kbackup.archive.models import Groups, Manifest, Metadata
+from kbackup.archive.models import Groups, Manifest, Metadata, rfc3339
 from kbackup.archive.reader import Archive
+from kbackup.archive.secrets import without_secrets
 from kbackup.jobs import capture
-from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, GROUP_CONFIGS, USERS
+from kbackup.jobs.capture_settings import (
+    ACLS,
+    BROKER_CONFIGS,
+    FEATURES,
+    GROUP_CONFIGS,
+    METRICS,
+    QUOTAS,
+    TOKENS,
+    USERS,
+)
 from kbackup.jobs.diff_types import TopicView, View
 from kbackup.jobs.select import Selection, check_selection
+from kbackup.jobs.settings.changes import entity_words
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metadata.entities import TopicMetadata
+from kbackup.metadata.entities import DelegationToken, TopicMetadata
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
@@ -100,7 +112,10 @@ def _view(
     selection: Selection,
     there: tuple[Iterable[str], Iterable[str]],
 ) -> View:
+    metadata = without_secrets(metadata)
     users, brokers, configs = metadata.scram_users, metadata.broker_configs, metadata.group_configs
+    quotas, tokens = metadata.client_quotas, metadata.delegation_tokens
+    metrics, features = metadata.client_metrics, metadata.features
     return View(
         name=name,
         cluster_id=metadata.cluster_id,
@@ -112,10 +127,27 @@ def _view(
         group_configs=None
         if configs is None
         else {(c.group, c.name): c.value for c in configs if selection.matches(c.group)},
+        quotas=None
+        if quotas is None
+        else {
+            (entity_words(q.entity), name): f"{value:.15g}"
+            for q in quotas
+            for name, value in q.quotas.items()
+        },
+        tokens=None if tokens is None else {(t.owner, t.id): _token_words(t) for t in tokens},
+        client_metrics=None
+        if metrics is None
+        else {(m.name, name): value for m in metrics for name, value in m.configs.items()},
+        features=None if features is None else {("cluster", f.name): str(f.level) for f in features},
         unknown=_unknown(metadata),
         all_topics=frozenset(there[0]),
         all_groups=frozenset(there[1]) | {c.group for c in configs or ()},
     )
+
+
+def _token_words(token: DelegationToken) -> str:
+    expires = rfc3339(datetime.fromtimestamp(token.expires_at / 1000, UTC))
+    return f"expires {expires}, renewed by {', '.join(token.renewers) or token.owner}"
 
 
 def _broker(number: int | None) -> str:
@@ -130,6 +162,10 @@ def _unknown(metadata: Metadata) -> dict[str, str]:
         (USERS, metadata.scram_users),
         (BROKER_CONFIGS, metadata.broker_configs),
         (GROUP_CONFIGS, metadata.group_configs),
+        (QUOTAS, metadata.client_quotas),
+        (TOKENS, metadata.delegation_tokens),
+        (METRICS, metadata.client_metrics),
+        (FEATURES, metadata.features),
     )
     return {
         what: told.get(what, "an older version of kbackup did not capture them")

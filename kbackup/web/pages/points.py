@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.models import Manifest, Metadata
+from kbackup.archive.models import Manifest
 from kbackup.archive.moment import ms_of
 from kbackup.archive.overview import PointOverview, list_points
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.web import charts
 from kbackup.web.looking import GET, Look, Looking, Number, part
+from kbackup.web.pages.settings import settings_tables
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -62,7 +62,7 @@ def point(look: Look, number: str) -> HTMLResponse:
         damage=[loss for _, loss in snapshot.losses if loss.kind == "damaged"],
         documents=_documents(snapshot.archive, snapshot.point),
         metadata=metadata,
-        settings=_settings(metadata) if metadata is not None else [],
+        settings=settings_tables(metadata) if metadata is not None else [],
         earlier=points[at - 1] if at else None,
         later=points[at + 1] if at + 1 < len(points) else None,
         deleted=sum(t.state == "deleted" for t in snapshot.point.topics),
@@ -103,42 +103,3 @@ def _documents(archive: Archive, manifest: Manifest) -> list[tuple[str, int | No
     sizes = {ref.key: ref.size for c in manifest.captures for ref in (c.groups, c.metadata)}
     row = archive.find_point(manifest.number)
     return [(key, sizes.get(key)) for key in row.documents]
-
-
-def _settings(metadata: Metadata) -> list[tuple[str, tuple[str, ...], list[tuple[Any, ...]] | None, str]]:
-    """(what, columns, rows, why there are none)."""
-    why = {n.what: n.why for n in metadata.not_carried}
-    acls, users = metadata.acls, metadata.scram_users
-    brokers, groups = metadata.broker_configs, metadata.group_configs
-    return [
-        (
-            "ACLs",
-            ("permission", "principal", "host", "operation", "resource", "name", "pattern"),
-            None
-            if acls is None
-            else [
-                (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern) for a in acls
-            ],
-            why.get("ACLs", ""),
-        ),
-        (
-            "SCRAM users",
-            ("user", "mechanism", "iterations"),
-            None if users is None else [(u.user, u.mechanism, u.iterations) for u in users],
-            why.get("SCRAM users", ""),
-        ),
-        (
-            "Configs of brokers",
-            ("broker", "name", "value"),
-            None
-            if brokers is None
-            else [("all" if c.broker is None else c.broker, c.name, c.value) for c in brokers],
-            why.get("dynamic broker configs", ""),
-        ),
-        (
-            "Configs of groups",
-            ("group", "name", "value"),
-            None if groups is None else [(c.group, c.name, c.value) for c in groups],
-            why.get("group configs", ""),
-        ),
-    ]
