@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.secrets import TOKEN_SECRETS
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.compare import Side, compare, in_words
 from kbackup.jobs.metadata.parts import PARTS, Part, part_of
@@ -59,7 +60,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
         cluster_id=next((r.cluster_id for r in readings if r.cluster_id), ""),
         brokers=brokers or _brokers(values),
         sources={name: reading.source for name, reading in chosen.items()},
-        not_carried=_not_carried(chosen, current),
+        not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
     )
     outdated = [f"{r.source} is not read: {r.outdated}" for r in readings if r not in current]
@@ -85,7 +86,7 @@ def _choose(part: Part, readings: Sequence[Reading]) -> Reading | None:
         if r.source == source and getattr(r, part.name) is not None
     ]
     complete = [r for r in told if not any(part_of(entry) is part for entry in r.not_carried)]
-    return next(iter([*complete, *told]), None)
+    return next(iter(told if part.is_partial else [*complete, *told]), None)
 
 
 def _filled(part: Part, chosen: Reading, readings: Sequence[Reading]) -> Any:
@@ -115,12 +116,17 @@ def _brokers(values: dict[str, Any]) -> int:
     return sum(r.role == "broker" for r in values.get("registrations", ()))
 
 
-def _not_carried(chosen: dict[str, Reading], readings: Sequence[Reading]) -> tuple[NotCarried, ...]:
+def _not_carried(
+    chosen: dict[str, Reading], readings: Sequence[Reading], values: dict[str, Any]
+) -> tuple[NotCarried, ...]:
     """Without what another source told."""
     kept: dict[str, NotCarried] = {}
+    filled = all(token.hmac is not None for token in values.get("delegation_tokens", ()))
     for reading in readings:
         for entry in reading.not_carried:
             part = part_of(entry)
+            if entry.what == TOKEN_SECRETS and filled:
+                continue
             if part is None or chosen.get(part.name) in (None, reading):
                 kept.setdefault(entry.what, entry)
     return tuple(kept.values())

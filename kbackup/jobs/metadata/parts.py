@@ -16,13 +16,20 @@ _DEFAULT = "<default>"  # as Kafka's tools call the default entity
 class Part:
     """`name` is the member of metadata.json, `label` what messages call it. `identity` returns words for one entity,
     unique within the part. `about` matches the entries of `not_carried` that concern the part. Of the sources in
-    `order`, the first that tells the part completely is taken."""
+    `order`, the first is taken that tells the part completely; or the first that tells it at all, where the brokers'
+    list `is_partial`."""
 
     name: str
     label: str
     identity: Callable[[Any], str]
     about: re.Pattern[str]
-    order: tuple[Source, ...] = ("brokers", "controller log", "zookeeper")
+    is_partial: bool = False
+
+    @property
+    def order(self) -> tuple[Source, ...]:
+        if self.is_partial:
+            return ("zookeeper", "controller log", "brokers")
+        return ("brokers", "controller log", "zookeeper")
 
 
 def _acl(acl: Acl) -> str:
@@ -50,7 +57,7 @@ def _itself(entity: object) -> str:
     return str(entity)
 
 
-_FULL_LIST: tuple[Source, ...] = ("zookeeper", "controller log", "brokers")
+_PARTIAL = True
 """Brokers tell the tokens that our user may describe, and of registrations the listener that we use."""
 
 PARTS = (
@@ -65,7 +72,7 @@ PARTS = (
         re.compile("group configs"),
     ),
     Part("client_quotas", "client quotas", _quota, re.compile("quotas")),
-    Part("delegation_tokens", "delegation tokens", lambda t: str(t.id), re.compile("tokens"), _FULL_LIST),
+    Part("delegation_tokens", "delegation tokens", lambda t: str(t.id), re.compile("tokens"), _PARTIAL),
     Part("client_metrics", "client metrics", _name, re.compile("client metrics")),
     Part("features", "features", _name, re.compile("features")),
     Part(
@@ -73,7 +80,7 @@ PARTS = (
         "registrations",
         lambda r: f"{r.role} {r.id}",
         re.compile("registrations"),
-        _FULL_LIST,
+        _PARTIAL,
     ),
     Part("deletions", "topics that wait for deletion", _itself, re.compile("deletion")),
     Part("next_producer_id", "producer ids", _itself, re.compile("producer")),

@@ -25,8 +25,6 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
 )
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
@@ -51,7 +49,6 @@ __all__ = [
     "DescribeQuorumRequest",
     "IncrementalAlterConfigsRequest",
     "ListConfigResourcesRequest",
-    "ListPartitionReassignmentsRequest",
     "SaslAuthenticateRequest",
     "SaslHandshakeRequest",
 ]
@@ -78,7 +75,6 @@ RESPONSES = {
     DescribeQuorumRequest: DescribeQuorumResponse,
     IncrementalAlterConfigsRequest: IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest: ListConfigResourcesResponse,
-    ListPartitionReassignmentsRequest: ListPartitionReassignmentsResponse,
     SaslAuthenticateRequest: SaslAuthenticateResponse,
     SaslHandshakeRequest: SaslHandshakeResponse,
 }

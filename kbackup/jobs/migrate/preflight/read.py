@@ -62,21 +62,20 @@ def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
 def read_brokers(sources: Sources) -> BrokerFindings:
     """What the brokers tell of themselves and of partitions."""
     admin = BrokerAdmin(sources.kafka, "source")
-    brokers, moving = admin.brokers(), admin.reassignments()
+    brokers = admin.brokers()
     return BrokerFindings(
         brokers.cluster_id,
-        tuple(_broker(admin, broker, address) for broker, address in sorted(brokers.addresses.items())),
+        tuple(_broker(admin, broker) for broker in sorted(brokers.addresses)),
         brokers.assigned,
         brokers.offline,
-        tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint),
+        NotRead("brokers are not asked for reassignments", _NO_ZOOKEEPER.hint),
     )
 
 
-def _broker(admin: BrokerAdmin, broker: int, address: str) -> Broker:
-    version = admin.fetch_version(address)
+def _broker(admin: BrokerAdmin, broker: int) -> Broker:
     return Broker(
         broker,
-        version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?"),
+        NotRead("brokers are not asked for the requests that they speak", "ask for their release"),
         _tried(lambda: admin.configs(broker)),
     )
 

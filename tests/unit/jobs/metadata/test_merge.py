@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from kbackup.archive.models import Metadata
@@ -73,6 +74,19 @@ def test_tokens_of_the_log_get_their_secrets_from_brokers() -> None:
     metadata = merged(brokers, by_log()).metadata
     assert metadata.sources["delegation_tokens"] == "controller log"
     assert metadata.delegation_tokens == (token(),)
+
+
+def test_tokens_are_those_of_the_full_list() -> None:
+    """Neither ZooKeeper nor the log has the secrets; brokers tell one of two tokens."""
+    unknown = NotCarried(what="secrets of delegation tokens", reason="not supported", why="not there")
+    second = msgspec.structs.replace(token(None), id="t2")
+    brokers = by_brokers(delegation_tokens=(token(),), not_carried=())
+    zookeeper = by_zookeeper(delegation_tokens=(token(None), second), not_carried=(unknown,))
+    metadata = merged(brokers, zookeeper).metadata
+    assert metadata.delegation_tokens == (token(), second)
+    assert names_not_carried(metadata) == {"secrets of delegation tokens"}
+    whole = by_zookeeper(delegation_tokens=(token(None),), not_carried=(unknown,))
+    assert names_not_carried(merged(brokers, whole).metadata) == set()
 
 
 def test_what_is_denied_to_brokers_stays_named_until_another_source_tells() -> None:
