@@ -57,7 +57,7 @@ def command(
     """
     from kbackup.jobs.migrate.rollback.delete import delete_znodes
     from kbackup.jobs.migrate.rollback.guards import guards_of
-    from kbackup.jobs.migrate.rollback.read import Named, read_situation
+    from kbackup.jobs.migrate.rollback.read import RollbackOptions, read_situation
     from kbackup.jobs.migrate.rollback.runbook import runbook
     from kbackup.zookeeper.connection import open_session
 
@@ -65,14 +65,14 @@ def command(
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
     say_connecting(frame, "source")
-    named = Named(metrics_urls, controller_files, controllers, stopped)
+    options = RollbackOptions(metrics_urls, controller_files, controllers, stopped)
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     deleted: Sequence[ZnodeContent] = ()
     with open_session(sources.zookeeper) as zookeeper:
-        situation = read_situation(sources, zookeeper, named, store)
+        situation = read_situation(sources, zookeeper, options, store)
         if confirm:
             deleted = delete_znodes(situation, zookeeper).deleted
-            situation = read_situation(sources, zookeeper, named, store)
+            situation = read_situation(sources, zookeeper, options, store)
     steps, guards = runbook(situation), guards_of(situation)
     _show(situation, deleted, steps, guards, reporter)
     reporter.document(

@@ -29,9 +29,9 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What the user named on the command line: exporters, controllers' properties files, addresses of controllers,
-    and addresses that he knows to be stopped."""
+class RollbackOptions:
+    """What the user names on the command line: exporters, controllers' properties files, addresses of controllers,
+    and addresses known to be stopped."""
 
     metrics_urls: Sequence[str] = ()
     controller_files: Sequence[Path] = ()
@@ -40,14 +40,14 @@ class Named:
 
 
 def read_situation(
-    sources: Sources, zookeeper: ZnodeReader, named: Named, store: Callable[[], Store] | None
+    sources: Sources, zookeeper: ZnodeReader, options: RollbackOptions, store: Callable[[], Store] | None
 ) -> Situation:
     """`store` opens the archive's store."""
     witness, znodes = read_witness(zookeeper)
-    metrics = read_metrics_of(named.metrics_urls)
+    metrics = read_metrics_of(options.metrics_urls)
     report = judge(Witnesses(metrics, witness, read_log(sources)))
     configs = read_configs(sources)
-    signs = probe(sorted(_addresses(sources, named, configs)), named.stopped)
+    signs = probe(sorted(_addresses(sources, options, configs)), options.stopped)
     for each in metrics:  # an exporter lives in its controller
         if not isinstance(each, NotRead) and each.state is not KafkaState.ZK:
             signs[each.url] = "answers"
@@ -80,13 +80,13 @@ def _modes(configs: Mapping[int, Mapping[str, str]]) -> BrokerModes:
 
 
 def _addresses(
-    sources: Sources, named: Named, configs: Mapping[int, Mapping[str, str]] | NotRead
+    sources: Sources, options: RollbackOptions, configs: Mapping[int, Mapping[str, str]] | NotRead
 ) -> Iterable[str]:
     """Every address of a controller that anything names."""
-    addresses = {*named.controllers, *named.stopped}
+    addresses = {*options.controllers, *options.stopped}
     for config in () if isinstance(configs, NotRead) else configs.values():
         addresses |= quorum_addresses(config)
-    for file in named.controller_files:
+    for file in options.controller_files:
         properties = read_controller(file).properties
         addresses |= quorum_addresses(properties) | own_addresses(properties)
     image = read_image_of(sources)

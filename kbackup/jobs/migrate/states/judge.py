@@ -69,7 +69,7 @@ def judge(witnesses: Witnesses) -> StateReport:
         disagreements=disagreements,
         not_looked_at=_unread(witnesses),
         zk_brokers=_zk_brokers(witnesses),
-        lag=next((metrics.lag for metrics in _told(witnesses) if metrics.lag is not None), None),
+        lag=next((metrics.lag for metrics in _kraft_metrics(witnesses) if metrics.lag is not None), None),
         next_step=_next_step(state, claims, disagreements),
     )
 
@@ -103,14 +103,14 @@ def _next_step(state: State, claims: Iterable[Claim], disagreements: Sequence[st
     return _NEXT[state]
 
 
-def _told(witnesses: Witnesses) -> list[MetricsWitness]:
+def _kraft_metrics(witnesses: Witnesses) -> list[MetricsWitness]:
     """The metrics of KRaft controllers, the active one first."""
     read = [m for m in witnesses.metrics if not isinstance(m, NotRead) and m.state is not KafkaState.ZK]
     return sorted(read, key=lambda metrics: not metrics.is_active)
 
 
 def _zk_brokers(witnesses: Witnesses) -> int | None:
-    counts = [metrics.zk_brokers for metrics in _told(witnesses) if metrics.zk_brokers is not None]
+    counts = [metrics.zk_brokers for metrics in _kraft_metrics(witnesses) if metrics.zk_brokers is not None]
     if not isinstance(witnesses.log, NotRead):
         counts.append(len(witnesses.log.zk_brokers))
     return counts[0] if counts else None
