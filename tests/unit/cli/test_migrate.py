@@ -238,13 +238,13 @@ def test_controllers_storage(tmp_path: Path) -> None:
 
 
 def test_archive_of_the_preflight(archive: str) -> None:
-    from kbackup.archive.reader import open_archive
     from kbackup.store import open_store
 
-    told = preflight_read.read_archive(open_archive(open_store(archive)))
-    assert not isinstance(told, NotRead)
+    told = preflight_read.read_archive(open_store(archive))
+    assert told is not None
     assert (told.restore_point, told.cluster_id) == (3, "source")
     assert told.captured_at == 1767398400.0
+    assert preflight_read.read_archive(open_store(f"{archive}/elsewhere")) is None
 
 
 def test_rollback_changes_nothing_without_confirmation(

@@ -66,12 +66,12 @@ class ArchiveFindings:
 
 @dataclass(frozen=True)
 class Findings:
-    """`now` is in seconds since the epoch."""
+    """`now` is in seconds since the epoch. `archive` is None where there is no restore point."""
 
     brokers: BrokerFindings | NotRead
     zookeeper: ZooKeeperFindings | NotRead
     controllers: tuple[Controller, ...] | NotRead
-    archive: ArchiveFindings | NotRead
+    archive: ArchiveFindings | NotRead | None
     now: float
 
     @cached_property

@@ -40,11 +40,13 @@ def check_archive(findings: Findings) -> Line:
     archive = findings.archive
     if isinstance(archive, NotRead):
         return not_looked_at(ARCHIVE, archive)
+    again = "run 'kbackup migrate archive'"
+    if archive is None:
+        return failed(ARCHIVE, "there is no restore point", again)
     name = f"restore point {archive.restore_point}"
     ids = {
         part.cluster_id for part in (findings.brokers, findings.zookeeper) if not isinstance(part, NotRead)
     }
-    again = "run 'kbackup migrate archive'"
     if ids and archive.cluster_id not in ids:
         return failed(
             ARCHIVE, f"{name} is of cluster {archive.cluster_id}", "name the archive of this cluster"

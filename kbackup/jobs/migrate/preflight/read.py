@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from kbackup.archive.models import Metadata
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import open_archive
 from kbackup.config.properties import parse_properties
-from kbackup.errors import KbackupError, UsageError
+from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.jobs.metadata.parts import PARTS, part_of
 from kbackup.jobs.migrate.preflight.findings import (
     ArchiveFindings,
@@ -36,7 +36,6 @@ _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [sour
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
 _ESSENTIAL = ("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens")
-_ARCHIVE_HINT = "run 'kbackup migrate archive'"
 
 
 def read_preflight(
@@ -47,7 +46,7 @@ def read_preflight(
         _tried(lambda: read_brokers(sources)) if sources.kafka.get("bootstrap.servers") else _NO_BROKERS,
         _tried(lambda: _read_zookeeper(sources)),
         tuple(map(read_controller, controllers)) or _NO_CONTROLLERS,
-        _NO_ARCHIVE if store is None else _tried(lambda: read_archive(open_archive(store()))),
+        _NO_ARCHIVE if store is None else _tried(lambda: read_archive(store())),
         time.time(),
     )
 
@@ -115,11 +114,15 @@ def _storage_id(file: Path, properties: dict[str, str]) -> str | NotRead:
     )
 
 
-def read_archive(archive: Archive) -> ArchiveFindings | NotRead:
-    """The newest restore point's metadata."""
+def read_archive(store: Store) -> ArchiveFindings | None:
+    """The newest restore point's metadata; None where there is none."""
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        return None
     head = archive.head
     if head is None:
-        return NotRead(f"{archive.store.url} has no restore point", _ARCHIVE_HINT)
+        return None
     metadata = archive.metadata(head)
     return ArchiveFindings(
         head.number,

@@ -168,6 +168,7 @@ BROKEN: list[tuple[str, Findings, str, str]] = [
     (identity.ARCHIVE, archive(captured_at=NOW - 3601), "1.0 hours old", "kbackup migrate archive"),
     (identity.ARCHIVE, archive(captured_at=NOW + 3600), "in the future", "clocks"),
     (identity.ARCHIVE, archive(missing=("client quotas",)), "lacks client quotas", "kbackup migrate archive"),
+    (identity.ARCHIVE, replace(findings(), archive=None), "no restore point", "kbackup migrate archive"),
     (identity.ARCHIVE, archive(cluster_id="other"), "of cluster other", "name the archive"),
 ]
 
