@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.content import (
@@ -16,13 +16,15 @@ from kbackup.archive.content import (
     span,
 )
 from kbackup.archive.java import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Loss, Manifest
+from kbackup.archive.models import Loss, Manifest, Metadata
 from kbackup.archive.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.reach import not_reached
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError
+from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.reading import PARTS
 from kbackup.store.base import Store
 
 
@@ -110,7 +112,8 @@ class TopicOverview:
 class ArchiveOverview:
     """An archive as of `restore_point` (None: a folder of the Java tool). `oldest` and `newest` are its first and
     last restore points. `choice` says what was chosen for a moment, and why; `not_known` what a repair or an adoption
-    could not find out; `let_go` counts restore points that expired or were lost."""
+    could not find out; `let_go` counts restore points that expired or were lost. `settings` counts what was captured of
+    the cluster's metadata, by its member of metadata.json; `not_carried` names what was not."""
 
     archive: str
     archive_id: str
@@ -127,6 +130,8 @@ class ArchiveOverview:
     choice: Choice | None = None
     not_known: tuple[str, ...] = ()
     let_go: int = 0
+    settings: dict[str, int] = field(default_factory=dict)
+    not_carried: tuple[NotCarried, ...] = ()
 
 
 def list_points(archive: Archive) -> list[PointOverview]:
@@ -176,7 +181,14 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
     else:
         content = as_restored(archive, wanted, at, named)
         manifest = archive.restore_point(content.restore_point)
-    return _overview(store, content, manifest, archive.state, archive.losses(manifest))
+    metadata = archive.metadata(manifest)
+    whole = _overview(store, content, manifest, archive.state, archive.losses(manifest))
+    return replace(whole, settings=_settings(metadata), not_carried=metadata.not_carried)
+
+
+def _settings(metadata: Metadata) -> dict[str, int]:
+    told = {name: getattr(metadata, name) for name in PARTS if name != "topics"}
+    return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
 
 
 def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:

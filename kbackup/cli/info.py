@@ -65,7 +65,10 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
         ]
     if whole.let_go:
         fields.append(("expired or lost", plural(whole.let_go, "restore point")))
-    reporter.fields([*fields, *_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")])
+    fields += [*_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")]
+    if whole.restore_point is not None:
+        fields += _settings_fields(whole)
+    reporter.fields(fields)
     reporter.line()
     reporter.table(
         (
@@ -89,6 +92,18 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
         reporter.warning(f"not known: {unknown}")
     for warning in whole.warnings:
         reporter.warning(warning)
+
+
+def _settings_fields(whole: ArchiveOverview) -> list[tuple[str, Cell]]:
+    """Kinds of metadata that the restore point has some of, and kinds that were not captured."""
+    from kbackup.jobs.metadata.parts import PARTS
+
+    counts = [
+        f"{part.label} {whole.settings[part.name]:,}" for part in PARTS if whole.settings.get(part.name)
+    ]
+    lacking = [each.what for each in whole.not_carried if each.reason != "not there"]
+    fields: list[tuple[str, Cell]] = [("settings", ", ".join(counts) or "none")]
+    return [*fields, ("not captured", ", ".join(lacking))] if lacking else fields
 
 
 def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from confluent_kafka.admin import ConfigResource, ResourceType
 
+from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection, Properties
 from kbackup.kafka.retry import TIMEOUT
+from kbackup.kafka.security_types import Untold
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class BrokerAdmin:
     """Every method raises `UnreachableError` or `ClusterError` naming the cluster."""
 
     def __init__(self, properties: Properties, role: str) -> None:
+        self._properties = properties
         self.connection = Connection(properties, role)
         self._admin = self.connection.admin()
 
@@ -44,6 +47,17 @@ class BrokerAdmin:
             frozenset(broker for _, partition in partitions for broker in partition.replicas),
             tuple(sorted(name for name, partition in partitions if partition.leader < 0)),
         )
+
+    def fetch_version(self, address: str) -> int | Untold:
+        """The newest version of the Fetch request that the broker at host:port knows, which tells its release."""
+        connection = Connection({**self._properties, "bootstrap.servers": address}, self.connection.role)
+        with admin_session(connection) as session:
+            return session if isinstance(session, Untold) else session.read.fetch_version()
+
+    def reassignments(self) -> list[str] | Untold:
+        """The partitions that are on their way to other brokers, such as orders-0."""
+        with admin_session(self.connection) as session:
+            return session if isinstance(session, Untold) else session.read.reassignments()
 
     def configs(self, broker: int) -> dict[str, str]:
         """Every config of a broker, static ones and defaults included; without those that are not set, or secret."""

@@ -203,14 +203,17 @@ def test_tokens_keep_their_secret_in_an_encrypted_archive_alone(
         *(token, "User:root", "User:root", ("User:app 1",)),
         hmac,
     )
+    told = whole.kbackup("info", "-a", sealed, "--encryption-key", f"file:{whole.folder / 'key'}").document
+    assert (told["settings"]["client_quotas"], told["settings"]["delegation_tokens"]) == (len(QUOTAS), 1)
+    assert hmac not in json.dumps(told)
     open_, bare = backup(whole, "plain")
     assert [(t.id, t.hmac) for t in bare.delegation_tokens or ()] == [(token, None)]
     assert ("secrets of delegation tokens", "secret") in {(n.what, n.reason) for n in bare.not_carried}
     stored = [f.read_bytes() for place in (open_, sealed) for f in Path(place).rglob("*") if f.is_file()]
-    told = "".join(capfd.readouterr())
+    printed = "".join(capfd.readouterr())
     for secret in (hmac, PASSWORD):
         assert not any(secret.encode() in data for data in stored)
-        assert secret not in told
+        assert secret not in printed
 
 
 def stands(target: Broker) -> Reading:

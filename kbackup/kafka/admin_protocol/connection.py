@@ -82,6 +82,10 @@ class BrokerConnection:
         if response.finalized_features_epoch >= 0:
             self.features = {f.name: f.max_version_level for f in response.finalized_features or ()}
 
+    def newest_version(self, api_key: int) -> int:
+        """The newest version of a request that the broker knows; -1 where it doesn't know the request."""
+        return self._versions.get(api_key, (0, -1))[1]
+
     def log_in(self, endpoint: Endpoint) -> None:
         if endpoint.login is None:
             return

@@ -25,6 +25,8 @@ from kafka.protocol.admin import (
     IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
@@ -49,6 +51,7 @@ __all__ = [
     "DescribeQuorumRequest",
     "IncrementalAlterConfigsRequest",
     "ListConfigResourcesRequest",
+    "ListPartitionReassignmentsRequest",
     "SaslAuthenticateRequest",
     "SaslHandshakeRequest",
 ]
@@ -75,6 +78,7 @@ RESPONSES = {
     DescribeQuorumRequest: DescribeQuorumResponse,
     IncrementalAlterConfigsRequest: IncrementalAlterConfigsResponse,
     ListConfigResourcesRequest: ListConfigResourcesResponse,
+    ListPartitionReassignmentsRequest: ListPartitionReassignmentsResponse,
     SaslAuthenticateRequest: SaslAuthenticateResponse,
     SaslHandshakeRequest: SaslHandshakeResponse,
 }

@@ -18,8 +18,10 @@ from kbackup.kafka.admin_protocol.messages import (
     DescribeDelegationTokenRequest,
     DescribeQuorumRequest,
     ListConfigResourcesRequest,
+    ListPartitionReassignmentsRequest,
 )
 from kbackup.kafka.client import Connection
+from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security_types import AclRule, Reason, Setting, Untold
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Feature, Registration
 
@@ -34,6 +36,7 @@ _REASONS: dict[int, Reason] = {
     KafkaError.UNSUPPORTED_VERSION: "not supported",
     KafkaError.INVALID_REQUEST: "not supported",
 }
+_FETCH = 1  # Kafka's number of the request
 _LOG = "__cluster_metadata"
 
 
@@ -109,6 +112,20 @@ class Reader:
                 return brokers
 
         return self._told("describing the cluster", ask)
+
+    def fetch_version(self) -> int:
+        """The newest version of Fetch that the broker knows, which tells its release."""
+        return self._broker.newest_version(_FETCH)
+
+    def reassignments(self) -> list[str] | Untold:
+        """The partitions that are on their way to other brokers, such as orders-0."""
+
+        def ask() -> list[str]:
+            request = ListPartitionReassignmentsRequest(timeout_ms=int(TIMEOUT * 1000), topics=None)
+            topics = self._broker.ask(request).topics
+            return sorted(f"{topic.name}-{p.partition_index}" for topic in topics for p in topic.partitions)
+
+        return self._told("listing reassignments", ask)
 
     def _configs(self, kind: int, names: list[str]) -> list[Any]:
         resource = DescribeConfigsRequest.DescribeConfigsResource

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kbackup import cli
 from kbackup.archive import layout
@@ -17,8 +18,10 @@ from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import begin_writing
 from kbackup.archive.lease import HeldLease
-from kbackup.archive.reader import open_archive
+from kbackup.archive.models import Manifest, Metadata
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.human import human_time
+from kbackup.metadata.entities import NotCarried, ScramUser
 from kbackup.store import open_store
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import LOSS, T0, make_archive
@@ -133,6 +136,26 @@ def test_what_an_archive_holds(root: Path, capsys: Said) -> None:
     assert sums["stored_bytes"] < sums["bytes"]
     assert (sums["min_timestamp"], sums["max_timestamp"]) == (T0, T0 + 39_000)
     assert document["oldest"]["number"] == 1
+
+
+def test_settings_are_counted(root: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = Archive.metadata
+
+    def metadata(archive: Archive, point: Manifest | int) -> Metadata:
+        user = ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key="not-to-be-seen")
+        left_out = NotCarried(what="delegation tokens", reason="not supported", why="so it is")
+        return replace(stored(archive, point), acls=(), scram_users=(user,), not_carried=(left_out,))
+
+    monkeypatch.setattr(Archive, "metadata", metadata)
+    document = told(capsys, "info", "-a", str(root))
+    assert document["settings"] == {"acls": 0, "scram_users": 1}
+    assert document["not_carried"] == [
+        {"what": "delegation tokens", "reason": "not supported", "why": "so it is"}
+    ]
+    assert cli.main(["info", "-a", str(root)]) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert ["settings:", "SCRAM users 1"] in lines
+    assert "not-to-be-seen" not in json.dumps(document)
 
 
 def test_an_earlier_restore_point(root: Path, capsys: Said) -> None:

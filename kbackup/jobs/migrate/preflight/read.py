@@ -61,20 +61,21 @@ def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
 def read_brokers(sources: Sources) -> BrokerFindings:
     """What the brokers tell of themselves and of partitions."""
     admin = BrokerAdmin(sources.kafka, "source")
-    brokers = admin.brokers()
+    brokers, moving = admin.brokers(), admin.reassignments()
     return BrokerFindings(
         brokers.cluster_id,
-        tuple(_broker(admin, broker) for broker in sorted(brokers.addresses)),
+        tuple(_broker(admin, broker, address) for broker, address in sorted(brokers.addresses.items())),
         brokers.assigned,
         brokers.offline,
-        NotRead("brokers are not asked for reassignments", _NO_ZOOKEEPER.hint),
+        tuple(moving) if isinstance(moving, list) else NotRead(moving.why, _NO_ZOOKEEPER.hint),
     )
 
 
-def _broker(admin: BrokerAdmin, broker: int) -> Broker:
+def _broker(admin: BrokerAdmin, broker: int, address: str) -> Broker:
+    version = admin.fetch_version(address)
     return Broker(
         broker,
-        NotRead("brokers are not asked for the requests that they speak", "ask for their release"),
+        version if isinstance(version, int) else NotRead(version.why, "is the broker reachable from here?"),
         _tried(lambda: admin.configs(broker)),
     )
 

@@ -110,3 +110,19 @@ def test_the_next_address_is_tried() -> None:
         assert session_of(f"127.0.0.1:1,{address}") is None
     with pytest.raises(NoConnectionError, match=r"127.0.0.1:1: .*"):
         connect(endpoint_of({"bootstrap.servers": "127.0.0.1:1"}, None, 5.0))
+
+
+def test_newest_version_of_a_request() -> None:
+    def answer(request: bytes) -> bytes:
+        keys = [VERSIONS.ApiVersion(api_key=1, min_version=4, max_version=17)]
+        return framed(request, bytes(VERSIONS(version=3, error_code=0, api_keys=keys).encode()))
+
+    with (
+        broker(answer) as address,
+        admin_session(Connection({"bootstrap.servers": address}, "source")) as session,
+    ):
+        assert not isinstance(session, Untold)
+        assert session.read.fetch_version() == 17
+        moving = session.read.reassignments()
+    assert isinstance(moving, Untold)
+    assert moving.reason == "not supported"
