@@ -21,8 +21,15 @@ class Stop:
 
     def wait(self, seconds: float) -> bool:
         """Whether it was asked, by now or within `seconds`."""
-        return bool(select.select([self._reader], [], [], max(0.0, seconds))[0])
+        if self.asked:
+            return True
+        try:
+            return bool(select.select([self._reader], [], [], max(0.0, seconds))[0])
+        except (OSError, ValueError):  # it was closed meanwhile
+            return True
 
     def close(self) -> None:
+        """Ask, for threads that outlive an interrupted command, and give the sockets back."""
+        self.ask()
         self._reader.close()
         self._writer.close()
