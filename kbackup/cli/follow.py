@@ -23,18 +23,20 @@ if TYPE_CHECKING:
 
 
 class Told:
-    """Says on stderr what each round did, and keeps health and metrics file up to date."""
+    """Says on stderr what each round did, and keeps health and metrics file up to date. `label` begins each line, where
+    a process follows several clusters."""
 
-    def __init__(self, frame: Frame, health: Health | None) -> None:
+    def __init__(self, frame: Frame, health: Health | None, label: str = "") -> None:
         self._reporter, self._metrics, self._health = frame.reporter, frame.metrics, health
+        self._label = label
 
     def committed(self, report: BackupReport) -> None:
         totals = report.totals
         for text in (*report.warnings, *(f"loss: {loss.message}" for loss in report.losses)):
-            self._reporter.warning(text)
+            self._reporter.warning(f"{self._label}{text}")
         waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""
         self._reporter.note(
-            f"restore point {report.restore_point}: {plural(totals.records, 'new record')}, "
+            f"{self._label}restore point {report.restore_point}: {plural(totals.records, 'new record')}, "
             f"{human_size(totals.bytes)} in {plural(totals.segments, 'segment')}{waiting}"
         )
 
@@ -48,7 +50,7 @@ class Told:
         metrics.well()
 
     def failed(self, error: KbackupError, pause: float) -> None:
-        self._reporter.warning(f"{error}; trying again in {human_duration(pause)}")
+        self._reporter.warning(f"{self._label}{error}; trying again in {human_duration(pause)}")
         if self._health is not None:
             self._health.failed(error.message)
         self._write()

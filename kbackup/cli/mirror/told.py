@@ -21,7 +21,7 @@ class ToldOfTake(Told):
     round ended well last, in seconds since the epoch."""
 
     def __init__(self, frame: Frame, health: Health | None, name: str, successes: dict[str, float]) -> None:
-        super().__init__(frame, health)
+        super().__init__(frame, health, f"{name.partition(' into ')[0]}: ")
         self._name, self._successes = name, successes
         successes[name] = 0.0
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,6 +17,8 @@ from kbackup.cli.mirror.halves import Building
 from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
 from kbackup.cli.output import Reporter
 from kbackup.config.load import Origin, Setting
+from kbackup.errors import UnreachableError
+from kbackup.jobs.backup_run import BackupReport
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.properties import load_flows
@@ -99,3 +104,24 @@ def test_each_half_has_its_own_health(tmp_path: Path) -> None:
         assert [line.partition(": ok")[0] for line in text.splitlines()] == [*halves]
         assert len(halves) == 4
         assert [*building.successes] == [name for name in halves if name.startswith("take")]
+
+
+def test_take_halves_say_which_source_a_restore_point_is_of(
+    frame: Frame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both ways, each source has restore points of its own."""
+    told = ToldOfTake(frame, None, "take B into file:///archives/B", {})
+    told.committed(cast(BackupReport, BackedUp()))
+    told.failed(UnreachableError("source cluster at b:9092 did not answer"), 2.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "take B: restore point 7: 3 new records, 10 B in 1 segment"
+    assert "take B: source cluster at b:9092 did not answer; trying again in 2s" in lines[1]
+
+
+@dataclass
+class BackedUp:
+    restore_point: int = 7
+    warnings: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    held_back: int = 0
+    totals: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(records=3, bytes=10, segments=1))
