@@ -18,6 +18,7 @@ from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs import capture
 from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.identity import check_cluster
+from kbackup.jobs.metadata.read import sources_beside
 from kbackup.jobs.plan import LiveTopic
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.select import Selection
@@ -26,6 +27,7 @@ from kbackup.jobs.tasks import Spark, run_tasks
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.produce import BlockProducer
 from kbackup.kafka.read import RangeReader
+from kbackup.metadata.sources import Sources
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.probe import check_conditional_writes
 from kbackup.types import OffsetRange, TopicPartition
@@ -72,6 +74,7 @@ def check(
         step.detail = "loaded"
     archive = _check_archive(steps, store)
     _check_source(steps, config, archive)
+    _check_beside(steps, config.sources)
     if target:
         _check_target(steps, config.target, config.restore.transactions)
     if spark is not None:
@@ -205,6 +208,19 @@ def _check_groups(
         if untold:
             said = "; ".join(f"{n.what}: {n.why}" for n in untold)
             step.warn(f"a restore point would not hold {said}", "give these rights, or do without")
+
+
+def _check_beside(steps: Steps, sources: Sources) -> None:
+    """The sources of metadata beside the brokers, as a backup reads them."""
+    for asked in sources_beside(sources):
+        with steps.trying(f"source: {asked.source}") as step:
+            reading = asked.read()
+            step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
+            if reading.outdated:
+                step.detail += f"; not used: {reading.outdated}"
+            if untold := [n for n in reading.not_carried if n.reason in _MENDABLE]:
+                said = "; ".join(f"{n.what}: {n.why}" for n in untold)
+                step.warn(f"a restore point would not hold {said}", "log in as a user that may read them")
 
 
 def _reach(

@@ -14,11 +14,14 @@ from kbackup.archive.lease import HeldLease
 from kbackup.config.models import Config
 from kbackup.errors import DeniedError, StoreError, UsageError
 from kbackup.jobs.check import check
+from kbackup.jobs.metadata.read import Asked
 from kbackup.jobs.steps import Step, Steps
+from kbackup.metadata.entities import NotCarried
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
 from tests.support.archives import make_archive
+from tests.unit.jobs.metadata.entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]
 
@@ -50,6 +53,18 @@ def test_an_address_that_is_none() -> None:
     assert steps["archive: open"].status == "failed"
     assert {s.status for n, s in steps.items() if n.startswith("archive: ")} == {"failed", "skipped"}
     assert code == UsageError.exit_code
+
+
+def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    denied = NotCarried(what="SCRAM users", reason="denied", why="znode /config/users may not be read")
+    readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
+    asked = [Asked(r.source, f"the {r.source}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    monkeypatch.setattr("kbackup.jobs.check.sources_beside", lambda sources: asked)
+    steps, _ = steps_of(lambda: open_store(str(tmp_path / "new")))
+    assert steps["source: zookeeper"].status == "warning"
+    assert "SCRAM users: znode /config/users may not be read" in steps["source: zookeeper"].detail
+    log = steps["source: controller log"]
+    assert (log.status, log.detail) == ("ok", "the controller log, cluster c; not used: not copied yet")
 
 
 class Overwrites(FileStore):

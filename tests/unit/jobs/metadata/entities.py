@@ -99,7 +99,7 @@ def by_zookeeper(**changed: Any) -> Reading:
         "next_producer_id": 2000,
         "not_carried": (NotCarried(what="group configs", reason="not supported", why="not in ZooKeeper"),),
     }
-    return Reading(source="zookeeper", cluster_id="c", **values | changed)
+    return Reading(source="zookeeper", **{"cluster_id": "c"} | values | changed)
 
 
 def by_log(**changed: Any) -> Reading:

@@ -1,0 +1,76 @@
+"""Reading every source that is set, for a backup and for an archive of metadata alone."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from kbackup.archive.models import Metadata
+from kbackup.errors import MismatchError, UnreachableError
+from kbackup.jobs.metadata import read
+from kbackup.jobs.metadata.merge import merge
+from kbackup.jobs.metadata.read import Asked, read_all, sources_beside, with_sources
+from kbackup.metadata.reading import Reading
+from kbackup.metadata.sources import Sources
+from tests.unit.jobs.metadata.entities import by_brokers, by_log, by_zookeeper, user
+
+NONE = Sources(kafka={})
+
+
+def down() -> NoReturn:
+    raise UnreachableError("ZooKeeper at zk:2181 did not answer", "is it running?")
+
+
+def beside(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
+    asked = [Asked(r.source, r.source, lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    monkeypatch.setattr(read, "sources_beside", lambda sources: asked)
+
+
+@pytest.fixture
+def told() -> Metadata:
+    return merge([by_brokers()], "2026-01-01T00:00:00.000Z", 3).metadata
+
+
+def test_what_is_asked() -> None:
+    assert list(sources_beside(NONE)) == []
+    properties = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1/kafka", "metadata.log.dir": "/kraft"}
+    assert [(asked.source, asked.name) for asked in sources_beside(Sources.of(properties))] == [
+        ("zookeeper", "ZooKeeper at zk:1/kafka"),
+        ("controller log", "the controller log in /kraft"),
+    ]
+
+
+def test_a_backup_takes_what_other_sources_tell(monkeypatch: pytest.MonkeyPatch, told: Metadata) -> None:
+    beside(monkeypatch, by_zookeeper(), by_log())
+    merged = with_sources(told, NONE)
+    assert merged.metadata.scram_users == (user(),)
+    assert (merged.metadata.captured_at, merged.metadata.brokers) == (told.captured_at, 3)
+    assert merged.warnings == ()
+
+
+def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch, told: Metadata) -> None:
+    monkeypatch.setattr(
+        read, "sources_beside", lambda sources: [Asked("zookeeper", "ZooKeeper at zk:2181", down)]
+    )
+    merged = with_sources(told, NONE)
+    assert merged.metadata == told
+    assert merged.warnings == ("ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer",)
+
+
+def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPatch, told: Metadata) -> None:
+    beside(monkeypatch, by_zookeeper(cluster_id="d"))
+    with pytest.raises(MismatchError):
+        with_sources(told, NONE)
+
+
+def test_an_archive_needs_every_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "sources_beside", lambda sources: [Asked("zookeeper", "", down)])
+    with pytest.raises(UnreachableError):
+        read_all(NONE)
+
+
+def test_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside(monkeypatch, by_zookeeper())
+    merged = read_all(NONE)
+    assert set(merged.metadata.sources.values()) == {"zookeeper"}
