@@ -9,10 +9,12 @@ from kbackup.jobs.mirror.flow import Flow
 
 @dataclass(frozen=True)
 class InternalTopic:
-    """`in_source`: whether the topic is in the flow's source, not in its target."""
+    """`factor_key` is the key of the properties file that gives `replication_factor`. `in_source`: whether the topic is
+    in the flow's source, not in its target."""
 
     name: str
     replication_factor: int
+    factor_key: str = "replication.factor"
     in_source: bool = False
 
 
@@ -26,7 +28,9 @@ class InternalNames:
     @property
     def heartbeats(self) -> InternalTopic:
         """Where this flow's own heartbeats go."""
-        return InternalTopic(self.flow.policy.heartbeats_topic(), self.flow.heartbeats_replication_factor)
+        flow = self.flow
+        key = "heartbeats.topic.replication.factor"
+        return InternalTopic(flow.policy.heartbeats_topic(), flow.heartbeats_replication_factor, key)
 
     @property
     def remote_heartbeats(self) -> InternalTopic:
@@ -37,14 +41,16 @@ class InternalNames:
     @property
     def checkpoints(self) -> InternalTopic:
         name = self.flow.policy.checkpoints_topic(self.flow.source)
-        return InternalTopic(name, self.flow.checkpoints_replication_factor)
+        key = "checkpoints.topic.replication.factor"
+        return InternalTopic(name, self.flow.checkpoints_replication_factor, key)
 
     @property
     def offset_syncs(self) -> InternalTopic:
         """Named after the other cluster: in the source after the target, in the target after the source."""
         flow, in_source = self.flow, self.syncs_in_source
         name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
-        return InternalTopic(name, flow.offset_syncs_replication_factor, in_source=in_source)
+        key = "offset-syncs.topic.replication.factor"
+        return InternalTopic(name, flow.offset_syncs_replication_factor, key, in_source)
 
     def written(self) -> list[InternalTopic]:
         """Return the topics that the flow writes. They are created where they are missing."""

@@ -6,7 +6,7 @@ import functools
 from types import TracebackType
 from typing import Literal, Self
 
-from kbackup.errors import KbackupError, UnreachableError, UsageError
+from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageError
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
 from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
@@ -115,6 +115,10 @@ def _create(cluster: Cluster, topics: list[InternalTopic]) -> None:
             continue
         try:
             cluster.create_topic(topic.name, 1, topic.replication_factor, CONFIGS)
-        except KbackupError:
-            if not cluster.topics([topic.name]):  # another process may have made it meanwhile
-                raise
+        except KbackupError as error:
+            if cluster.topics([topic.name]):  # another process has made it meanwhile
+                continue
+            if isinstance(error, ClusterError):
+                hint = f"set {topic.factor_key} to less than {topic.replication_factor} where there are fewer brokers"
+                raise ClusterError(error.message, hint) from error
+            raise

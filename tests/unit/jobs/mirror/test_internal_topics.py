@@ -113,8 +113,9 @@ def test_topics_that_exist_stay_as_they_are() -> None:
 
 
 def test_a_topic_that_can_not_be_made_is_an_error() -> None:
-    with pytest.raises(ClusterError, match="replication factor"):
+    with pytest.raises(ClusterError, match="replication factor") as raised:
         made_of("heartbeats.topic.replication.factor = 4\n")
+    assert raised.value.hint.startswith("set heartbeats.topic.replication.factor to less than 4")
 
 
 def test_offset_syncs_in_the_source_are_named_after_the_target(source: Brokers) -> None:
