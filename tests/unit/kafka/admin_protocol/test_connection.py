@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect
 from kbackup.kafka.admin_protocol.endpoint import endpoint_of
-from kbackup.kafka.admin_protocol.messages import RESPONSES, ApiVersionsRequest
+from kbackup.kafka.admin_protocol.messages import (
+    RESPONSES,
+    ApiVersionsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kbackup.kafka.admin_protocol.session import admin_session
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security_types import Untold
@@ -59,6 +66,16 @@ def versions(number: int, error: int = 0, *, features: bool = False) -> Answer:
     return answer
 
 
+def answer_of(response: Any, version: int) -> Answer:
+    return lambda request: framed(request, bytes(response.encode(version=version)))
+
+
+def knows(*requests: Any) -> Answer:
+    """The broker knows the first versions of these."""
+    keys = [VERSIONS.ApiVersion(api_key=each.API_KEY, min_version=0, max_version=1) for each in requests]
+    return answer_of(VERSIONS(version=3, error_code=0, api_keys=keys), 3)
+
+
 def session_of(address: str) -> Untold | None:
     """Why there is no session; None where there is one."""
     with admin_session(Connection({"bootstrap.servers": address}, "source")) as session:
@@ -103,6 +120,31 @@ def test_what_is_no_broker(answer: Answer) -> None:
     assert told is not None
     assert told.reason == "failed"
     assert address in told.why
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_a_login_that_is_refused_says_no_secret(mechanism: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    refused = RESPONSES[SaslAuthenticateRequest](
+        error_code=58, error_message="invalid credentials", auth_bytes=b""
+    )
+    login = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": "not-to-be-seen",
+    }
+    with (
+        broker(
+            knows(SaslHandshakeRequest, SaslAuthenticateRequest),
+            answer_of(RESPONSES[SaslHandshakeRequest](error_code=0, mechanisms=[mechanism]), 1),
+            answer_of(refused, 1),
+        ) as address,
+        admin_session(Connection({"bootstrap.servers": address, **login}, "source")) as session,
+    ):
+        assert isinstance(session, Untold)
+    assert "invalid credentials" in session.why
+    assert "not-to-be-seen" not in session.why + caplog.text
 
 
 def test_the_next_address_is_tried() -> None:
