@@ -142,5 +142,5 @@ def test_words_of_a_choice_may_be_given_at_once(arguments: tuple[str, ...]) -> N
 
 
 def test_words_that_are_no_choice() -> None:
-    with pytest.raises(UsageError, match="is not a list of acls, configs, users"):
-        loaded("--settings", "acls,quotas", target=True)
+    with pytest.raises(UsageError, match="is not a list of acls, configs, quotas, users"):
+        loaded("--settings", "acls,topics", target=True)
