@@ -28,6 +28,8 @@ from kbackup.formats.record import blocks, decode, scan
 from kbackup.formats.seek import decode_seek_table, seek_table_size
 from kbackup.kafka.metadata_log.batches import TornError, decode_batch, encode_batch, read_batches
 from kbackup.kafka.metadata_log.codec import Record, encode_record
+from kbackup.kafka.metadata_log.entities import reading_of
+from kbackup.kafka.metadata_log.image import MetadataImage
 from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from kbackup.store.crypt.frames import (
     FRAME,
@@ -151,11 +153,14 @@ def metadata_log(data: bytes) -> None:
 
 
 def metadata_batch(data: bytes) -> None:
-    """One batch, with its format and its checksum put right. What its records hold can be encoded again."""
+    """One batch, with its format and its checksum put right. Its records can be encoded again, and replayed."""
     body = data[21:]
     batch = data[:16].ljust(16, b"\0") + b"\x02" + crc32c(body).to_bytes(4, "big") + body
+    image = MetadataImage()
     for record in decode_batch(batch, "file", 0).records:
         encode_record(record.record)
+        image.replay(record.record)
+    reading_of(image, "")
 
 
 TARGETS: dict[str, Target] = {

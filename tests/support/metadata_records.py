@@ -18,7 +18,7 @@ _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _SIMPLE: dict[str, st.SearchStrategy[Any]] = {
     **{kind: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in _BITS.items()},
     "uint16": st.integers(0, 0xFFFF),
-    "float64": st.floats(allow_nan=False),
+    "float64": st.floats(allow_nan=False, allow_infinity=False),
     "bool": st.booleans(),
     "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=9),
     "bytes": st.binary(max_size=9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec.structs import astuple
@@ -184,6 +185,7 @@ def _registrations(image: MetadataImage) -> Iterator[Registration]:
 
 
 def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
+    """Return them in the order of their names: a snapshot has another order than the broker's own record."""
     return tuple(
         Listener(
             name=each["name"],
@@ -191,7 +193,7 @@ def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
             port=each["port"],
             security_protocol=word(PROTOCOLS, each["securityProtocol"]),
         )
-        for each in endpoints
+        for each in sorted(endpoints, key=itemgetter("name"))
     )
 
 

@@ -12,7 +12,8 @@ from kbackup.kafka.metadata_log.codec import Record
 from kbackup.kafka.metadata_log.log import MetadataLog, open_log
 from kbackup.kafka.metadata_log.words import MIGRATION_STATES, TOPIC, word
 
-_SAME_LEADER = -2
+_UNCHANGED = {"leader": -2, "leaderRecoveryState": -1}
+"""What stands in a PartitionChangeRecord where nothing changed; null in all other fields."""
 
 Fields = dict[str, Any]
 
@@ -71,12 +72,12 @@ class MetadataImage:
         # of a topic that was removed before the change came, there is nothing to change
         known = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
         if known is not None:
-            changed = {name: value for name, value in data.items() if value is not None and name in known}
-            if changed["leader"] == _SAME_LEADER:
-                del changed["leader"]
-            if changed["leaderRecoveryState"] < 0:
-                del changed["leaderRecoveryState"]
-            known.update(changed)
+            for name, value in data.items():
+                if name in known and value != _UNCHANGED.get(name):
+                    known[name] = value
+            known["partitionEpoch"] += 1
+            if data["leader"] != _UNCHANGED["leader"]:
+                known["leaderEpoch"] += 1
 
     def _remove_topic(self, data: Fields) -> None:
         self.partitions.pop(data["topicId"], None)
@@ -89,7 +90,7 @@ class MetadataImage:
         _set(self.configs, resource, data["name"], data["value"])
 
     def _quota(self, data: Fields) -> None:
-        entity = tuple(sorted((e["entityType"], e["entityName"]) for e in data["entity"]))
+        entity = tuple(sorted({e["entityType"]: e["entityName"] for e in data["entity"]}.items()))
         _set(self.quotas, entity, data["key"], None if data["remove"] else data["value"])
 
     def _feature(self, data: Fields) -> None:

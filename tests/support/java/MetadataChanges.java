@@ -1,5 +1,3 @@
-import java.nio.file.Path;
-import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -7,6 +5,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Properties;
+import java.util.concurrent.ExecutionException;
+import java.util.function.Supplier;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
@@ -22,12 +22,14 @@ import org.apache.kafka.clients.admin.UpdateFeaturesOptions;
 import org.apache.kafka.clients.admin.UserScramCredentialDeletion;
 import org.apache.kafka.clients.admin.UserScramCredentialUpsertion;
 import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.acl.AccessControlEntry;
 import org.apache.kafka.common.acl.AclBinding;
 import org.apache.kafka.common.acl.AclOperation;
 import org.apache.kafka.common.acl.AclPermissionType;
 import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.DelegationTokenNotFoundException;
 import org.apache.kafka.common.quota.ClientQuotaAlteration;
 import org.apache.kafka.common.quota.ClientQuotaEntity;
 import org.apache.kafka.common.resource.PatternType;
@@ -67,11 +69,15 @@ class MetadataChanges {
     private static void change(String plain, String sasl) throws Exception {
         try (Admin admin = Admin.create(properties(plain))) {
             topics(admin);
-            configs(admin);
+            // only Kafka 4 has configs of groups, and a level for their protocol
+            boolean groups = admin.describeFeatures().featureMetadata().get().finalizedFeatures().containsKey("group.version");
+            configs(admin, groups);
             quotas(admin);
             acls(admin);
             users(admin);
-            features(admin);
+            if (groups) {
+                features(admin);
+            }
         }
         transaction(plain);
         try (Admin admin = Admin.create(login(sasl, USER, PASSWORD, "SCRAM-SHA-512", false))) {
@@ -93,7 +99,7 @@ class MetadataChanges {
         admin.deleteTopics(List.of("deleted")).all().get();
     }
 
-    private static void configs(Admin admin) throws Exception {
+    private static void configs(Admin admin, boolean groups) throws Exception {
         Map<ConfigResource, List<String[]>> all = new HashMap<>();
         all.put(new ConfigResource(ConfigResource.Type.TOPIC, "grown"),
             List.of(new String[] {"cleanup.policy", "compact,delete"}, new String[] {"retention.ms", null}));
@@ -102,10 +108,11 @@ class MetadataChanges {
         all.put(new ConfigResource(ConfigResource.Type.BROKER, "1"), List.<String[]>of(new String[] {"log.cleaner.threads", "1"}));
         all.put(new ConfigResource(ConfigResource.Type.CLIENT_METRICS, "latency"),
             List.of(new String[] {"interval.ms", "5000"}, new String[] {"metrics", "*"}));
-        all.put(new ConfigResource(ConfigResource.Type.GROUP, "group \u00e9"),
-            List.<String[]>of(new String[] {"consumer.session.timeout.ms", "50000"}));
-        Map<ConfigResource, List<String[]>> one = new HashMap<>(all);
-        admin.incrementalAlterConfigs(operations(one)).all().get();
+        if (groups) {
+            all.put(new ConfigResource(ConfigResource.Type.GROUP, "group \u00e9"),
+                List.<String[]>of(new String[] {"consumer.session.timeout.ms", "50000"}));
+        }
+        admin.incrementalAlterConfigs(operations(all)).all().get();
         ConfigResource metrics = new ConfigResource(ConfigResource.Type.CLIENT_METRICS, "gone");
         admin.incrementalAlterConfigs(operations(Map.of(metrics, List.<String[]>of(new String[] {"metrics", "*"})))).all().get();
         admin.incrementalAlterConfigs(operations(Map.of(metrics, List.<String[]>of(new String[] {"metrics", null})))).all().get();
@@ -172,15 +179,12 @@ class MetadataChanges {
             new UserScramCredentialDeletion("gone", ScramMechanism.SCRAM_SHA_256))).all().get();
     }
 
-    /** The level of a feature, down and up again, where the cluster has one that can go. */
+    /** The level of a feature, down and up again. */
     private static void features(Admin admin) throws Exception {
-        Map<String, ?> known = admin.describeFeatures().featureMetadata().get().finalizedFeatures();
-        if (known.containsKey("group.version")) {
-            for (FeatureUpdate update : List.of(
-                    new FeatureUpdate((short) 0, FeatureUpdate.UpgradeType.SAFE_DOWNGRADE),
-                    new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE))) {
-                admin.updateFeatures(Map.of("group.version", update), new UpdateFeaturesOptions()).all().get();
-            }
+        for (FeatureUpdate update : List.of(
+                new FeatureUpdate((short) 0, FeatureUpdate.UpgradeType.SAFE_DOWNGRADE),
+                new FeatureUpdate((short) 1, FeatureUpdate.UpgradeType.UPGRADE))) {
+            admin.updateFeatures(Map.of("group.version", update), new UpdateFeaturesOptions()).all().get();
         }
     }
 
@@ -199,12 +203,25 @@ class MetadataChanges {
             List.of(new org.apache.kafka.common.security.auth.KafkaPrincipal("User", "renewer \u00e9")));
         DelegationToken token = admin.createDelegationToken(options).delegationToken().get();
         DelegationToken gone = admin.createDelegationToken().delegationToken().get();
-        while (admin.describeDelegationToken().delegationTokens().get().size() < 2) {
-            Thread.sleep(50);
-        }
-        admin.renewDelegationToken(token.hmac()).expiryTimestamp().get();
-        admin.expireDelegationToken(gone.hmac(), new ExpireDelegationTokenOptions().expiryTimePeriodMs(-1)).expiryTimestamp().get();
+        whenKnown(() -> admin.renewDelegationToken(token.hmac()).expiryTimestamp());
+        ExpireDelegationTokenOptions now = new ExpireDelegationTokenOptions().expiryTimePeriodMs(-1);
+        whenKnown(() -> admin.expireDelegationToken(gone.hmac(), now).expiryTimestamp());
         System.out.println(token.tokenInfo().tokenId() + " " + Base64.getEncoder().encodeToString(token.hmac()));
+    }
+
+    /** The controller knows a new token a moment after it has answered. */
+    private static void whenKnown(Supplier<KafkaFuture<Long>> change) throws Exception {
+        while (true) {
+            try {
+                change.get().get();
+                return;
+            } catch (ExecutionException error) {
+                if (!(error.getCause() instanceof DelegationTokenNotFoundException)) {
+                    throw error;
+                }
+                Thread.sleep(50);
+            }
+        }
     }
 
     private static Properties properties(String address) {

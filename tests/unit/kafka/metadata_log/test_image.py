@@ -94,6 +94,7 @@ def test_topics(tmp_path: Path) -> None:
         ),
     )
     partition = read_image(tmp_path).partitions[A][0]
+    assert (partition["leaderEpoch"], partition["partitionEpoch"]) == (0, 0)  # from -1
     assert (partition["leader"], partition["leaderRecoveryState"], partition["isr"]) == (2, 0, [])
 
 
