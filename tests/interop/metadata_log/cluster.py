@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import re
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kbackup.kafka.metadata_log.batches import LogRecord
 from kbackup.kafka.metadata_log.bootstrap import write_bootstrap
 from kbackup.kafka.metadata_log.codec import Record
-from kbackup.kafka.metadata_log.log import read_segment
-from kbackup.kafka.metadata_log.schema import Field
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars, mirror_jars, zookeeper_jars
 from scripts.dev.kafka import Broker
+from tests.support.metadata_dump import Dumped, parse
 
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _SASL = "listener.name.sasl"
@@ -34,9 +28,12 @@ class Release(NamedTuple):
     def run(self, program: str, *arguments: str) -> str:
         """What one of the release's own tools prints."""
         classpath = f"{self.tools()}/*:{self.jars()}/*"
-        quiet = ("-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
-        argv = [tools.java(), *quiet, "-cp", classpath, program, *arguments]
-        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+        options = (
+            *("-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
+            *("-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8"),
+        )
+        argv = [tools.java(), *options, "-cp", classpath, program, *arguments]
+        done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -95,76 +92,24 @@ class Cluster(Broker):
             path.write_bytes(write_bootstrap(path.read_bytes(), self._added))
 
 
-class Dumped(NamedTuple):
-    """A record as DumpLogSegments prints it, and as `as_dumped` makes it of ours."""
-
-    offset: int
-    timestamp: int
-    name: str
-    version: int
-    data: dict[str, Any]
-
-
-_RECORD = re.compile(r"^\| offset: (\d+) CreateTime: (\d+) .*? headerKeys: \[\] (?:payload: )?(.*)$")
-_CONTROL = {
-    "LeaderChange": "LeaderChangeMessage",
-    "SnapshotHeader": "SnapshotHeaderRecord",
-    "SnapshotFooter": "SnapshotFooterRecord",
-    "KRaftVersion": "KRaftVersionRecord",
-    "KRaftVoters": "VotersRecord",
-}
-
-
 def dump(release: Release, files: Sequence[Path]) -> dict[str, list[Dumped]]:
     """What DumpLogSegments prints of each file."""
-    printed = release.run(release.dump, "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
-    found: dict[str, list[Dumped]] = {}
-    for line in printed.splitlines():
-        if line.startswith("Dumping "):
-            records = found.setdefault(Path(line.removeprefix("Dumping ")).name, [])
-        elif match := _RECORD.match(line):
-            records.append(_dumped(int(match[1]), int(match[2]), match[3]))
-        else:
-            assert not line.startswith("|"), line
-    return found
+    return parse(
+        release.run(release.dump, "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
+    )
 
 
-def _dumped(offset: int, timestamp: int, text: str) -> Dumped:
-    if text.startswith("{"):
-        value = json.loads(text)
-        name = "".join(word.capitalize() for word in value["type"].split("_"))
-        return Dumped(offset, timestamp, name, value["version"], value["data"])
-    kind, _, rest = text.partition(" ")
-    data = json.loads(rest)
-    return Dumped(offset, timestamp, _CONTROL[kind.rstrip(":")], data["version"], data)
-
-
-def read(path: Path) -> list[LogRecord]:
-    return [record for batch in read_segment(path) for record in batch.records]
-
-
-def as_dumped(each: LogRecord) -> Dumped:
-    record = each.record
-    schema = (CONTROL_RECORDS if record.control else RECORDS)[record.number]
-    assert isinstance(record.data, dict)
-    return Dumped(each.offset, each.timestamp, record.name, record.version, _json(schema.fields, record.data))
-
-
-def _json(fields: Sequence[Field], data: Mapping[str, Any]) -> dict[str, Any]:
-    """As Kafka's converters: bytes in base64; tagged fields only where they differ from their default."""
-    return {
-        field.name: _value(field, data[field.name])
-        for field in fields
-        if field.name in data and (field.tag is None or data[field.name] != field.default_value())
-    }
-
-
-def _value(field: Field, value: Any) -> Any:
-    if isinstance(value, list):
-        return [_value(field, each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return _json(field.fields, value) if isinstance(value, dict) else value
+def quotas_and_users(bootstrap: str) -> list[str]:
+    """What kafka-configs lists of a cluster."""
+    printed = [
+        KAFKA_4.run("kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, "--describe", *entities)
+        for entities in (
+            ("--entity-type", "users"),
+            ("--entity-type", "users", "--entity-type", "clients"),
+            ("--entity-type", "ips"),
+        )
+    ]
+    return sorted(line for text in printed for line in text.splitlines())
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -9,17 +9,19 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Cluster, Release, files_of
+from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Cluster, Release, files_of, quotas_and_users
 from tests.support.java import Java, compiled
 
 
 class Changed(NamedTuple):
-    """What is left of a cluster: its release, its metadata.log.dir, and a delegation token."""
+    """What is left of a cluster: its release, its metadata.log.dir, a delegation token, and what Kafka's tools said."""
 
     release: Release
     folder: Path
     token: str
     hmac: str
+    listed: list[str]
+    """Its quotas and users, by kafka-configs."""
 
     @property
     def log(self) -> Path:
@@ -57,6 +59,7 @@ def _change(release: Release, java: Java, folder: Path) -> Changed:
     with Cluster(release, 2) as cluster:
         plain, sasl = (cluster.bootstrap_of(name).split(",")[0] for name in ("CLIENT", "SASL"))
         token, hmac = java.run("MetadataChanges", "change", plain, sasl).split()
+        listed = quotas_and_users(plain)
         cluster.stop(1)
         java.run("MetadataChanges", "unregister", plain, "2")
         cluster.stop()
@@ -68,4 +71,4 @@ def _change(release: Release, java: Java, folder: Path) -> Changed:
             cluster.metadata_log_dir / "meta.properties",
         ):
             shutil.copy(path, folder)
-    return Changed(release, folder, token, hmac)
+    return Changed(release, folder, token, hmac, listed)
