@@ -11,31 +11,19 @@ from typing import Any, Self
 from confluent_kafka import KafkaError
 
 from kbackup.kafka.admin_protocol.endpoint import Endpoint
+from kbackup.kafka.admin_protocol.errors import LoginError, NoConnectionError, RefusedRequestError
 from kbackup.kafka.admin_protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,
     SaslAuthenticateRequest,
     SaslHandshakeRequest,
 )
-from kbackup.kafka.admin_protocol.sasl import LoginError, conversation
+from kbackup.kafka.admin_protocol.sasl import conversation
 from kbackup.kafka.admin_protocol.tls import tls_context
 
 _LARGEST = 256 << 20  # bytes of an answer
 _SOFTWARE = {"client_software_name": "kbackup", "client_software_version": "1"}
 _VERSIONS_WITH_FEATURES = 3  # brokers since 2.4; older ones answer by version 0
-
-
-class NoConnectionError(Exception):
-    """No broker let us in, or one that did ended the connection. Its text holds no secret."""
-
-
-class RefusedRequestError(Exception):
-    """A broker answered with an error: Kafka's `code`, and its own words."""
-
-    def __init__(self, code: int, words: str = "") -> None:
-        super().__init__(words)
-        self.code = code
-        self.words = words
 
 
 class BrokerConnection:

@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kbackup.kafka.admin_protocol import oidc
+from kbackup.kafka.admin_protocol.errors import NotMappedError
+
+TokenSource = Callable[[], tuple[str, Mapping[str, str]]]
+"""Makes a token for OAUTHBEARER, and its SASL extensions."""
+
 _DEFAULT_PORT = 9092
 _TLS = ("SSL", "SASL_SSL")
 _SASL = ("SASL_PLAINTEXT", "SASL_SSL")
@@ -27,18 +33,14 @@ _TLS_PROPERTIES = {
 _ADDRESS = re.compile(r"^(?:[A-Za-z_]+://)?(?:\[(?P<ip6>[^\]]+)\]|(?P<host>[^:\[\]]+))(?::(?P<port>\d+))?$")
 
 
-class NotMappedError(Exception):
-    """A property that only librdkafka can follow. Its text holds no value of a secret."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """`token` makes a token for OAUTHBEARER, and its SASL extensions."""
+    """What a client shows to log in."""
 
     mechanism: Mechanism
     user: str = ""
     password: str = field(default="", repr=False)
-    token: Callable[[], tuple[str, Mapping[str, str]]] | None = field(default=None, repr=False)
+    token: TokenSource | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class Endpoint:
 
 def endpoint_of(
     properties: Mapping[str, str],
-    token: Callable[[], tuple[str, Mapping[str, str]]] | None,
+    token: TokenSource | None,
     timeout: float,
 ) -> Endpoint:
     """Return where and how to connect; `NotMappedError` where the properties ask for what only librdkafka can do.
@@ -67,7 +69,7 @@ def endpoint_of(
     return Endpoint(
         addresses=tuple(map(_address, filter(None, _split(properties["bootstrap.servers"])))),
         tls=_tls(properties) if protocol in _TLS else None,
-        login=_login(properties, token) if protocol in _SASL else None,
+        login=_login(properties, token, timeout) if protocol in _SASL else None,
         timeout=min(timeout, int(milliseconds) / 1000) if milliseconds.isdecimal() else timeout,
         client_id=properties.get("client.id", "kbackup"),
     )
@@ -91,19 +93,27 @@ def _tls(properties: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in properties.items() if name in _TLS_PROPERTIES}
 
 
-def _login(properties: Mapping[str, str], token: Callable[[], tuple[str, Mapping[str, str]]] | None) -> Login:
+def _login(properties: Mapping[str, str], token: TokenSource | None, timeout: float) -> Login:
     name = properties.get("sasl.mechanism", properties.get("sasl.mechanisms", "GSSAPI")).upper()
     mechanism = next((each for each in _MECHANISMS if each == name), None)
     if mechanism is None:
         raise NotMappedError(f"sasl.mechanism {name} works in librdkafka alone")
     if mechanism == "OAUTHBEARER":
+        token = token or _oidc(properties, timeout)
         if token is None:
-            raise NotMappedError(
-                "tokens for OAUTHBEARER come from librdkafka alone without kbackup.oauth.callback"
-            )
+            raise NotMappedError("tokens that nobody signs are made by librdkafka alone")
         return Login(mechanism=mechanism, token=token)
     return Login(
         mechanism=mechanism,
         user=properties.get("sasl.username", ""),
         password=properties.get("sasl.password", ""),
     )
+
+
+def _oidc(properties: Mapping[str, str], timeout: float) -> TokenSource | None:
+    """What fetches tokens from an OIDC provider; None where the properties name none."""
+    if not oidc.asks_for_oidc(properties):
+        return None
+    if name := oidc.not_mapped(properties):
+        raise NotMappedError(f"{name} works in librdkafka alone")
+    return lambda: oidc.fetch_token(properties, timeout)

@@ -9,15 +9,12 @@ import secrets
 from collections.abc import Generator
 
 from kbackup.kafka.admin_protocol.endpoint import Login
+from kbackup.kafka.admin_protocol.errors import LoginError
 
 Conversation = Generator[bytes, bytes, None]
 """Yields what the client says, and takes what the broker answers."""
 
 _MOST_ITERATIONS = 10_000_000
-
-
-class LoginError(Exception):
-    """The broker's half of a login is not what it must be. Holds no secret."""
 
 
 def conversation(login: Login) -> Conversation:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbackup.kafka.admin_protocol.endpoint import NotMappedError, endpoint_of
-from kbackup.kafka.admin_protocol.sasl import LoginError
+from kbackup.kafka.admin_protocol.endpoint import TokenSource, endpoint_of
+from kbackup.kafka.admin_protocol.errors import LoginError, NoConnectionError, NotMappedError
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security_types import Untold
@@ -29,7 +29,7 @@ class Session:
 @contextmanager
 def admin_session(connection: Connection) -> Iterator[Session | Untold]:
     """One connection to the cluster while the context lasts; `Untold` where none can be made, with the reason."""
-    from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect  # loads kafka-python
+    from kbackup.kafka.admin_protocol.connection import connect  # which loads kafka-python
     from kbackup.kafka.admin_protocol.reader import Reader
     from kbackup.kafka.admin_protocol.writer import Writer
 
@@ -46,7 +46,7 @@ def admin_session(connection: Connection) -> Iterator[Session | Untold]:
         yield Session(Reader(connection, broker), Writer(connection, broker))
 
 
-def _tokens(connection: Connection) -> Callable[[], tuple[str, Mapping[str, str]]] | None:
+def _tokens(connection: Connection) -> TokenSource | None:
     """The user's own function for tokens, None where there is none."""
     tokens = connection.tokens
     if tokens is None:

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar
 from confluent_kafka import KafkaError
 
 from kbackup.kafka.admin_protocol import words
-from kbackup.kafka.admin_protocol.connection import BrokerConnection, NoConnectionError, RefusedRequestError
+from kbackup.kafka.admin_protocol.connection import BrokerConnection
+from kbackup.kafka.admin_protocol.errors import NoConnectionError, RefusedRequestError
 from kbackup.kafka.admin_protocol.messages import (
     AlterClientQuotasRequest,
     CreateAclsRequest,

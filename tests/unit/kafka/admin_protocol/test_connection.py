@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from kbackup.kafka.admin_protocol.connection import NoConnectionError, connect
+from kbackup.kafka.admin_protocol.connection import connect
 from kbackup.kafka.admin_protocol.endpoint import endpoint_of
+from kbackup.kafka.admin_protocol.errors import NoConnectionError
 from kbackup.kafka.admin_protocol.messages import (
     RESPONSES,
     ApiVersionsRequest,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kbackup.kafka.admin_protocol.endpoint import Endpoint, NotMappedError, endpoint_of
+from kbackup.kafka.admin_protocol.endpoint import Endpoint, endpoint_of
+from kbackup.kafka.admin_protocol.errors import NotMappedError
 
 HIDDEN = "not-to-be-seen"
+OIDC = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauthbearer_method": "oidc",
+}
 
 
 def of(**properties: str) -> Endpoint:
@@ -52,7 +58,9 @@ def test_tls_and_login() -> None:
     [
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl.mechanism GSSAPI"),
         ({"security_protocol": "SASL_PLAINTEXT"}, "sasl.mechanism GSSAPI"),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "kbackup.oauth.callback"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "nobody signs"),
+        ({**OIDC, "sasl_oauthbearer_grant_type": "jwt-bearer"}, "sasl.oauthbearer.grant.type"),
+        ({**OIDC, "sasl_oauthbearer_assertion_private_key_pem": HIDDEN}, "sasl.oauthbearer.assertion"),
         ({"security_protocol": "SSL", "ssl_engine_location": HIDDEN}, "ssl.engine.location"),
         ({"security_protocol": "QUIC"}, "security.protocol QUIC"),
         ({"bootstrap_servers": "a:b:c"}, "'a:b:c'"),

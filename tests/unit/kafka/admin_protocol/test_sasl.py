@@ -9,7 +9,8 @@ import hmac
 import pytest
 
 from kbackup.kafka.admin_protocol.endpoint import Login
-from kbackup.kafka.admin_protocol.sasl import LoginError, conversation
+from kbackup.kafka.admin_protocol.errors import LoginError
+from kbackup.kafka.admin_protocol.sasl import conversation
 
 SALT, ROUNDS = b"a salt", 4096
 
