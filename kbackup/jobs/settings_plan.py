@@ -132,8 +132,10 @@ def _broker_configs(
 def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
     if HOST_SPECIFIC.search(config.name):
         return "it belongs to the host that it was set on"
-    if config.value is None or is_sensitive(config.name):
+    if config.value is None:
         return "it is sensitive: brokers never give it"
+    if is_sensitive(config.name):
+        return "it is sensitive: set it by hand"
     if config.broker is not None and config.broker not in brokers:
         return f"the target has no broker {config.broker}"
     return ""
