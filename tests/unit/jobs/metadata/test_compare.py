@@ -121,6 +121,11 @@ def test_what_one_side_does_not_tell_is_not_compared() -> None:
     ]
 
 
+def test_ids_of_topics_in_both_alphabets() -> None:
+    assert words({"topics": (topic(id="a-b_c"),)}, {"topics": (topic(id="a+b/c"),)}) == []
+    assert len(words({"topics": (topic(id="a-b_c"),)}, {"topics": (topic(id="a+b/d"),)})) == 1
+
+
 def test_topics_that_were_chosen() -> None:
     one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper())
     assert [d.entity for d in compare(one, other)] == ["unselected"]
