@@ -32,7 +32,7 @@ def read_witness(zookeeper: ZnodeReader) -> tuple[ZnodesWitness, tuple[ZnodeCont
     """Who controls the cluster, and /controller and /migration as they are."""
     znodes = zookeeper.get([CONTROLLER, MIGRATION])
     contents = tuple(
-        ZnodeContent(path, znode.data.decode("utf-8", "surrogateescape"), znode.version, znode.ephemeral)
+        ZnodeContent(path, znode.data.decode("utf-8", "backslashreplace"), znode.version, znode.ephemeral)
         for path, znode in sorted(znodes.items())
     )
     brokers = _ids(zookeeper.children("/brokers/ids"))

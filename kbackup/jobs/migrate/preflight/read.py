@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
+from kbackup.archive.secrets import SCRAM_SECRETS
 from kbackup.config.properties import parse_properties
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
 from kbackup.jobs.metadata.parts import PARTS, part_of
@@ -136,20 +137,10 @@ def read_archive(store: Store) -> ArchiveFindings | None:
 def missing_parts(metadata: Metadata) -> tuple[str, ...]:
     """What of ZooKeeper's metadata a restore point doesn't hold, though the cluster may have it."""
     gaps = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
-    absent = {
-        part.name
-        for entry in metadata.not_carried
-        if entry.reason == "not there" and (part := part_of(entry))
-    }
-    return tuple(
-        sorted(
-            gaps
-            | {
-                part.label
-                for part in PARTS
-                if part.name in _ESSENTIAL
-                and getattr(metadata, part.name) is None
-                and part.name not in absent
-            }
-        )
-    )
+    if any(user.stored_key is None for user in metadata.scram_users or ()):
+        gaps.add(SCRAM_SECRETS)
+    absent = {part_of(entry) for entry in metadata.not_carried if entry.reason == "not there"}
+    for part in PARTS:
+        if part.name in _ESSENTIAL and getattr(metadata, part.name) is None and part not in absent:
+            gaps.add(part.label)
+    return tuple(sorted(gaps))

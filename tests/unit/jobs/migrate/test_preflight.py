@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from kbackup.archive.models import Metadata
 from kbackup.jobs.migrate.preflight import brokers as of_brokers
@@ -15,7 +16,7 @@ from kbackup.jobs.migrate.preflight.findings import ArchiveFindings, Broker, Fin
 from kbackup.jobs.migrate.preflight.line import Line
 from kbackup.jobs.migrate.preflight.read import missing_parts
 from kbackup.jobs.migrate.unread import NotRead
-from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.entities import NotCarried, ScramUser
 from tests.unit.jobs.migrate.healthy import (
     CLUSTER,
     NOW,
@@ -326,3 +327,6 @@ def test_missing_parts_of_an_archive() -> None:
     assert missing(("group configs", "not supported"), acls=()) == ()
     assert missing(("SCRAM secrets", "secret"), acls=()) == ("SCRAM secrets",)
     assert missing(acls=(), client_quotas=None) == ("client quotas",)
+    alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=4096)
+    assert missing(acls=(), scram_users=(alice,)) == ("secrets of SCRAM users",)
+    assert missing(acls=(), scram_users=(structs.replace(alice, stored_key="eA=="),)) == ()
