@@ -44,6 +44,7 @@ class Side:
 def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
     """The differences in all parts that both sides tell. `topics`: no other topics are compared."""
     found: list[Difference] = []
+    running = _running(one.reading, other.reading)
     for part in COMPARED:
         values = _told(one.reading, part), _told(other.reading, part)
         if values[0] is None or values[1] is None:
@@ -51,7 +52,7 @@ def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> li
         if part.name == "next_producer_id":
             found += _producer_ids(one, other)
         else:
-            found += _entities(part, *(_chosen(part, entities, topics) for entities in values))
+            found += _entities(part, *(_chosen(part, entities, topics, running) for entities in values))
     return found
 
 
@@ -81,11 +82,25 @@ def _told(reading: Reading, part: Part) -> Any:
     return None if unused or some else getattr(reading, part.name)
 
 
-def _chosen(part: Part, entities: Iterable[Any], topics: Collection[str] | None) -> dict[str, Any]:
-    every = {part.identity(entity): entity for entity in entities}
-    if part.name != "topics" or topics is None:
-        return every
-    return {name: entity for name, entity in every.items() if name in topics}
+def _running(*readings: Reading) -> set[int] | None:
+    """The brokers that run, where one of the readings is theirs: they tell no configs of others."""
+    ids = [
+        {each.id for each in reading.registrations if each.role == "broker" and each.alive is not False}
+        for reading in readings
+        if reading.source == "brokers" and reading.registrations is not None
+    ]
+    return set.intersection(*ids) if ids else None
+
+
+def _chosen(
+    part: Part, entities: Iterable[Any], topics: Collection[str] | None, running: Collection[int] | None
+) -> dict[str, Any]:
+    """Those to compare, by identity."""
+    if part.name == "topics" and topics is not None:
+        entities = [each for each in entities if each.name in topics]
+    if part.name == "broker_configs" and running is not None:
+        entities = [each for each in entities if each.broker is None or each.broker in running]
+    return {part.identity(each): each for each in entities}
 
 
 def _entities(part: Part, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:

@@ -58,13 +58,20 @@ def _itself(entity: object) -> str:
 
 
 _PARTIAL = True
-"""Brokers tell the tokens that our user may describe, and of registrations the listener that we use."""
+"""Brokers tell the configs of those that run, the tokens that our user may describe, and of registrations the listener
+that we use."""
 
 PARTS = (
     Part("topics", "topics", _name, re.compile(r"^topics$")),
     Part("acls", "ACLs", _acl, re.compile(r"^ACL")),
     Part("scram_users", "SCRAM users", lambda u: f"{u.user} {u.mechanism}", re.compile("SCRAM")),
-    Part("broker_configs", "broker configs", _broker_config, re.compile("broker configs|sensitive configs")),
+    Part(
+        "broker_configs",
+        "broker configs",
+        _broker_config,
+        re.compile("broker configs|sensitive configs"),
+        _PARTIAL,
+    ),
     Part(
         "group_configs",
         "group configs",

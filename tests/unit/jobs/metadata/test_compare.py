@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
-from kbackup.metadata.entities import BrokerConfig, NotCarried
+from kbackup.metadata.entities import BrokerConfig, NotCarried, Registration
 from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 
@@ -130,6 +130,15 @@ def test_topics_that_were_chosen() -> None:
     one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper())
     assert [d.entity for d in compare(one, other)] == ["unselected"]
     assert compare(one, other, {"orders"}) == []
+
+
+def test_brokers_that_are_down_tell_no_configs() -> None:
+    configs = tuple(BrokerConfig(broker=n, name="log.cleaner.threads", value="2") for n in (1, 2))
+    alive = tuple(Registration(id=n, role="broker", listeners=(), alive=n == 1) for n in (1, 2))
+    one = Side("brokers", by_brokers(broker_configs=configs[:1], registrations=alive))
+    other = Side("ZooKeeper", by_zookeeper(broker_configs=configs))
+    assert compare(one, other, {"orders"}) == []
+    assert len(compare(other, Side("log", by_log(broker_configs=configs[:1])))) == 1
 
 
 def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:

@@ -41,7 +41,7 @@ def test_each_part_has_its_source_and_nothing_is_missing() -> None:
         "topics": "brokers",
         "acls": "brokers",
         "scram_users": "zookeeper",
-        "broker_configs": "brokers",
+        "broker_configs": "zookeeper",
         "group_configs": "brokers",
         "client_quotas": "brokers",
         "delegation_tokens": "zookeeper",
