@@ -65,6 +65,6 @@ def _table(report: StateReport) -> Table:
     from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in (*state_fields(report), ("looked at", now())):
+    for name, value in (*state_fields(report), ("as of", now())):
         table.add_row(Text(f"{name}:", style="bold"), Text(printable(cell_text(value))))
     return table

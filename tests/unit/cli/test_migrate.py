@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -91,7 +92,7 @@ def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr().out
     assert re.search(r"^state: +dual write$", shown, re.MULTILINE)
     assert re.search(r"^way back: +yes$", shown, re.MULTILINE)
-    assert "/controller is KRaft controller 3000, /migration at offset 99, 1 brokers" in shown
+    assert "/controller is KRaft controller 3000, /migration at offset 99, 1 broker with ZooKeeper" in shown
     assert re.search(
         r"^not looked at: +metrics: no exporter is named; give --metrics-url", shown, re.MULTILINE
     )
@@ -105,7 +106,7 @@ def test_status_as_json(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[
     assert told["witnesses"] == [
         {
             "witness": "znodes",
-            "says": "/controller is KRaft controller 3000, /migration at offset 99, 1 brokers",
+            "says": "/controller is KRaft controller 3000, /migration at offset 99, 1 broker with ZooKeeper",
             "allows": ["dual write"],
         }
     ]
@@ -167,6 +168,20 @@ def test_following_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert all(each["at"] for each in told)
 
 
+def test_following_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every look is drawn over the one before."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    following(monkeypatch, *STATES)
+    assert main(["migrate", "status", "--follow", "--interval", "0.1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("as of:") == len(STATES) + 1  # the last one stays
+    assert "\x1b[1A" in shown
+    assert "pre-migration" in shown.partition("dual write")[0]
+    assert "finished" in shown
+
+
 def test_what_a_terminal_shows() -> None:
     unread = NotRead("not asked", "ask")
     report = judge(Witnesses((MetricsWitness("u", KafkaState.MIGRATION, True, 2, 7),), unread, unread))
@@ -176,7 +191,7 @@ def test_what_a_terminal_shows() -> None:
     assert "state:" in shown
     assert "dual write" in shown
     assert "7 records" in shown
-    assert "looked at:" in shown
+    assert "as of:" in shown
 
 
 def preflight(monkeypatch: pytest.MonkeyPatch, findings: Findings, *arguments: str) -> int:

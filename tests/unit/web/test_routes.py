@@ -116,7 +116,7 @@ def test_migration_by_archived_znodes(tmp_path: Path) -> None:
         commit_point(archive, number, topics, [], [], znodes=znodes)
     shown = text(visit(store).get("/migration").text)
     assert "dual write or brokers moved or finished" in shown
-    assert "/controller is KRaft controller 3000, /migration at offset 99, 0 brokers" in shown
+    assert "/controller is KRaft controller 3000, /migration at offset 99, 0 brokers with ZooKeeper" in shown
     assert "/controller is broker 1, no /migration" in shown
     assert "kbackup migrate status" in shown
 

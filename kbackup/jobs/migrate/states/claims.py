@@ -65,7 +65,7 @@ def _of_metrics(metrics: MetricsWitness, state: KafkaState) -> Claim:
     role = (
         "the active controller" if metrics.is_active else "a broker" if state is KafkaState.ZK else "a node"
     )
-    brokers = "" if metrics.zk_brokers is None else f", {metrics.zk_brokers} brokers in ZooKeeper mode"
+    brokers = "" if metrics.zk_brokers is None else f", {_brokers(metrics.zk_brokers)} in ZooKeeper mode"
     says = f"{role} at {metrics.url}: {state.name}{brokers}"
     if state is KafkaState.ZK:
         return Claim("metrics", says, _FROM_BROKER, 1)
@@ -93,7 +93,7 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
     if controller is not None:
         owner = f"/controller is {'KRaft controller' if controller.is_kraft else 'broker'} {controller.id}"
     offset = "no /migration" if migration is None else f"/migration at offset {migration.offset}"
-    says = f"{owner}, {offset}, {len(znodes.brokers)} brokers"
+    says = f"{owner}, {offset}, {_brokers(len(znodes.brokers))} with ZooKeeper"
     return Claim("znodes", says, _states_of_znodes(znodes), 2)
 
 
@@ -115,7 +115,11 @@ def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
 
 def _of_log(log: LogWitness) -> Claim:
     says = (
-        f"{log.state.name} at offset {log.end_offset}, {len(log.zk_brokers)} brokers in ZooKeeper mode, "
-        f"{len(log.kraft_brokers)} KRaft brokers"
+        f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
+        f"{_brokers(len(log.kraft_brokers))} in KRaft mode"
     )
     return Claim("metadata log", says, _of_state(log.state, len(log.zk_brokers)), 0)
+
+
+def _brokers(count: int) -> str:
+    return f"{count} broker" if count == 1 else f"{count} brokers"
