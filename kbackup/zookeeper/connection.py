@@ -13,6 +13,7 @@ from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.session import Session, login_refused
 
 EXTRA = "pip install 'kafka-kbackup[zookeeper]'"
+_AUTH_FAILED = "AUTH_FAILED"
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def _start(client: Any, options: ZooKeeperOptions, log: _LastWarning) -> None:
     try:
         client.start(timeout=options.connection_timeout)
     except KazooTimeoutError:
-        if log.text.startswith("AUTH_FAILED"):
+        if log.text.startswith(_AUTH_FAILED):
             raise login_refused(options) from None
         why = f": {log.text}" if log.text else ""
         raise UnreachableError(
@@ -99,9 +100,11 @@ def _unusable(name: str, path: str, error: OSError) -> UsageError:
 
 
 class _LastWarning(logging.Handler):
-    """Keeps the last thing that kazoo warned of: its exceptions don't say why a connection failed."""
+    """Keeps the last reason that kazoo gave: its exceptions don't say why a connection failed."""
 
     text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = record.getMessage()
+        text = record.getMessage()
+        if text.startswith(("Connection ", "Cannot resolve ", _AUTH_FAILED)):
+            self.text = text

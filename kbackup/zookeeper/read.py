@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kbackup.metadata.entities import NotCarried, Znode
+from kbackup.metadata.entities import BrokerConfig, DelegationToken, NotCarried, Znode
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper import acls, cluster, configs, topics
@@ -28,14 +28,14 @@ def parse(tree: Tree) -> Reading:
     """Return what the znodes of a cluster say. ZooKeeper holds neither configs of groups nor subscriptions to
     metrics."""
     collector = Collector(tree)
-    tokens = cluster.parse_tokens(collector)
+    tokens, brokers = cluster.parse_tokens(collector), configs.parse_broker_configs(collector)
     return Reading(
         source="zookeeper",
         cluster_id=cluster.parse_cluster_id(tree),
         topics=topics.parse_topics(collector),
         acls=acls.parse_acls(collector),
         scram_users=configs.parse_scram_users(collector),
-        broker_configs=configs.parse_broker_configs(collector),
+        broker_configs=brokers,
         client_quotas=configs.parse_quotas(collector),
         delegation_tokens=tokens,
         features=cluster.parse_features(collector),
@@ -43,7 +43,7 @@ def parse(tree: Tree) -> Reading:
         deletions=topics.parse_deletions(collector),
         next_producer_id=cluster.parse_next_producer_id(collector),
         znodes=collector.each("znodes", CONTROL, _control),
-        not_carried=(*collector.not_carried(), *_without_secrets(tokens)),
+        not_carried=(*collector.not_carried(), *_secrets(tokens or (), brokers or ())),
     )
 
 
@@ -51,10 +51,16 @@ def _control(path: str, data: bytes) -> Iterator[Znode]:
     yield Znode(path=path, content=data.decode("utf-8", "backslashreplace"))
 
 
-def _without_secrets(tokens: tuple[object, ...] | None) -> Iterator[NotCarried]:
+def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:
     if tokens:
         yield NotCarried(
             what="secrets of delegation tokens",
             reason="not supported",
             why="ZooKeeper doesn't hold the HMACs",
+        )
+    if any(config.value is None for config in brokers):
+        yield NotCarried(
+            what="values of sensitive configs",
+            reason="not supported",
+            why="they are encrypted in ZooKeeper with the brokers' own key",
         )

@@ -145,7 +145,12 @@ def test_configs_of_brokers_hide_what_is_encrypted() -> None:
     changed = with_znodes(
         {"/config/brokers/0": '{"version":1,"config":{"ssl.key.password":"' + encoded + '"}}'}
     )
-    assert parse(changed).broker_configs == (
+    reading = parse(changed)
+    assert [entry.what for entry in reading.not_carried] == [
+        "secrets of delegation tokens",
+        "values of sensitive configs",
+    ]
+    assert reading.broker_configs == (
         BrokerConfig(broker=0, name="ssl.key.password", value=None),
         BrokerConfig(broker=None, name="log.retention.ms", value="-1"),
         BrokerConfig(broker=None, name="message.max.bytes", value="2000000"),
