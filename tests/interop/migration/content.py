@@ -6,7 +6,7 @@ from typing import Any
 
 ODD_USER = "b o%b"
 USERS = {"alice": "alice's password", ODD_USER: "his: password", "åsa/ops": "lösenord", "<default>": "a name"}
-TOKEN_OWNER = "alice"
+DELETED = "Team-A.events_1"
 
 
 def acl(resource: str, name: str, operation: str, **other: str) -> dict[str, str]:
@@ -73,16 +73,17 @@ TOKENS = [{"renewers": ["User:alice", f"User:{ODD_USER}"]}, {"renewers": []}]
 
 
 def everything(replicas: list[int]) -> dict[str, Any]:
-    """For `ClusterMetadata apply`; each partition gets `replicas`."""
+    """For `Filled.fill`; each partition gets `replicas`."""
     return {
         "topics": [
             topic(
                 "orders", [replicas, replicas[::-1]], cleanup_policy="compact,delete", segment_bytes="1048576"
             ),
-            topic("Team-A.events_1", [replicas]),
+            topic(DELETED, [replicas]),
         ],
         "acls": ACLS,
         "scram_users": SCRAM_USERS,
         "client_quotas": QUOTAS,
         "broker_configs": BROKER_CONFIGS,
+        "delegation_tokens": TOKENS,
     }
