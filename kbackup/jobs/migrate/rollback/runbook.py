@@ -69,7 +69,8 @@ def _steps(situation: Situation) -> Iterator[Step]:
     )
     yield Step(
         "restart the brokers one by one without zookeeper.metadata.migration.enable, controller.listener.names and "
-        "controller.quorum.*",
+        "controller.quorum.*; one that does not end by SIGTERM waits for the controllers: kill it, and start it when "
+        "its znode /brokers/ids/ID is gone",
         "no broker has the migration enabled",
         _is_rolled_back(situation),
     )

@@ -1,0 +1,230 @@
+"""A real migration, step by step: what preflight says of a broken cluster and of a healed one, where status sees the
+migration, and the way back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kbackup.cli import main
+from kbackup.jobs.migrate.preflight import brokers, controllers, identity, listeners, partitions
+from kbackup.metadata.sources import Sources
+from kbackup.zookeeper.connection import open_session
+from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
+
+FLAG = "zookeeper.metadata.migration.enable"
+
+
+@dataclass
+class Walk:
+    """A cluster on its way, and kbackup beside it."""
+
+    cluster: MigratingCluster
+    folder: Path
+
+    def run(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, JSON document and stderr of `kbackup migrate`."""
+        config = self.folder / "kbackup.toml"
+        config.write_text(
+            f'archive = "{self.folder}/archive"\n[source]\n"bootstrap.servers" = "{self.cluster.bootstrap}"\n'
+            f'"zookeeper.connect" = "{self.cluster.zookeeper_connect}"\n'
+        )
+        out, err = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["migrate", *arguments, "--json", "--config", str(config)])
+        return code, json.loads(out.getvalue()), err.getvalue()
+
+    def preflight(self, file: Path | None = None) -> dict[str, dict[str, str]]:
+        """The lines that are not ok, by name."""
+        file = file or self.cluster.properties_file(FIRST_CONTROLLER)
+        _, told, _ = self.run("preflight", "--controller-config", str(file))
+        return {line["name"]: line for line in told["lines"] if line["status"] != "ok"}
+
+    def failed(self, file: Path | None = None) -> set[str]:
+        return {name for name, line in self.preflight(file).items() if line["status"] == "failed"}
+
+    def status(self, *witnesses: str) -> dict[str, Any]:
+        """By all witnesses, unless some are named."""
+        everyone = (
+            *("--metrics-url", self.cluster.metrics_url()),
+            *("--set", f"source.metadata.log.dir={self.cluster.metadata_log()}"),
+        )
+        return self.run("status", *(witnesses or everyone))[1]
+
+    def archive(self) -> None:
+        code, _, said = self.run("archive")
+        assert code == 0, said
+
+    def children(self, path: str) -> set[str]:
+        options = Sources.of({"zookeeper.connect": self.cluster.zookeeper_connect}).zookeeper
+        assert options is not None
+        with open_session(options) as zookeeper:
+            return set(zookeeper.children(path))
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walk]:
+    with MigratingCluster(brokers=2, chroot="/kafka") as cluster:
+        yield Walk(cluster, tmp_path_factory.mktemp("walk"))
+
+
+def create(cluster: MigratingCluster, *topics: NewTopic) -> None:
+    admin = AdminClient(cluster.client())
+    for future in admin.create_topics(list(topics), operation_timeout=30).values():
+        future.result(60)
+    cluster.wait_serving()
+
+
+def changed(walk: Walk, **changes: str | None) -> Path:
+    """The controller's properties with other values; `_` stands for a dot, None takes one away."""
+    file = walk.folder / "changed.properties"
+    lines = walk.cluster.properties_file(FIRST_CONTROLLER).read_text().splitlines()
+    names = {name.replace("_", "."): value for name, value in changes.items()}
+    kept = [line for line in lines if line.partition("=")[0] not in names]
+    file.write_text("\n".join([*kept, *(f"{n}={v}" for n, v in names.items() if v is not None)]) + "\n")
+    return file
+
+
+def break_and_heal(walk: Walk) -> None:
+    """Before the brokers are restarted for the migration: each thing is broken for real, and healed by its hint."""
+    cluster = walk.cluster
+    create(cluster, NewTopic("orders", 2, replica_assignment=[[0, 1], [1, 0]]))
+    create(
+        cluster, NewTopic("single", 1, replica_assignment=[[1]]), NewTopic("old", 1, replica_assignment=[[1]])
+    )
+    lines = walk.preflight()
+    assert lines[identity.ARCHIVE]["hint"] == "run 'kbackup migrate archive'"
+    walk.archive()
+    assert {name: line["status"] for name, line in walk.preflight().items()} == {
+        controllers.BROKERS_ENABLED: "warning"
+    }
+    _break_properties(walk)
+    _break_broker(walk)
+    _break_reassignment(walk)
+
+
+def _break_properties(walk: Walk) -> None:
+    assert walk.failed(changed(walk, process_roles="broker,controller")) == {controllers.DEDICATED}
+    assert walk.failed(changed(walk, node_id="1")) == {controllers.DEDICATED}
+    assert walk.failed(changed(walk, **{FLAG: None})) == {controllers.ENABLED}
+    assert walk.failed(changed(walk, zookeeper_connect=walk.cluster.zookeeper.connect)) == {
+        controllers.ZOOKEEPER
+    }
+    assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {listeners.LISTENERS}
+
+
+def _break_broker(walk: Walk) -> None:
+    """A broker goes while a topic is deleted; it comes back with an old protocol."""
+    cluster = walk.cluster
+    cluster.nodes.stop(1)
+    admin = AdminClient(cluster.client())
+    admin.delete_topics(["old"])["old"].result(60)
+    lines = walk.preflight()
+    assert {name for name, line in lines.items() if line["status"] == "failed"} == {
+        brokers.ALIVE,
+        partitions.OFFLINE,
+        partitions.DELETIONS,
+    }
+    assert "broker 1" in lines[brokers.ALIVE]["detail"]
+    assert "single-0" in lines[partitions.OFFLINE]["detail"]
+    assert "old" in lines[partitions.DELETIONS]["detail"]
+    cluster._properties["inter.broker.protocol.version"] = "3.3"
+    cluster.start_broker(1)
+    cluster.wait_serving()
+    cluster.nodes.wait(1, lambda: not walk.children("/admin/delete_topics"), "the deletion of a topic")
+    lines = walk.preflight()
+    assert {name for name, line in lines.items() if line["status"] == "failed"} == {brokers.PROTOCOL}
+    assert "restart" in lines[brokers.PROTOCOL]["hint"]
+    del cluster._properties["inter.broker.protocol.version"]  # the next restart heals it
+
+
+def _break_reassignment(walk: Walk) -> None:
+    """One that a throttle keeps from ending is cancelled, as the hint says."""
+    cluster = walk.cluster
+    producer = Producer(cluster.client())
+    for _ in range(50):
+        producer.produce("single", b"x" * 100_000)  # more than the first request fetches
+    assert producer.flush(30) == 0
+    plan = walk.folder / "plan.json"
+    plan.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "single", "partition": 0, "replicas": [0]}]})
+    )
+    tool = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+    common = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(plan))
+    cluster.tool(tool, *common, "--execute", "--throttle", "1")
+    lines = walk.preflight()
+    assert lines[partitions.REASSIGNMENTS]["status"] == "failed"
+    assert "single-0" in lines[partitions.REASSIGNMENTS]["detail"]
+    assert "--cancel" in lines[partitions.REASSIGNMENTS]["hint"]
+    cluster.tool(tool, *common, "--cancel")
+    assert partitions.REASSIGNMENTS not in walk.failed()
+
+
+def go_back_from_dual_write(walk: Walk) -> None:
+    """Each guard refuses until what it wants is done."""
+    cluster = walk.cluster
+    code, _, said = walk.run("rollback", "--confirm")
+    assert (code, f"alive: {cluster.quorum}" in said) == (10, True)
+    _, told, _ = walk.run("rollback")
+    assert "stop every controller" in next(step["text"] for step in told["steps"] if not step["done"])
+    cluster.stop_controllers()
+    code, _, said = walk.run("rollback", "--confirm")
+    assert (code, "doesn't hold /controller and /migration as now" in said) == (10, True)
+    before = walk.children("")
+    assert before >= {"controller", "migration", "controller_epoch"}
+    walk.archive()
+    code, told, said = walk.run("rollback", "--confirm")
+    assert code == 0, said
+    assert [znode["path"] for znode in told["deleted"]] == ["/controller", "/migration"]
+    assert before - {"controller"} - walk.children("") == {"migration"}
+
+
+def go_back_to_zookeeper_brokers(walk: Walk) -> None:
+    """KRaft brokers run with ZooKeeper again while the controllers live."""
+    cluster = walk.cluster
+    code, _, said = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
+    assert (code, "KRaft brokers: 0, 1" in said) == (10, True)
+    for broker in cluster.brokers:
+        cluster.nodes.stop(broker)
+        shutil.rmtree(cluster.metadata_log(broker))
+        cluster.mode = "migration"
+        cluster.start_broker(broker)
+    cluster.wait_serving()
+
+
+def test_walk(walk: Walk) -> None:
+    """To KRaft brokers, and back to where a broker controls the cluster."""
+    cluster = walk.cluster
+    assert walk.status("--quiet")["state"] == "zookeeper"
+    cluster.start_controllers()
+    cluster.wait_for_state("PRE_MIGRATION")
+    break_and_heal(walk)
+    expect(walk, "pre-migration")
+    cluster.restart_brokers("migration")
+    cluster.wait_for_state("MIGRATION")
+    expect(walk, "dual write")
+    assert walk.preflight() == {}
+    cluster.restart_brokers("kraft")
+    expect(walk, "brokers moved")
+    go_back_to_zookeeper_brokers(walk)
+    expect(walk, "dual write")
+    go_back_from_dual_write(walk)
+
+
+def expect(walk: Walk, state: str) -> None:
+    """All three witnesses agree."""
+    told = walk.status()
+    assert told["disagreements"] == []
+    assert told["not_looked_at"] == []
+    assert [witness["witness"] for witness in told["witnesses"]] == ["metrics", "znodes", "metadata log"]
+    assert (told["state"], told["certain"], told["way_back"]) == (state, True, True)
