@@ -39,7 +39,8 @@ def _client(options: ZooKeeperOptions, log: _LastWarning) -> Any:
         if options.user:
             import puresasl  # noqa: F401  # kazoo logs in by it
     except ImportError as error:
-        raise UsageError(f"ZooKeeper can't be read without the package {error.name}", EXTRA) from None
+        package = (error.name or "kazoo").partition(".")[0]
+        raise UsageError(f"ZooKeeper can't be read without the package {package}", EXTRA) from None
     logger = logging.Logger("kazoo", logging.WARNING)  # one of our own: kazoo's would write to stderr
     logger.addHandler(log)
     return KazooClient(
