@@ -15,9 +15,11 @@ from kbackup.store.address import Address, address_of_bucket
 from kbackup.store.base import MAX_KEY_BYTES, check_key
 from kbackup.store.options import NOT_LOCKED, S3Options
 from kbackup.store.s3.client import attempts, client_of
+from kbackup.store.s3.direct import Answer, DirectReads
 from kbackup.store.s3.errors import from_boto, status_of
 
 if TYPE_CHECKING:
+    from botocore.response import StreamingBody
     from mypy_boto3_s3 import S3Client
 
 T = TypeVar("T")
@@ -31,6 +33,7 @@ class Bucket:
         self.options = options
         self._prefix = f"{check_key(prefix)}/" if prefix else ""
         self._client: tuple[int, S3Client] | None = None
+        self._direct: tuple[int, DirectReads] | None = None
         self._seen = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,6 +134,21 @@ class Bucket:
         except (ClientError, BotoCoreError):
             return False  # it can't tell either: what was denied stands
         return full not in {entry["Key"] for entry in reply.get("Contents", [])}
+
+    def read_directly(self, full: str, start: int, length: int) -> Answer | None:
+        """A small range, past the SDK; None where the SDK has to ask for it."""
+        known = self._direct
+        if known is None or known[0] != os.getpid():
+            return None
+        answer = known[1].read(full, start, length)
+        if answer is None:
+            self._direct = None
+        return answer
+
+    def learn(self, full: str, body: StreamingBody) -> None:
+        """Read as the SDK has just read a range in this thread, from now on."""
+        reads = DirectReads.after(self.client, full, body)
+        self._direct = (os.getpid(), reads) if reads is not None else None
 
     def reading_back(self, unknown: OutcomeUnknownError, read: Callable[[], T]) -> T:
         """`read`, which finds out what a write did whose answer was lost; `unknown` where the store can't be

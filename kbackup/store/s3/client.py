@@ -7,8 +7,9 @@ import base64
 import hashlib
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 from botocore.config import Config
@@ -20,6 +21,7 @@ from kbackup.store.options import S3Options
 from kbackup.store.s3.errors import never_sent
 
 if TYPE_CHECKING:
+    from botocore.signers import RequestSigner
     from mypy_boto3_s3 import S3Client
 
 _CONNECTIONS = 32
@@ -28,7 +30,17 @@ _MAYBE_DONE = {500, 502, 504}
 _Environment = tuple[tuple[str, str], ...]
 
 attempts = threading.local()
-"""`lost`: whether an attempt of this thread's last request may have taken effect unheard."""
+"""`lost`: whether an attempt of this thread's last request may have taken effect unheard. `signed`: this thread's last
+read of an object (`SignedRequest`)."""
+
+
+class SignedRequest(NamedTuple):
+    """A request as the SDK made it, before its signature."""
+
+    url: str
+    headers: Mapping[str, str]
+    context: Mapping[str, Any]
+    signer: RequestSigner
 
 
 class _Clients:
@@ -74,6 +86,11 @@ def _note_attempt(response: Any, caught_exception: Exception | None, **_: Any) -
     attempts.lost = getattr(attempts, "lost", False) or lost
 
 
+def _note_signed(request: Any, request_signer: RequestSigner, **_: Any) -> None:
+    """Called before every attempt is signed, in the thread of the request."""
+    attempts.signed = SignedRequest(request.url, dict(request.headers), dict(request.context), request_signer)
+
+
 def _make_client(options: S3Options) -> S3Client:
     path_style = bool(options.endpoint_url) if options.path_style is None else options.path_style
     session = _session(options)
@@ -101,6 +118,7 @@ def _make_client(options: S3Options) -> S3Client:
         client.meta.config.s3["payload_signing_enabled"] = False  # type: ignore[attr-defined]
     client.meta.events.register("needs-retry.s3", _note_attempt)
     client.meta.events.register_last("before-call.s3", _send_at_once)
+    client.meta.events.register_last("before-sign.s3.GetObject", _note_signed)
     if options.checksum == "none":
         client.meta.events.register("before-sign.s3.DeleteObjects", _add_content_md5)
     return client
