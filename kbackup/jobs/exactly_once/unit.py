@@ -7,7 +7,7 @@ lasts too long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -21,7 +21,8 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 LARGE_SEGMENT = 256 << 20
-_AHEAD = 1  # blocks that wait while one is produced; the store is read two ranges ahead as well
+_AHEAD = 1  # lists of pieces that wait while one is produced; the store is read two ranges ahead as well
+_TOGETHER = 1 << 20  # bytes
 
 
 class Reached(NamedTuple):
@@ -49,6 +50,23 @@ class Ledger(Protocol):
         ...
 
 
+def together(
+    pieces: Iterable[tuple[UnitPart, Piece]], least: int = _TOGETHER
+) -> Iterator[list[tuple[UnitPart, Piece]]]:
+    """Yield pieces, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
+    to the broker. A list ends with a pause."""
+    gathered: list[tuple[UnitPart, Piece]] = []
+    size = 0
+    for part, piece in pieces:
+        gathered.append((part, piece))
+        size += piece.read
+        if size >= least or piece.pause:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
 @dataclass
 class UnitRun:
     """`start` says from which source offset a part is read, None where nothing of it is left.
@@ -69,8 +87,9 @@ class UnitRun:
     reached: dict[TopicPartition, Reached] = field(default_factory=dict)
 
     def run(self) -> None:
-        for part, piece in ahead(self._read(), _AHEAD):
-            self._take(part, piece)
+        for pieces in ahead(together(self._read()), _AHEAD):
+            for part, piece in pieces:
+                self._take(part, piece)
         self._commit()
 
     def _read(self) -> Iterator[tuple[UnitPart, Piece]]:

@@ -15,6 +15,7 @@ from kbackup.archive.window import Window
 from kbackup.errors import ClusterError
 from kbackup.jobs import restore_read, restore_task
 from kbackup.jobs.exactly_once import unit as unit_module
+from kbackup.jobs.exactly_once.unit import together
 from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.restore_again import within
 from kbackup.jobs.restore_plan import UnitPart
@@ -159,3 +160,23 @@ def test_a_unit_that_was_never_begun_asks_nobody(store: Store) -> None:
 def test_others_records_are_none_of_a_part() -> None:
     low, high = np.array([5, 20]), np.array([8, 21])
     assert within(np.array([0, 4, 5, 7, 8, 19, 20, 21, 99]), low, high).tolist() == [5, 7, 20]
+
+
+def test_small_pieces_go_out_together(store: Store) -> None:
+    segments = [
+        segment
+        for partition in range(5)
+        for segment in write(store, target(threshold=1 << 20), range(10 * partition, 10 * partition + 10))
+    ]
+    pieces = [(part(segments), piece) for piece in read_part(store, part(segments))]
+    assert list(together(iter(pieces))) == [pieces]
+    size = pieces[0][1].read
+    together_of_two = list(together(iter(pieces), 2 * size))
+    assert [len(some) for some in together_of_two] == [3, 4, 3]
+    assert [each for some in together_of_two for each in some] == pieces
+
+
+def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segment, Segment]) -> None:
+    unit = part(small_then_large)
+    lists = list(together((unit, piece) for piece in read_part(store, unit, 0, small_then_large[0].bytes)))
+    assert [some[-1][1].pause for some in lists] == [True, False]
