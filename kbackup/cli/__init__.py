@@ -4,7 +4,6 @@ for, so that `kbackup --help` starts at once."""
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from click.shell_completion import shell_complete
 from kbackup import __version__
 from kbackup.cli.exit_codes import EXIT_CODES
 from kbackup.cli.frame import State
+from kbackup.cli.lazy import load_command
 from kbackup.cli.metering import ended, metrics_file
 from kbackup.cli.options import common_options
 from kbackup.cli.output import Reporter
@@ -68,10 +68,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name][0]}").command
-        return command
+        return load_command(f"{__name__}.{COMMANDS[cmd_name][0]}") if cmd_name in COMMANDS else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
+from kbackup.cli.lazy import LazySubcommands
 from kbackup.cli.options import common_options
 
-SUBCOMMANDS = {
-    "preflight": "preflight",
-    "archive": "archive",
-    "status": "status",
-    "verify": "verify",
-    "rollback": "rollback",
-    "bootstrap": "bootstrap",
-}
-"""Subcommand: module of this package, with an object `command`; in the order of the runbook."""
+SUBCOMMANDS = ("preflight", "archive", "status", "verify", "rollback", "bootstrap")
+"""In the order of the runbook."""
 
 
-class _Migrate(click.Group):
-    """Imports a subcommand when it is called or asked for help."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        command: click.Command = importlib.import_module(
-            f"kbackup.cli.migrate.{SUBCOMMANDS[cmd_name]}"
-        ).command
-        return command
-
-
-@click.group("migrate", cls=_Migrate)
+@click.group("migrate", cls=LazySubcommands, package=__package__, subcommands=SUBCOMMANDS)
 @common_options
 def command() -> None:
     """Check, watch, archive and undo a cluster's migration from ZooKeeper to KRaft.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
-SUBCOMMANDS = {"run": "run", "status": "status", "translate": "translate"}
-"""Subcommand: module of this package, with an object `command`. `kbackup mirror FILE` is `kbackup mirror run FILE`."""
+from kbackup.cli.lazy import LazySubcommands
+
+SUBCOMMANDS = ("run", "status", "translate")
+"""`kbackup mirror FILE` is `kbackup mirror run FILE`."""
 
 _DEFAULT = "run"
 
 
-class _Mirror(click.Group):
+class _Mirror(LazySubcommands):
     """Runs the flows of a file, unless its first argument is a subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -25,19 +25,8 @@ class _Mirror(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         return super().resolve_command(ctx, args if args[0] in SUBCOMMANDS else [_DEFAULT, *args])
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUBCOMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        command: click.Command = importlib.import_module(
-            f"kbackup.cli.mirror.{SUBCOMMANDS[cmd_name]}"
-        ).command
-        return command
-
-
-@click.group("mirror", cls=_Mirror)
+@click.group("mirror", cls=_Mirror, package=__package__, subcommands=SUBCOMMANDS)
 def command() -> None:
     """Mirror topics, groups, configs and ACLs from cluster to cluster by way of an archive.
 
