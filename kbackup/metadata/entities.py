@@ -14,6 +14,10 @@ from msgspec import Meta
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 Source = Literal["brokers", "zookeeper", "controller log"]
 """Where a part of the metadata was read."""
+QuotaEntity = dict[Literal["user", "client-id", "ip"], str | None]
+"""Types and names of what a quota is of; null is the default entity."""
+QuotaKey = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
+"""A `QuotaEntity` as sorted pairs, which can be hashed."""
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +65,7 @@ class ClientQuota(Entity, frozen=True, kw_only=True):
     """The quotas of one entity. `entity` maps user, client-id or ip to a name, or to null for the default entity.
     `quotas` maps consumer_byte_rate and the like to its value."""
 
-    entity: dict[Literal["user", "client-id", "ip"], str | None]
+    entity: QuotaEntity
     quotas: dict[str, float]
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Literal
 
-from kbackup.metadata.entities import BrokerConfig, ClientQuota, ScramUser
+from kbackup.metadata.entities import BrokerConfig, ClientQuota, QuotaEntity, ScramUser
 from kbackup.zookeeper.collect import Collector
 from kbackup.zookeeper.decode import configs, entity_name, name_of, strange
 from kbackup.zookeeper.tree import last
@@ -19,8 +18,6 @@ _CREDENTIAL = re.compile(
     r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=(\d{1,9})"
 )
 _ENCODED_PASSWORD = "encryptedPassword:"  # noqa: S105  # how Kafka's PasswordEncoder begins a member
-
-Entity = dict[Literal["user", "client-id", "ip"], str | None]
 
 
 def parse_scram_users(collector: Collector) -> tuple[ScramUser, ...] | None:
@@ -79,7 +76,7 @@ def _ip_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
     return _quotas(path, data, {"ip": entity_name(path, last(path))})
 
 
-def _quotas(path: str, data: bytes, entity: Entity) -> Iterator[ClientQuota]:
+def _quotas(path: str, data: bytes, entity: QuotaEntity) -> Iterator[ClientQuota]:
     """None where nothing but credentials is set."""
     quotas = {
         name: _number(path, name, value)

@@ -18,11 +18,11 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.capture_settings import capture_settings
-from kbackup.jobs.settings.changes import QuotaEntity, quota_values
+from kbackup.jobs.settings.changes import quota_values
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.admin_protocol.session import Session
 from kbackup.kafka.security_types import AclRule
-from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota
+from kbackup.metadata.entities import Acl, ClientMetrics, ClientQuota, QuotaKey
 from kbackup.metadata.reading import Reading
 from kbackup.store import S3Options, open_store
 from kbackup.store.crypt.kek import generate_key
@@ -42,7 +42,7 @@ GUARDED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
 }
-QUOTAS: dict[QuotaEntity, dict[str, float | None]] = {
+QUOTAS: dict[QuotaKey, dict[str, float | None]] = {
     (("user", "b o%b"), ("client-id", "app 1")): {"consumer_byte_rate": 2048.0, "producer_byte_rate": 1024.0},
     (("user", "größe"), ("client-id", None)): {"request_percentage": 50.5},
     (("user", "größe"),): {"producer_byte_rate": 3000000000.0},
@@ -227,7 +227,7 @@ def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: M
     with Broker(GUARDED) as target:
         with Cluster(target.client(), "target").admin_session() as session:
             assert isinstance(session, Session)
-            own: dict[QuotaEntity, dict[str, float | None]] = {
+            own: dict[QuotaKey, dict[str, float | None]] = {
                 (("user", None),): {"controller_mutation_rate": 3.0, "request_percentage": 90.0}
             }
             refused = [*session.write.set_quotas(own).values(), *session.write.create_acls(ACLS[:1]).values()]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from kbackup.archive.models import Part
-from kbackup.metadata.entities import Acl, ClientQuota
+from kbackup.metadata.entities import Acl, ClientQuota, QuotaEntity, QuotaKey
 
 Kind = Literal["broker", "group", "client metrics"]
 
@@ -31,25 +31,22 @@ class ConfigChange(Part, frozen=True, kw_only=True):
 class QuotaChange(Part, frozen=True, kw_only=True):
     """A quota of an entity (`ClientQuota`), such as producer_byte_rate; null: none."""
 
-    entity: dict[Literal["user", "client-id", "ip"], str | None]
+    entity: QuotaEntity
     name: str
     before: float | None
     after: float | None
 
     @property
-    def place(self) -> tuple[QuotaEntity, str]:
+    def place(self) -> tuple[QuotaKey, str]:
         """Where it is set."""
         return entity_key(self.entity), self.name
 
 
-QuotaEntity = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
-
-
-def entity_key(entity: dict[Literal["user", "client-id", "ip"], str | None]) -> QuotaEntity:
+def entity_key(entity: QuotaEntity) -> QuotaKey:
     return tuple(sorted(entity.items()))
 
 
-def entity_words(entity: dict[Literal["user", "client-id", "ip"], str | None]) -> str:
+def entity_words(entity: QuotaEntity) -> str:
     """Such as 'user alice, default client-id'."""
     return ", ".join(
         f"default {kind}" if name is None else f"{kind} {name}"
@@ -57,7 +54,7 @@ def entity_words(entity: dict[Literal["user", "client-id", "ip"], str | None]) -
     )
 
 
-def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaEntity, str], float]:
+def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], float]:
     return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, QuotaEntity, entity_words
+from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, entity_words
 from kbackup.jobs.settings_acls import acl_words
 from kbackup.jobs.settings_plan import default_command
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.admin_protocol.session import Session
 from kbackup.kafka.security_types import AclRule, Untold
-from kbackup.metadata.entities import Acl
+from kbackup.metadata.entities import Acl, QuotaKey
 
 C = TypeVar("C")
 
@@ -89,7 +89,7 @@ def _delete(session: Session | Untold, acls: Sequence[Acl]) -> list[str]:
 def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> list[str]:
     if isinstance(session, Untold):
         return [session.why for _ in changes]
-    by_entity: dict[QuotaEntity, dict[str, float | None]] = {}
+    by_entity: dict[QuotaKey, dict[str, float | None]] = {}
     for change in changes:
         entity, name = change.place
         by_entity.setdefault(entity, {})[name] = change.after

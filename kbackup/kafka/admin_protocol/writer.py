@@ -4,7 +4,7 @@ change."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
 
@@ -19,11 +19,9 @@ from kbackup.kafka.admin_protocol.messages import (
 )
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security_types import AclRule
+from kbackup.metadata.entities import QuotaKey
 
 K = TypeVar("K")
-
-QuotaEntity = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
-"""Pairs of a type and a name; None is the default entity."""
 
 _ACLS_AT_ONCE = 500
 
@@ -35,7 +33,7 @@ class Writer:
         self._connection = connection
         self._broker = broker
 
-    def set_quotas(self, quotas: Mapping[QuotaEntity, Mapping[str, float | None]]) -> dict[QuotaEntity, str]:
+    def set_quotas(self, quotas: Mapping[QuotaKey, Mapping[str, float | None]]) -> dict[QuotaKey, str]:
         """Set the quotas of each entity, or remove them (None)."""
         kind = AlterClientQuotasRequest.EntryData
         entries = [

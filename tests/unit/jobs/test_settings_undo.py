@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from kbackup.archive.models import Metadata
 from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
-from kbackup.jobs.settings.changes import Changes, QuotaEntity, entity_key, quota_values
+from kbackup.jobs.settings.changes import Changes, entity_key, quota_values
 from kbackup.jobs.settings.undo import undo_of
 from kbackup.jobs.settings_acls import Names
 from kbackup.jobs.settings_plan import Target, plan_settings
-from kbackup.metadata.entities import Acl, BrokerConfig, ClientMetrics, ClientQuota, GroupConfig
+from kbackup.metadata.entities import Acl, BrokerConfig, ClientMetrics, ClientQuota, GroupConfig, QuotaKey
 from kbackup.metadata.reading import Reading
 from tests.support.memory_store import MemoryStore
 
 NAMES = Names({}, frozenset(), {"g": "g"})
-ENTITIES: list[QuotaEntity] = [
+ENTITIES: list[QuotaKey] = [
     (("user", "b o%b"),),
     (("user", None),),
     (("client-id", "app 1"), ("user", "größe")),
@@ -37,9 +37,9 @@ def reading(
     brokers: dict[tuple[int | None, str], str],
     groups: dict[str, str],
     metrics: dict[str, str],
-    quotas: dict[tuple[QuotaEntity, str], float],
+    quotas: dict[tuple[QuotaKey, str], float],
 ) -> Reading:
-    by_entity: dict[QuotaEntity, dict[str, float]] = {}
+    by_entity: dict[QuotaKey, dict[str, float]] = {}
     for (entity, name), value in quotas.items():
         by_entity.setdefault(entity, {})[name] = value
     return Reading(
