@@ -5,14 +5,11 @@ Captured and stored before each write, so that it can be undone; numbered from 1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
-from kbackup.archive import layout
-from kbackup.archive.models import Document, GroupOffset, Part, dump, load, now
-from kbackup.errors import AlreadyExistsError
+from kbackup.archive.models import Document, GroupOffset, Part, now
+from kbackup.jobs.captures import NumberedCaptures
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.group_admin import Committed
 from kbackup.store.base import Store
@@ -22,8 +19,6 @@ By = Literal["restore", "apply", "undo"]
 
 NONE = -1
 """The offset of a partition for which nothing is committed."""
-
-_NAME = re.compile(r"^groups-before-([1-9][0-9]*)\.json$")
 
 
 class GroupBefore(Part, frozen=True, kw_only=True):
@@ -47,47 +42,25 @@ class GroupsBefore(Document, frozen=True, kw_only=True):
     groups: tuple[GroupBefore, ...]
 
 
-@dataclass(frozen=True)
-class Captures:
-    """The captures of one restore on `state`."""
+class Captures(NumberedCaptures[GroupsBefore]):
+    """The captures of groups of one restore on `state`."""
 
-    state: Store
-    restore_id: str
-
-    def numbers(self) -> list[int]:
-        prefix = layout.restore_key(self.restore_id, "groups-before-")
-        names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
-        return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
-
-    def read(self, number: int) -> GroupsBefore:
-        """`NotFoundError` where there is none of that number."""
-        key = self._key(number)
-        return load(GroupsBefore, self.state.get(key), key)
-
-    def every(self) -> list[GroupsBefore]:
-        return [self.read(number) for number in self.numbers()]
+    def __init__(self, state: Store, restore_id: str) -> None:
+        super().__init__(GroupsBefore, "groups-before", state, restore_id)
 
     def write(self, by: By, cluster_id: str, groups: Iterable[GroupBefore]) -> int:
         """Store what groups have; returns its number. They may be written to from then on."""
-        number = max(self.numbers(), default=0) + 1
-        while True:
-            document = GroupsBefore(
+        captured = tuple(groups)
+        return self.create(
+            lambda number: GroupsBefore(
                 restore_id=self.restore_id,
                 number=number,
                 by=by,
                 captured_at=now(),
                 target_cluster_id=cluster_id,
-                groups=tuple(groups),
+                groups=captured,
             )
-            try:
-                self.state.put_new(self._key(number), dump(document))
-            except AlreadyExistsError:
-                number += 1
-                continue
-            return number
-
-    def _key(self, number: int) -> str:
-        return layout.restore_key(self.restore_id, f"groups-before-{number}.json")
+        )
 
 
 def capture(

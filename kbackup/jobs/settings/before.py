@@ -6,18 +6,12 @@ sensitive configs are never changed.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
-from kbackup.archive import layout
-from kbackup.archive.models import Document, dump, load, now
-from kbackup.errors import AlreadyExistsError
+from kbackup.archive.models import Document, now
+from kbackup.jobs.captures import NumberedCaptures
 from kbackup.jobs.settings.changes import Changes
 from kbackup.store.base import Store
-
-_NAME = re.compile(r"^settings-before-([1-9][0-9]*)\.json$")
 
 
 class SettingsBefore(Document, frozen=True, kw_only=True):
@@ -33,23 +27,16 @@ class SettingsBefore(Document, frozen=True, kw_only=True):
     changes: Changes
 
 
-@dataclass(frozen=True)
-class SettingsCaptures:
-    """The captures of one restore on `state`."""
+class SettingsCaptures(NumberedCaptures[SettingsBefore]):
+    """The captures of settings of one restore on `state`."""
 
-    state: Store
-    restore_id: str
-
-    def every(self) -> Iterator[SettingsBefore]:
-        for number in self._numbers():
-            key = self._key(number)
-            yield load(SettingsBefore, self.state.get(key), key)
+    def __init__(self, state: Store, restore_id: str) -> None:
+        super().__init__(SettingsBefore, "settings-before", state, restore_id)
 
     def write(self, by: Literal["restore", "undo"], cluster_id: str, changes: Changes) -> int:
         """Store what is about to be changed; returns its number. The changes may be made from then on."""
-        number = max(self._numbers(), default=0) + 1
-        while True:
-            document = SettingsBefore(
+        return self.create(
+            lambda number: SettingsBefore(
                 restore_id=self.restore_id,
                 number=number,
                 by=by,
@@ -57,17 +44,4 @@ class SettingsCaptures:
                 target_cluster_id=cluster_id,
                 changes=changes,
             )
-            try:
-                self.state.put_new(self._key(number), dump(document))
-            except AlreadyExistsError:
-                number += 1
-                continue
-            return number
-
-    def _numbers(self) -> list[int]:
-        prefix = layout.restore_key(self.restore_id, "settings-before-")
-        names = (entry.key.rpartition("/")[2] for entry in self.state.list(prefix))
-        return sorted(int(found[1]) for name in names if (found := _NAME.match(name)))
-
-    def _key(self, number: int) -> str:
-        return layout.restore_key(self.restore_id, f"settings-before-{number}.json")
+        )
