@@ -18,10 +18,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from scripts.dev import cache, tools
 from scripts.dev.jars import kafka_jars
-from scripts.dev.process import Process, StartError, free_ports, listening
+from scripts.dev.process import Process, free_ports, listening, open_on_free_ports
 
 MIB = 1 << 20
-_ATTEMPTS = 3
 _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "CONTROLLER": "PLAINTEXT"}
 
 # Small internal topics start faster; short intervals let tests see compaction and retention happen.
@@ -86,21 +85,13 @@ class Broker:
         self._cluster = ""
 
     def __enter__(self) -> Self:
-        for attempt in range(_ATTEMPTS):
-            self._folder = Path(tempfile.mkdtemp(prefix="kbackup-kafka-"))
-            self._prepare()
-            try:
-                self.start()
-            except StartError as error:
-                self.close()
-                if "Address already in use" not in str(error) or attempt == _ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.close()
-                raise
-            else:
-                return self
-        raise AssertionError
+        open_on_free_ports(self._open, self.close)
+        return self
+
+    def _open(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="kbackup-kafka-"))
+        self._prepare()
+        self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -19,6 +19,7 @@ from kbackup.errors import KbackupError
 _GUARD = 'read -r _; kill -KILL "$0" 2>/dev/null'
 
 _PORTS = range(15_000, 32_768)
+_ATTEMPTS = 3
 
 
 class StartError(KbackupError):
@@ -40,6 +41,25 @@ def free_ports(count: int) -> list[int]:
                 continue
             ports.append(port)
     return ports
+
+
+def open_on_free_ports(
+    begin: Callable[[], None], close: Callable[[], None], taken: str = "Address already in use"
+) -> None:
+    """Call `begin`, which chooses ports and starts servers; again where a port was `taken` meanwhile, as the server's
+    log says. `close` follows each failure."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            begin()
+        except StartError as error:
+            close()
+            if taken not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+        except BaseException:
+            close()
+            raise
+        else:
+            return
 
 
 class Process:

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, Self
 import boto3
 from botocore.config import Config
 
-from scripts.dev.process import Process, StartError, free_ports
+from scripts.dev.process import Process, StartError, free_ports, open_on_free_ports
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-_ATTEMPTS = 3
 
 
 class S3Server(ABC):
@@ -46,21 +44,13 @@ class S3Server(ABC):
         """The command line and what it needs in its environment."""
 
     def __enter__(self) -> Self:
-        for attempt in range(_ATTEMPTS):
-            self._folder = Path(tempfile.mkdtemp(prefix=f"kbackup-{self.name}-"))
-            (self._port,) = free_ports(1)
-            try:
-                self.start()
-            except StartError as error:
-                self.close()
-                if "in use" not in str(error) or attempt == _ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.close()
-                raise
-            else:
-                return self
-        raise AssertionError
+        open_on_free_ports(self._open, self.close, "in use")
+        return self
+
+    def _open(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=f"kbackup-{self.name}-"))
+        (self._port,) = free_ports(1)
+        self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,14 +13,13 @@ from typing import Any, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from scripts.dev.process import StartError, free_ports, listening
+from scripts.dev.process import free_ports, listening, open_on_free_ports
 from scripts.dev.zookeeper import metrics, properties
 from scripts.dev.zookeeper.nodes import Nodes, Release
 from scripts.dev.zookeeper.properties import LISTENERS, Addresses, Mode
 from scripts.dev.zookeeper.server import ZooKeeper
 
 FIRST_CONTROLLER = 3000
-_ATTEMPTS = 3
 
 
 class MigratingCluster:
@@ -53,19 +52,8 @@ class MigratingCluster:
         self.nodes: Nodes
 
     def __enter__(self) -> Self:
-        for attempt in range(_ATTEMPTS):
-            try:
-                self._open()
-            except StartError as error:
-                self.close()
-                if "Address already in use" not in str(error) or attempt == _ATTEMPTS - 1:
-                    raise
-            except BaseException:
-                self.close()
-                raise
-            else:
-                return self
-        raise AssertionError
+        open_on_free_ports(self._open, self.close)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
