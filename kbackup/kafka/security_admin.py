@@ -34,6 +34,7 @@ from confluent_kafka.admin import (
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
 from kbackup.kafka.security_types import (
+    ACLS_AT_ONCE,
     AclRule,
     Credential,
     Reason,
@@ -148,14 +149,14 @@ class SecurityAdmin:
 
     def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
         """Make each; '' or why it was refused."""
-        if not rules:
-            return {}
-        bindings = {binding_of(rule): rule for rule in rules}
-        futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
-        return {
-            bindings[binding]: _refusal(self._ask(future, f"creating an ACL {acl_words(bindings[binding])}"))
-            for binding, future in futures.items()
-        }
+        refused: dict[AclRule, str] = {}
+        for at in range(0, len(rules), ACLS_AT_ONCE):
+            bindings = {binding_of(rule): rule for rule in rules[at : at + ACLS_AT_ONCE]}
+            futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
+            for binding, future in futures.items():
+                rule = bindings[binding]
+                refused[rule] = _refusal(self._ask(future, f"creating an ACL {acl_words(rule)}"))
+        return refused
 
     def set_broker_config(self, broker: str, name: str, value: str | None) -> str:
         """Set, or remove (None); '' or why it was refused."""

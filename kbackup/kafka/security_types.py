@@ -10,6 +10,9 @@ from confluent_kafka.admin import AclBinding
 Reason = Literal["not there", "not supported", "denied", "failed"]
 """The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
 
+ACLS_AT_ONCE = 500
+"""ACLs of one request: brokers refuse thousands."""
+
 _CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker
 
 

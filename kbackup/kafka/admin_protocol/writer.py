@@ -18,12 +18,10 @@ from kbackup.kafka.admin_protocol.messages import (
     IncrementalAlterConfigsRequest,
 )
 from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import AclRule
+from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule
 from kbackup.metadata.entities import QuotaKey
 
 K = TypeVar("K")
-
-_ACLS_AT_ONCE = 500
 
 
 class Writer:
@@ -62,8 +60,8 @@ class Writer:
 
     def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
         refused: dict[AclRule, str] = {}
-        for at in range(0, len(rules), _ACLS_AT_ONCE):
-            batch = rules[at : at + _ACLS_AT_ONCE]
+        for at in range(0, len(rules), ACLS_AT_ONCE):
+            batch = rules[at : at + ACLS_AT_ONCE]
             creations = [
                 CreateAclsRequest.AclCreation(
                     **_numbers(rule, "resource_type", "resource_pattern_type"),
@@ -80,8 +78,8 @@ class Writer:
     def delete_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
         """Delete exactly these; one that is not there counts as deleted."""
         refused: dict[AclRule, str] = {}
-        for at in range(0, len(rules), _ACLS_AT_ONCE):
-            batch = rules[at : at + _ACLS_AT_ONCE]
+        for at in range(0, len(rules), ACLS_AT_ONCE):
+            batch = rules[at : at + ACLS_AT_ONCE]
             filters = [
                 DeleteAclsRequest.DeleteAclsFilter(
                     **_numbers(rule, "resource_type_filter", "pattern_type_filter"),

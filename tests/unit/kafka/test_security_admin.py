@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from kbackup.kafka.client import Connection
 from kbackup.kafka.security_admin import SecurityAdmin
-from kbackup.kafka.security_types import AclRule, Credential, Setting, Untold
+from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule, Credential, Setting, Untold
 
 EVERY = [AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS]
 OWN, OF_ALL = ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -175,3 +175,20 @@ def test_configs_of_many_groups() -> None:
     denied = security(Admin(groups=groups)).group_configs(groups)
     assert isinstance(denied, Untold)
     assert denied.reason == "denied"
+
+
+def test_many_acls_are_made_in_several_requests() -> None:
+    sent: list[int] = []
+
+    def create_acls(bindings: list[AclBinding], **_: Any) -> dict[AclBinding, Future[Any]]:
+        sent.append(len(bindings))
+        return {binding: answer(None) for binding in bindings}
+
+    rules = [
+        AclRule("topic", f"t{n}", "literal", "User:a", "*", "read", "allow")
+        for n in range(2 * ACLS_AT_ONCE + 1)
+    ]
+    admin = cast(AdminClient, SimpleNamespace(create_acls=create_acls))
+    security = SecurityAdmin(Connection({"bootstrap.servers": "b:1"}, "target"), admin)
+    assert security.create_acls(rules) == dict.fromkeys(rules, "")
+    assert sent == [ACLS_AT_ONCE, ACLS_AT_ONCE, 1]

@@ -10,8 +10,6 @@ from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_types import AclRule, Untold, acl_words
 from kbackup.metadata.entities import Acl
 
-_AT_ONCE = 500
-
 
 @dataclass(frozen=True, slots=True)
 class AclsReport:
@@ -36,7 +34,7 @@ def sync_acls(
         return AclsReport((), (f"{told.why}, so it takes no ACLs",) if rules else ())
     existing = set() if isinstance(told, Untold) else {*told[0]}
     new = sorted(rules - existing)
-    answers = dict.fromkeys(new, "") if dry_run else _create(cluster, new)
+    answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
     return AclsReport(
         created=tuple(acl_words(rule) for rule, why in answers.items() if not why),
         refused=tuple(dict.fromkeys(filter(None, answers.values()))),
@@ -55,10 +53,3 @@ def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
     operation = "read" if allowed and acl.operation == "all" else acl.operation
     remote = flow.policy.format_remote_topic(flow.source, acl.name)
     return AclRule(acl.resource, remote, acl.pattern, acl.principal, acl.host, operation, acl.permission)
-
-
-def _create(cluster: Cluster, rules: Sequence[AclRule]) -> dict[AclRule, str]:
-    answers: dict[AclRule, str] = {}
-    for at in range(0, len(rules), _AT_ONCE):
-        answers |= cluster.security.create_acls(rules[at : at + _AT_ONCE])
-    return answers
