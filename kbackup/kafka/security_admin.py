@@ -37,7 +37,6 @@ from kbackup.kafka.security_types import (
     ACLS_AT_ONCE,
     AclRule,
     Credential,
-    Reason,
     Setting,
     Untold,
     acl_words,
@@ -46,14 +45,6 @@ from kbackup.kafka.security_types import (
 )
 
 _BATCH = 1000  # groups in one request
-_REASONS: dict[int, Reason] = {
-    KafkaError.SECURITY_DISABLED: "not there",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "denied",
-    KafkaError._UNSUPPORTED_FEATURE: "not supported",
-    KafkaError.UNSUPPORTED_VERSION: "not supported",
-    KafkaError.INVALID_REQUEST: "not supported",
-}
 
 
 class SecurityAdmin:
@@ -173,8 +164,7 @@ class SecurityAdmin:
             return described
         rights = {*(described.authorized_operations or ())}
         if AclOperation.DESCRIBE not in rights:
-            denied = self.connection.error(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing)
-            return Untold("denied", denied.message)
+            return Untold.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
         return rights
 
     def _authorizer(self) -> bool:
@@ -204,8 +194,7 @@ class SecurityAdmin:
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:
-            error: KafkaError = raised.args[0]
-            return Untold(_REASONS.get(error.code(), "failed"), self.connection.error(error, doing).message)
+            return Untold.of(raised.args[0], doing, self.connection)
         except concurrent.futures.TimeoutError:
             return Untold("failed", f"{self.connection.address} did not answer {doing}")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AclBinding
+
+from kbackup.kafka.client import Connection
 
 Reason = Literal["not there", "not supported", "denied", "failed"]
 """The cluster has no such thing; the broker or the client library can't tell; we may not know; something else."""
@@ -13,6 +16,17 @@ Reason = Literal["not there", "not supported", "denied", "failed"]
 ACLS_AT_ONCE = 500
 """ACLs of one request: brokers refuse thousands."""
 
+_REASONS: dict[int, Reason] = {
+    KafkaError.SECURITY_DISABLED: "not there",
+    KafkaError.DELEGATION_TOKEN_AUTH_DISABLED: "not there",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "denied",
+    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "denied",
+    KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "not supported",
+    KafkaError._UNSUPPORTED_FEATURE: "not supported",
+    KafkaError.UNSUPPORTED_VERSION: "not supported",
+    KafkaError.INVALID_REQUEST: "not supported",
+}
 _CLUSTER = "cluster"  # Kafka's word for what librdkafka calls a broker
 
 
@@ -22,6 +36,11 @@ class Untold:
 
     reason: Reason
     why: str
+
+    @classmethod
+    def of(cls, error: KafkaError, doing: str, connection: Connection) -> Untold:
+        """The answer of a cluster that refused a request with `error`. `doing`: the request, for the message."""
+        return cls(_REASONS.get(error.code(), "failed"), connection.error(error, doing).message)
 
 
 class AclRule(NamedTuple):

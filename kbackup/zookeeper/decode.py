@@ -18,7 +18,12 @@ def strange(path: str, why: str) -> CorruptError:
     return CorruptError(f"znode {path} {why}", _HINT)
 
 
-def document(path: str, data: bytes) -> dict[str, Any]:
+def content(data: bytes) -> str:
+    """Return a znode as text, to show or to archive; bytes that are not UTF-8 become escapes such as \\xff."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def document(path: str, data: bytes | str) -> dict[str, Any]:
     """Return the JSON object in a znode."""
     try:
         value = json.loads(data)

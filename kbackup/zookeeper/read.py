@@ -10,6 +10,7 @@ from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper import acls, cluster, configs, topics
 from kbackup.zookeeper.collect import Collector
 from kbackup.zookeeper.connection import open_session
+from kbackup.zookeeper.decode import content
 from kbackup.zookeeper.tree import Tree, read_tree
 
 CONTROL = ("/controller", "/controller_epoch", "/migration")
@@ -48,7 +49,7 @@ def parse(tree: Tree) -> Reading:
 
 
 def _control(path: str, data: bytes) -> Iterator[Znode]:
-    yield Znode(path=path, content=data.decode("utf-8", "backslashreplace"))
+    yield Znode(path=path, content=content(data))
 
 
 def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:

@@ -23,20 +23,11 @@ from kbackup.kafka.admin_protocol.messages import (
 )
 from kbackup.kafka.client import Connection
 from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import AclRule, Reason, Setting, Untold
+from kbackup.kafka.security_types import AclRule, Setting, Untold
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Feature, Registration
 
 T = TypeVar("T")
 
-_REASONS: dict[int, Reason] = {
-    KafkaError.SECURITY_DISABLED: "not there",
-    KafkaError.DELEGATION_TOKEN_AUTH_DISABLED: "not there",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "denied",
-    KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED: "denied",
-    KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: "not supported",
-    KafkaError.UNSUPPORTED_VERSION: "not supported",
-    KafkaError.INVALID_REQUEST: "not supported",
-}
 _FETCH = 1  # Kafka's number of the request
 _LOG = "__cluster_metadata"
 
@@ -148,8 +139,7 @@ class Reader:
             return ask()
         except RefusedRequestError as refused:
             error = KafkaError(refused.code, refused.words) if refused.words else KafkaError(refused.code)
-            why = self._connection.error(error, doing).message
-            return Untold(_REASONS.get(refused.code, "failed"), why)
+            return Untold.of(error, doing, self._connection)
         except NoConnectionError as error:
             return Untold("failed", f"{self._connection.address} did not answer {doing}: {error}")
 

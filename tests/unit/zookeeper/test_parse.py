@@ -198,6 +198,11 @@ def test_a_broken_znode_is_named_and_the_others_are_read(
     assert reading.acls == whole.acls or part == "ACLs"
 
 
+def test_bytes_that_are_no_text_are_archived_as_escapes() -> None:
+    znodes = parse(with_znodes({"/migration": b"\xffa"})).znodes
+    assert {znode.path: znode.content for znode in znodes or ()}["/migration"] == "\\xffa"
+
+
 def test_without_the_id_of_a_cluster_nothing_is_read() -> None:
     with pytest.raises(MismatchError, match="no Kafka cluster; check the chroot"):
         parse(with_znodes({"/cluster/id": None}))
