@@ -38,90 +38,101 @@ _PARTITION = (*_FLOW, "topic", "partition")
 
 METRICS: dict[str, Metric] = {
     "kbackup_build_info": Metric("gauge", "1; the version is a label.", ("version",)),
-    "kbackup_success": Metric("gauge", "Whether the last run ended with exit code 0."),
+    "kbackup_success": Metric("gauge", "1 if the last run ended with exit code 0, else 0."),
     "kbackup_exit_code": Metric("gauge", "Exit code of the last run."),
-    "kbackup_run_start_timestamp_seconds": Metric("gauge", "When the last run began."),
-    "kbackup_run_duration_seconds": Metric("gauge", "How long the last run took."),
+    "kbackup_run_start_timestamp_seconds": Metric("gauge", "Start of the last run."),
+    "kbackup_run_duration_seconds": Metric("gauge", "Duration of the last run."),
     "kbackup_last_success_timestamp_seconds": Metric(
         "gauge",
-        "When a run ended with exit code 0; with --follow: when a round ended well. Of several take halves of a "
-        "mirror: the oldest of these times.",
+        "End of the last run with exit code 0; of a follower, end of its last good round. A mirror with several take "
+        "halves shows the oldest of these times.",
         stays=True,
     ),
-    "kbackup_phase_seconds_total": Metric("counter", "Time spent in each named step.", ("phase",)),
-    "kbackup_errors_total": Metric(
-        "counter", "Errors that ended a run or a round, by class and exit code.", ("error", "exit_code")
+    "kbackup_phase_seconds_total": Metric("counter", "Time spent in each step of a run.", ("phase",)),
+    "kbackup_errors_total": Metric("counter", "Errors that ended a run or a round.", ("error", "exit_code")),
+    "kbackup_retries_total": Metric(
+        "counter", "Rounds of --follow that an error ended; each is tried again."
     ),
-    "kbackup_retries_total": Metric("counter", "Rounds of --follow that are tried again after an error."),
     "kbackup_task_retries_total": Metric(
-        "counter", "Tasks that Spark tried again and that went well then, by attempts."
+        "counter", "Attempts of Spark tasks that failed and succeeded later."
     ),
     "kbackup_records_total": Metric("counter", "Records archived, restored, verified or compared."),
-    "kbackup_bytes_total": Metric("counter", "Their bytes in the documented encoding."),
-    "kbackup_stored_bytes_total": Metric("counter", "Bytes of the segments as they are stored."),
+    "kbackup_bytes_total": Metric("counter", "Bytes of these records in the documented encoding."),
+    "kbackup_stored_bytes_total": Metric("counter", "Stored bytes of the segments, after compression."),
     "kbackup_segments_total": Metric("counter", "Segments archived or verified."),
     "kbackup_restore_points_total": Metric("counter", "Restore points committed."),
-    "kbackup_rounds_total": Metric("counter", "Rounds of --follow, by how they ended.", ("result",)),
+    "kbackup_rounds_total": Metric("counter", "Rounds of --follow by result.", ("result",)),
     "kbackup_restore_point": Metric("gauge", "Number of the newest restore point.", stays=True),
     "kbackup_restore_point_timestamp_seconds": Metric(
-        "gauge", "When the newest restore point was committed.", stays=True
+        "gauge", "Commit time of the newest restore point.", stays=True
     ),
     "kbackup_lag_offsets": Metric(
-        "gauge", "Offsets between archived ends and log ends, over all partitions."
+        "gauge", "Offsets between archived end and log end, summed over partitions."
     ),
-    "kbackup_lag_max_offsets": Metric("gauge", "The same of the partition with the most."),
+    "kbackup_lag_max_offsets": Metric("gauge", "Lag of the partition with the largest lag, in offsets."),
     "kbackup_topic_lag_offsets": Metric(
-        "gauge", "The same by topic, where follow.topic_metrics is set.", ("topic",)
+        "gauge", "Lag of each topic in offsets, if follow.topic_metrics is set.", ("topic",)
     ),
-    "kbackup_held_back_partitions": Metric("gauge", "Partitions whose few new records wait for more."),
-    "kbackup_topics": Metric("gauge", "Topics in the newest restore point of this run."),
-    "kbackup_partitions": Metric("gauge", "Partitions in it."),
-    "kbackup_groups": Metric("gauge", "Consumer groups in it."),
-    "kbackup_losses_total": Metric("counter", "Losses found: records that can never be archived.", ("kind",)),
-    "kbackup_lost_offsets_total": Metric("counter", "Offsets in them, as far as that is known."),
-    "kbackup_findings": Metric("gauge", "What a verification, a comparison or a drill found to be wrong."),
-    "kbackup_missing": Metric("gauge", "What a restore was asked for and could not do."),
+    "kbackup_held_back_partitions": Metric(
+        "gauge", "Partitions whose new records wait for a larger segment."
+    ),
+    "kbackup_topics": Metric("gauge", "Topics in the newest restore point of the run."),
+    "kbackup_partitions": Metric("gauge", "Partitions in the newest restore point of the run."),
+    "kbackup_groups": Metric("gauge", "Consumer groups in the newest restore point of the run."),
+    "kbackup_losses_total": Metric("counter", "Losses: records that can never be archived.", ("kind",)),
+    "kbackup_lost_offsets_total": Metric("counter", "Offsets in these losses, as far as known."),
+    "kbackup_findings": Metric("gauge", "Findings of a verification, a comparison or a drill."),
+    "kbackup_missing": Metric(
+        "gauge", "Groups, settings and damaged records that a restore could not bring back."
+    ),
     "kbackup_mirror_record_count_total": Metric("counter", "Records that a flow applied.", _PARTITION),
     "kbackup_mirror_byte_count_total": Metric(
-        "counter", "Their bytes in the documented encoding.", _PARTITION
+        "counter", "Bytes of these records in the documented encoding.", _PARTITION
     ),
     "kbackup_mirror_record_age_seconds_max": Metric(
-        "gauge", "Age of the oldest record of the last round when the round began.", _PARTITION
+        "gauge", "Age of the oldest record of the last round, at the start of the round.", _PARTITION
     ),
-    "kbackup_mirror_record_age_seconds_min": Metric("gauge", "The same of the newest record.", _PARTITION),
+    "kbackup_mirror_record_age_seconds_min": Metric(
+        "gauge", "Age of the newest record of the last round.", _PARTITION
+    ),
     "kbackup_mirror_replication_latency_seconds_max": Metric(
         "gauge",
-        "From a record's timestamp to its commit in the target: the most in the last round.",
+        "Longest time from a record's timestamp to its commit in the target, in the last round.",
         _PARTITION,
     ),
-    "kbackup_mirror_replication_latency_seconds_min": Metric("gauge", "The least in it.", _PARTITION),
+    "kbackup_mirror_replication_latency_seconds_min": Metric(
+        "gauge", "Shortest such time in the last round.", _PARTITION
+    ),
     "kbackup_mirror_checkpoint_latency_seconds": Metric(
         "gauge",
-        "From the capture of a group's positions to their checkpoint in the target.",
+        "Time from the capture of a group's positions to their checkpoint in the target.",
         ("source", "target", "group"),
     ),
     "kbackup_mirror_records_behind": Metric("gauge", "Archived records that a flow has not applied.", _FLOW),
     "kbackup_mirror_seconds_behind": Metric(
-        "gauge", "Seconds since the commit of the first restore point that is not applied; 0: all are.", _FLOW
+        "gauge",
+        "Seconds since the commit of the first restore point that is not applied; 0 if all are.",
+        _FLOW,
     ),
-    "kbackup_mirror_restore_point": Metric(
-        "gauge", "Newest restore point that is applied.", _FLOW, stays=True
-    ),
+    "kbackup_mirror_restore_point": Metric("gauge", "Newest applied restore point.", _FLOW, stays=True),
     "kbackup_mirror_last_round_timestamp_seconds": Metric(
-        "gauge", "When a flow last ended a round well, or found nothing to apply.", _FLOW, stays=True
+        "gauge", "Last time when a flow ended a round well, or had nothing to apply.", _FLOW, stays=True
     ),
-    "kbackup_mirror_rounds_total": Metric(
-        "counter", "Rounds of a flow, by how they ended.", (*_FLOW, "result")
+    "kbackup_mirror_follow_start_timestamp_seconds": Metric(
+        "gauge", "Start of an apply half that runs until stopped; absent with --once.", _FLOW
     ),
-    "kbackup_mirror_duplicates_total": Metric("counter", "Records that were applied twice: 0.", _FLOW),
+    "kbackup_mirror_rounds_total": Metric("counter", "Rounds of a flow by result.", (*_FLOW, "result")),
+    "kbackup_mirror_duplicates_total": Metric("counter", "Records that were applied twice; always 0.", _FLOW),
     "kbackup_mirror_incidents_total": Metric(
-        "counter", "Losses and topics created again that a flow found.", (*_FLOW, "kind")
+        "counter", "Losses and recreated topics that a flow met.", (*_FLOW, "kind")
     ),
-    "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records wait.", _FLOW),
+    "kbackup_mirror_held_back_topics": Metric("gauge", "Topics whose records are held back.", _FLOW),
 }
 """Every metric there is; `infra/docs/metrics.md` lists them."""
 
 LOSSES = ("retention", "truncated", "recreated")
+ROUNDS = ("committed", "unchanged", "failed")
+"""Results of a follower's rounds."""
 _FROM_THE_START = (
     "kbackup_records_total",
     "kbackup_bytes_total",
@@ -206,6 +217,12 @@ def backup_begins() -> None:
         counted.add(name, 0)
     for kind in LOSSES:
         counted.add("kbackup_losses_total", 0, kind)
+
+
+def following_begins() -> None:
+    """Count no round yet: alerts know a follower by its rounds, also one whose first round never ends."""
+    for result in ROUNDS:
+        counted.add("kbackup_rounds_total", 0, result)
 
 
 def backed_up(report: BackupReport) -> None:

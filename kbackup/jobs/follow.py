@@ -103,6 +103,8 @@ class Follower:
         began = self.clock()
         self._follows = not self.stop.asked
         metrics.backup_begins()
+        if self._follows:
+            metrics.following_begins()
         connected = connect(self.source)
         open_or_create(self.store)
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:

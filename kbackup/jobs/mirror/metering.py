@@ -22,6 +22,13 @@ def flow_begins(flow: Flow) -> None:
         counted.add("kbackup_mirror_incidents_total", 0, *names, kind)
 
 
+def following_begins(flow: Flow, at: float | None = None) -> None:
+    """Count the start of an apply half that runs until stopped. Alerts wait for its rounds alone, not for those of
+    `--once`."""
+    began = time.time() if at is None else at
+    counted.put("kbackup_mirror_follow_start_timestamp_seconds", began, flow.source, flow.target)
+
+
 def round_applied(
     flow: Flow,
     before: Mapping[TopicPartition, AppliedPosition],

@@ -80,7 +80,7 @@ def test_the_alerts_that_must_be() -> None:
 
 
 def test_every_alert_is_in_the_documents_and_has_a_test() -> None:
-    page = (INFRA / "docs" / "kubernetes.md").read_text("utf-8")
+    page = METRICS_PAGE.read_text("utf-8")
     (body,) = documents(TESTS)
     tested = {
         case["alertname"] for test in body["tests"] for case in test["alert_rule_test"] if case["exp_alerts"]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from kbackup.config.models import Backup, Follow
-from kbackup.errors import KbackupError
+from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs import follow
 from kbackup.jobs.backup_run import BackupReport
 from kbackup.jobs.follow import Follower
 from kbackup.jobs.listen import Silent
 from kbackup.jobs.stop import Stop
-from kbackup.metrics import counted
+from kbackup.metrics import ROUNDS, counted
 from tests.support.memory_store import MemoryStore
 
 
@@ -58,6 +58,20 @@ def rounds(stop: Stop) -> float | None:
 
 def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
     assert rounds(stop) == 2, "one, and the last one"
+
+
+def test_a_follower_is_counted_before_its_first_round(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cluster is not there at the start, the alert on silence sees the follower."""
+
+    def connect(*_: Any) -> None:
+        raise UnreachableError("source is away", "")
+
+    monkeypatch.setattr(follow, "connect", connect)
+    with pytest.raises(UnreachableError):
+        rounds(stop)
+    values = counted.snapshot().values
+    assert [values["kbackup_rounds_total", (result,)] for result in ROUNDS] == [0, 0, 0]
+    assert ("kbackup_last_success_timestamp_seconds", ()) not in values
 
 
 def test_one_restore_point_is_no_following(stop: Stop) -> None:

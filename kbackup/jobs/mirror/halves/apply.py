@@ -75,6 +75,7 @@ class ApplyHalf:
                 opened, keeper = self._opened()
                 self._round(opened, keeper, opened.archive.restore_point("latest"))
             else:
+                metering.following_begins(self.flow)
                 run_rounds(self.stop, self._attempt, self._failed)
         except FencedError:
             raise  # the status is that of the process which applies the flow now

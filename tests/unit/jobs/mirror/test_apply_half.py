@@ -315,6 +315,8 @@ def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: 
         half_of(script, store, monkeypatch).run()
     make_archive(store)
     assert half_of(script, store, monkeypatch).run().rounds == 1
+    assert gauge("last_round_timestamp_seconds")
+    assert gauge("follow_start_timestamp_seconds") is None, "no alert waits for the next round"
 
 
 def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,3 +404,4 @@ def test_a_round_that_fails_is_behind(stop: Stop, monkeypatch: pytest.MonkeyPatc
     assert behind is not None
     assert behind > 900
     assert gauge("last_round_timestamp_seconds") is None
+    assert gauge("follow_start_timestamp_seconds"), "KbackupMirrorStale counts from here"
