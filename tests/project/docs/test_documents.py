@@ -85,8 +85,19 @@ def _is_key(variable: str) -> bool:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links(path: Path) -> None:
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text("utf-8")):
-        if not target.startswith("https://"):
-            assert (path.parent / target.partition("#")[0]).exists(), target
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        linked = path.parent / file if file else path
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in _anchors(linked), target
+
+
+def _anchors(path: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return {GITHUB_ANCHOR.sub("", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_document_can_be_found() -> None:
