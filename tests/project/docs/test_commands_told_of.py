@@ -57,22 +57,16 @@ def test_commands_that_keep_metadata(document: str, sentence: str) -> None:
     assert _told(document, sentence) == _with_option("--cache")
 
 
-@pytest.mark.parametrize(
-    ("document", "sentence"),
-    [
-        ("README.md", "where it runs, for Spark; … don't, nor"),
-        ("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark."),
-    ],
-)
-def test_commands_without_spark(document: str, sentence: str) -> None:
-    """Those whose modules can't start it, and two that need not."""
+def test_commands_without_spark() -> None:
+    """The document names the commands whose modules can't start Spark, and two that need not."""
     modules = {
         name: importlib.import_module(f"kbackup.cli.{module}") for name, (module, _) in COMMANDS.items()
     }
     without = {*COMMANDS} - _with_option("--master") | {"config"}
     single = {name: module for name, module in modules.items() if not hasattr(module, "__path__")}
     assert without & single.keys() == {n for n, m in single.items() if not hasattr(m, "spark_session")}
-    assert _told(document, sentence) == without | {"restore", "verify"}
+    told = _told("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark.")
+    assert told == without | {"restore", "verify"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
