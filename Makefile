@@ -33,6 +33,7 @@ check: venv
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m scripts.dev.words
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check
