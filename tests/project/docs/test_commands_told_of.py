@@ -49,7 +49,7 @@ def _told(document: str, sentence: str) -> set[str]:
     ("document", "sentence"),
     [
         ("infra/docs/configuration.md", "Keep what … read of an archive's metadata"),
-        ("infra/docs/security.md", "- What … keep of an archive's metadata"),
+        ("infra/docs/security.md", "The metadata cache of … is a folder"),
         ("infra/docs/requests.md", "segment's index and one of the record. What … read of metadata"),
     ],
 )
@@ -65,7 +65,7 @@ def test_commands_without_spark() -> None:
     without = {*COMMANDS} - _with_option("--master") | {"config"}
     single = {name: module for name, module in modules.items() if not hasattr(module, "__path__")}
     assert without & single.keys() == {n for n, m in single.items() if not hasattr(m, "spark_session")}
-    told = _told("infra/docs/spark.md", "(`spark.task_attempts`). … start no Spark.")
+    told = _told("infra/docs/spark.md", "These commands start no Spark: … `check")
     assert told == without | {"restore", "verify"}
 
 
