@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from kbackup.archive.reader import open_archive
@@ -140,7 +140,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
                 continue
             produce(broker, TOPIC, PARTITIONS, range(end, end + step.produce))
             end += step.produce
-            counted = _run(step, {**environment, **_caching(step, folder)}, minio, points, each)
+            counted = _run(step, {**environment, "XDG_CACHE_HOME": _cache(step, folder)}, minio, points, each)
             if step.counted:
                 measured.steps[step.what] = counted
     return measured
@@ -207,8 +207,9 @@ def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, 
     }
 
 
-def _caching(step: Step, folder: str) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": folder} if step.cached else {"KBACKUP_METADATA_CACHE": "false"}
+def _cache(step: Step, folder: str) -> str:
+    """The folder that a command keeps its cache in: an empty one, unless the step is a cached one."""
+    return str(Path(folder) / "shared") if step.cached else mkdtemp(dir=folder)
 
 
 def _archive(points: int) -> str:
