@@ -25,6 +25,7 @@ from kbackup.metadata.entities import (
     Feature,
     GroupConfig,
     NotCarried,
+    PartName,
     Registration,
     ScramUser,
     Source,
@@ -241,8 +242,12 @@ class Metadata(Document, frozen=True, kw_only=True):
     deletions: tuple[str, ...] | None = None
     next_producer_id: int | None = None
     znodes: tuple[Znode, ...] | None = None
-    sources: dict[str, Source] = {}
+    sources: dict[PartName, Source] = {}
     not_carried: tuple[NotCarried, ...] = ()
+
+    def source_of(self, part: PartName) -> Source | None:
+        """Where a part was read; None where it was not captured."""
+        return self.sources.get(part)
 
 
 class Lease(Document, frozen=True, kw_only=True):

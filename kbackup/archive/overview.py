@@ -24,7 +24,7 @@ from kbackup.archive.segments import Segment
 from kbackup.archive.window import Choice, Window
 from kbackup.errors import NoArchiveError
 from kbackup.metadata.entities import NotCarried
-from kbackup.metadata.reading import PARTS
+from kbackup.metadata.parts import LABELS
 from kbackup.store.base import Store
 
 
@@ -187,7 +187,7 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
 
 
 def _settings(metadata: Metadata) -> dict[str, int]:
-    told = {name: getattr(metadata, name) for name in PARTS if name != "topics"}
+    told = {name: getattr(metadata, name) for name in LABELS if name != "topics"}
     return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
 
 

@@ -13,11 +13,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from kbackup.archive.models import ArchiveInfo, Metadata
-from kbackup.metadata.entities import BrokerConfig, Entity, GroupConfig, NotCarried
-
-SCRAM_SECRETS = "secrets of SCRAM users"
-TOKEN_SECRETS = "secrets of delegation tokens"  # noqa: S105 (a name, no secret)
-CONFIG_SECRETS = "values of sensitive configs"
+from kbackup.metadata.entities import BrokerConfig, Entity, GroupConfig, NotCarried, PartName
+from kbackup.metadata.parts import BROKER_SECRETS, GROUP_SECRETS, SCRAM_SECRETS, TOKEN_SECRETS
 
 _SENSITIVE = re.compile(
     r"(password|passphrase|secret|secret\.key|master\.key|private[._]?key|access[._]?key|api[._]?key|token|credentials?"
@@ -45,18 +42,22 @@ def without_secrets(metadata: Metadata) -> Metadata:
     tokens = _emptied(metadata.delegation_tokens, "hmac")
     brokers = _hidden(metadata.broker_configs)
     groups = _hidden(metadata.group_configs)
-    changed = {
-        SCRAM_SECRETS: users != metadata.scram_users,
-        TOKEN_SECRETS: tokens != metadata.delegation_tokens,
-        CONFIG_SECRETS: (brokers, groups) != (metadata.broker_configs, metadata.group_configs),
-    }
+    lost: list[tuple[PartName, str]] = []
+    if users != metadata.scram_users:
+        lost.append(("scram_users", SCRAM_SECRETS))
+    if tokens != metadata.delegation_tokens:
+        lost.append(("delegation_tokens", TOKEN_SECRETS))
+    if brokers != metadata.broker_configs:
+        lost.append(("broker_configs", BROKER_SECRETS))
+    if groups != metadata.group_configs:
+        lost.append(("group_configs", GROUP_SECRETS))
     return replace(
         metadata,
         scram_users=users,
         delegation_tokens=tokens,
         broker_configs=brokers,
         group_configs=groups,
-        not_carried=(*metadata.not_carried, *_named(what for what, lost in changed.items() if lost)),
+        not_carried=(*metadata.not_carried, *_named(lost)),
     )
 
 
@@ -75,6 +76,6 @@ def _hidden(configs: tuple[C, ...] | None) -> tuple[C, ...] | None:
     return tuple(replace(each, value=None) if is_sensitive(each.name) else each for each in configs)
 
 
-def _named(secrets: Iterable[str]) -> Iterator[NotCarried]:
-    for what in secrets:
-        yield NotCarried(what=what, reason="secret", why="the archive is not encrypted")
+def _named(secrets: Iterable[tuple[PartName, str]]) -> Iterator[NotCarried]:
+    for part, what in secrets:
+        yield NotCarried(part=part, what=what, reason="secret", why="the archive is not encrypted")

@@ -96,7 +96,7 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
 
 def _settings_fields(whole: ArchiveOverview) -> list[tuple[str, Cell]]:
     """Kinds of metadata that the restore point has some of, and kinds that were not captured."""
-    from kbackup.jobs.metadata.parts import PARTS
+    from kbackup.metadata.parts import PARTS
 
     counts = [
         f"{part.label} {whole.settings[part.name]:,}" for part in PARTS if whole.settings.get(part.name)

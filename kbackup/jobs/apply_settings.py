@@ -10,7 +10,7 @@ import msgspec
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.capture_settings import ACLS, BROKER_CONFIGS, QUOTAS, USERS, capture_settings
+from kbackup.jobs.capture_settings import capture_settings
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.write import write_changes
@@ -18,11 +18,17 @@ from kbackup.jobs.settings_acls import Names
 from kbackup.jobs.settings_plan import SettingsReport, Target, plan_settings
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.security_types import Untold
-from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.entities import PartName
+from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.metadata.reading import Reading
 from kbackup.store.base import Store
 
-_PARTS = {"acls": ACLS, "configs": BROKER_CONFIGS, "quotas": QUOTAS, "users": USERS}
+_PARTS: dict[str, PartName] = {
+    "acls": "acls",
+    "configs": "broker_configs",
+    "quotas": "client_quotas",
+    "users": "scram_users",
+}
 
 
 def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> SettingsReport | None:
@@ -45,7 +51,8 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     for part in plan.settings:
         _check_known(_PARTS[part], f"restore point {plan.restore_point}", metadata)
         _check_known(_PARTS[part], cluster.connection.address, there)
-    if "acls" in plan.settings and metadata.acls and any(n.what == ACLS for n in there.not_carried):
+    unused = any(entry.part == "acls" and entry.reason == "not there" for entry in there.not_carried)
+    if "acls" in plan.settings and metadata.acls and unused:
         raise RefusedError(
             f"{cluster.connection.address} has no authorizer, so it takes no ACLs", "leave acls out of --with"
         )
@@ -64,17 +71,10 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     return plan_settings(plan.settings, metadata, names, target)
 
 
-def _check_known(what: str, where: str, told: Metadata | Reading) -> None:
-    known = {
-        ACLS: told.acls,
-        BROKER_CONFIGS: told.broker_configs,
-        QUOTAS: told.client_quotas,
-        USERS: told.scram_users,
-    }
-    if known[what] is None:
-        reasons: tuple[NotCarried, ...] = told.not_carried
-        why = next((n.why for n in reasons if n.what == what), "it was made by an older version of kbackup")
-        raise RefusedError(f"{where} does not tell its {what}: {why}", "leave them out of --with")
+def _check_known(part: PartName, where: str, told: Metadata | Reading) -> None:
+    if getattr(told, part) is None:
+        why = reason_for(part, told.not_carried) or "it was made by an older version of kbackup"
+        raise RefusedError(f"{where} does not tell its {LABELS[part]}: {why}", "leave them out of --with")
 
 
 def apply_settings(

@@ -48,8 +48,8 @@ def look(
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
-        captured = capture.metadata(cluster, topics, run.cluster_id, run.brokers, names)
-        whole = with_sources(captured, run.sources)
+        told = capture.read_brokers(cluster, topics, run.cluster_id, names)
+        whole = with_sources(told, run.brokers, run.sources)
         settings = as_archived(whole.metadata, run.archive.info)  # which is what the next run compares with
     with phases.step("compare logs"):
         check_identity(run.head, live, options.adopt_topics)

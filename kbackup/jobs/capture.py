@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
-from kbackup.archive.models import Group, Groups, Manifest, Metadata, now
+from kbackup.archive.models import Group, Groups, Manifest, now
 from kbackup.errors import ClusterError
 from kbackup.jobs.capture_settings import NEVER, capture_settings
 from kbackup.jobs.groups_before import as_stored
@@ -15,7 +14,7 @@ from kbackup.jobs.select import Selection, check_selection, is_internal
 from kbackup.kafka.admin import Cluster, Topic
 from kbackup.kafka.group_admin import OTHER
 from kbackup.metadata.entities import TopicMetadata
-from kbackup.metadata.reading import PARTS
+from kbackup.metadata.reading import Reading
 from kbackup.types import TopicPartition
 
 _SYNTAX = "check the name; regular expressions go between slashes"
@@ -122,13 +121,15 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
     ]
 
 
-def metadata(
-    cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, brokers: int, groups: Iterable[str] = ()
-) -> Metadata:
-    """The settings of `topics` and of the cluster; those of `groups` too. Holds what secrets the cluster tells."""
+def read_brokers(
+    cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, groups: Iterable[str] = ()
+) -> Reading:
+    """What the brokers tell of `topics` and of the cluster, and the configs of `groups`. Holds the secrets that they
+    tell."""
     configs = cluster.topic_configs(topics)
-    reading = replace(
-        capture_settings(cluster, groups, cluster_id),
+    reading = capture_settings(cluster, groups, cluster_id)
+    return replace(
+        reading,
         topics=tuple(
             TopicMetadata(
                 name=t.name,
@@ -141,13 +142,5 @@ def metadata(
             )
             for _, t in sorted(topics.items())
         ),
-    )
-    parts: dict[str, Any] = {part: value for part in PARTS if (value := getattr(reading, part)) is not None}
-    return Metadata(
-        captured_at=now(),
-        cluster_id=cluster_id,
-        brokers=brokers,
-        sources=dict.fromkeys(parts, reading.source),
         not_carried=(*reading.not_carried, *NEVER),
-        **parts,
     )

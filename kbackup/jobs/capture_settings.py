@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from kbackup.archive.models import Metadata
-from kbackup.archive.secrets import SCRAM_SECRETS
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.admin_protocol.session import Session
 from kbackup.kafka.security_admin import SecurityAdmin
 from kbackup.kafka.security_types import AclRule, Setting, Untold
-from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, ScramUser
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, PartName, ScramUser
+from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
 from kbackup.metadata.reading import Reading
 
 if TYPE_CHECKING:
@@ -24,13 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M")
 
-ACLS, USERS = "ACLs", "SCRAM users"
-BROKER_CONFIGS, GROUP_CONFIGS = "dynamic broker configs", "group configs"
-QUOTAS, TOKENS = "client quotas", "delegation tokens"
-METRICS, FEATURES = "client metrics subscriptions", "finalized features"
-REGISTRATIONS = "registrations of brokers and controllers"
-
-NEVER = (NotCarried(what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),)
+NEVER = (
+    NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),
+)
 """What no broker tells, of parts that brokers tell otherwise."""
 
 
@@ -39,37 +35,37 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def taken(what: str, told: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
+    def taken(part: PartName, told: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
         if not isinstance(told, Untold):
             return tuple(map(make, told))
-        not_carried.append(NotCarried(what=what, reason=told.reason, why=told.why))
+        not_carried.append(whole_part(part, told.reason, told.why))
         return () if told.reason == "not there" else None
 
-    def as_it_is(what: str, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
-        return taken(what, told, lambda each: each)
+    def as_it_is(part: PartName, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
+        return taken(part, told, lambda each: each)
 
     with cluster.admin_session() as session:
         rules, strange = _acls(security, session)
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
-            acls=taken(ACLS, rules, _acl),
+            acls=taken("acls", rules, _acl),
             scram_users=taken(
-                USERS,
+                "scram_users",
                 security.users(),
                 lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
             ),
-            broker_configs=taken(BROKER_CONFIGS, _broker_configs(security, session), _broker_config),
+            broker_configs=taken("broker_configs", _broker_configs(security, session), _broker_config),
             group_configs=taken(
-                GROUP_CONFIGS,
+                "group_configs",
                 security.group_configs(groups),
                 lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
             ),
-            client_quotas=as_it_is(QUOTAS, _asked(session, lambda s: s.client_quotas())),
-            delegation_tokens=as_it_is(TOKENS, _asked(session, lambda s: s.delegation_tokens())),
-            client_metrics=as_it_is(METRICS, _asked(session, lambda s: s.client_metrics())),
-            features=as_it_is(FEATURES, _asked(session, lambda s: s.features())),
-            registrations=as_it_is(REGISTRATIONS, _asked(session, lambda s: s.registrations())),
+            client_quotas=as_it_is("client_quotas", _asked(session, lambda s: s.client_quotas())),
+            delegation_tokens=as_it_is("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
+            client_metrics=as_it_is("client_metrics", _asked(session, lambda s: s.client_metrics())),
+            features=as_it_is("features", _asked(session, lambda s: s.features())),
+            registrations=as_it_is("registrations", _asked(session, lambda s: s.registrations())),
             not_carried=(*not_carried, *map(_strange, strange)),
         )
 
@@ -124,4 +120,4 @@ def _broker_config(setting: Setting) -> BrokerConfig:
 
 def _strange(words: str) -> NotCarried:
     why = "the client library does not know this kind of ACL"
-    return NotCarried(what=f"ACL: {words}", reason="not supported", why=why)
+    return NotCarried(part="acls", what=f"ACL: {words}", reason="not supported", why=why)

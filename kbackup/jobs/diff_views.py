@@ -5,26 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from kbackup.archive.models import Groups, Manifest, Metadata, rfc3339
+from kbackup.archive.models import Groups, Manifest, Metadata, now, rfc3339
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
 from kbackup.jobs import capture
-from kbackup.jobs.capture_settings import (
-    ACLS,
-    BROKER_CONFIGS,
-    FEATURES,
-    GROUP_CONFIGS,
-    METRICS,
-    QUOTAS,
-    TOKENS,
-    USERS,
-)
 from kbackup.jobs.diff_types import TopicView, View
+from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.select import Selection, check_selection
 from kbackup.jobs.settings.changes import entity_words
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.client import Properties
-from kbackup.metadata.entities import DelegationToken, TopicMetadata
+from kbackup.metadata.entities import DelegationToken, PartName, TopicMetadata
+from kbackup.metadata.parts import LABELS, reason_for
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
@@ -67,7 +59,8 @@ def live_view(
     captured = capture.groups(cluster, groups, set(found), later=True)
     listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
     live = capture.live_topics(cluster, found, isolation)
-    metadata = capture.metadata(cluster, found, cluster_id, brokers, (g.group for g in captured.groups))
+    told = capture.read_brokers(cluster, found, cluster_id, (g.group for g in captured.groups))
+    metadata = merge([told], now(), brokers).metadata
     known = {t.name: t for t in metadata.topics}
     views = {
         t.name: _topic_view(
@@ -154,21 +147,23 @@ def _broker(number: int | None) -> str:
     return "all brokers" if number is None else f"broker {number}"
 
 
+_COMPARED: tuple[PartName, ...] = (
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "group_configs",
+    "client_quotas",
+    "delegation_tokens",
+    "client_metrics",
+    "features",
+)
+
+
 def _unknown(metadata: Metadata) -> dict[str, str]:
-    """Why something was not captured."""
-    told = {n.what: n.why for n in metadata.not_carried}
-    lists: Iterable[tuple[str, object]] = (
-        (ACLS, metadata.acls),
-        (USERS, metadata.scram_users),
-        (BROKER_CONFIGS, metadata.broker_configs),
-        (GROUP_CONFIGS, metadata.group_configs),
-        (QUOTAS, metadata.client_quotas),
-        (TOKENS, metadata.delegation_tokens),
-        (METRICS, metadata.client_metrics),
-        (FEATURES, metadata.features),
-    )
+    """Why parts were not captured, by their labels."""
     return {
-        what: told.get(what, "an older version of kbackup did not capture them")
-        for what, found in lists
-        if found is None
+        LABELS[part]: reason_for(part, metadata.not_carried)
+        or "an older version of kbackup did not capture them"
+        for part in _COMPARED
+        if getattr(metadata, part) is None
     }

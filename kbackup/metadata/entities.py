@@ -14,6 +14,25 @@ from msgspec import Meta
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 Source = Literal["brokers", "zookeeper", "controller log"]
 """Where a part of the metadata was read."""
+PartName = Literal[
+    "topics",
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "group_configs",
+    "client_quotas",
+    "delegation_tokens",
+    "client_metrics",
+    "features",
+    "registrations",
+    "deletions",
+    "next_producer_id",
+    "znodes",
+]
+"""A part of the metadata, as metadata.json names it."""
+Reason = Literal["not there", "not supported", "denied", "secret", "failed"]
+"""'not there': the cluster has no such thing. 'not supported': the source or the client library can't tell. 'denied':
+to the backup's user. 'secret': and the archive is not encrypted."""
 QuotaEntity = dict[Literal["user", "client-id", "ip"], str | None]
 """Types and names of what a quota is of; null is the default entity."""
 QuotaKey = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
@@ -136,10 +155,10 @@ class Znode(Entity, frozen=True, kw_only=True):
 
 
 class NotCarried(Entity, frozen=True, kw_only=True):
-    """What of a cluster is not in a restore point. `reason`: 'not there' (the cluster has no such thing),
-    'not supported' (the source or the client library can't tell), 'denied' (to the backup's user), 'secret' (and the
-    archive is not encrypted), or 'failed'."""
+    """Metadata of a cluster that is not in a restore point: `part` or something of it, named by `what`. `part` is null
+    where the whole metadata is meant, or a kind of metadata that is unknown here."""
 
+    part: PartName | None
     what: str
-    reason: Literal["not there", "not supported", "denied", "secret", "failed"]
+    reason: Reason
     why: str

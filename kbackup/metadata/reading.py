@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from kbackup.metadata.entities import (
     Acl,
@@ -13,6 +13,7 @@ from kbackup.metadata.entities import (
     Feature,
     GroupConfig,
     NotCarried,
+    PartName,
     Registration,
     ScramUser,
     Source,
@@ -49,10 +50,6 @@ class Reading:
     outdated: str = ""
     migration: str = ""
 
-
-PARTS = tuple(
-    each.name
-    for each in fields(Reading)
-    if each.name not in ("source", "cluster_id", "not_carried", "outdated", "migration")
-)
-"""The parts' names."""
+    def source_of(self, part: PartName) -> Source:
+        """The source of each part."""
+        return self.source

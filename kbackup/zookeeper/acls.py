@@ -22,8 +22,8 @@ _WORDS = {
 
 
 def parse_acls(collector: Collector) -> tuple[Acl, ...] | None:
-    literal = collector.below("ACLs", "/kafka-acl", _resource, levels=2)
-    extended = collector.below("ACLs", "/kafka-acl-extended", _resource, levels=3)
+    literal = collector.below("acls", "/kafka-acl", _resource, levels=2)
+    extended = collector.below("acls", "/kafka-acl-extended", _resource, levels=3)
     return None if literal is None or extended is None else (*literal, *extended)
 
 

@@ -36,12 +36,12 @@ def parse_features(collector: Collector) -> tuple[Feature, ...]:
 
 def parse_tokens(collector: Collector) -> tuple[DelegationToken, ...] | None:
     """ZooKeeper doesn't hold the HMACs."""
-    return collector.below("delegation tokens", "/delegation_token/tokens", _token)
+    return collector.below("delegation_tokens", "/delegation_token/tokens", _token)
 
 
 def parse_next_producer_id(collector: Collector) -> int | None:
     """The first id behind the last block that a broker got; None before there was one."""
-    return next(iter(collector.each("producer ids", ["/latest_producer_id_block"], _block_end)), None)
+    return next(iter(collector.each("next_producer_id", ["/latest_producer_id_block"], _block_end)), None)
 
 
 def _registration(path: str, data: bytes) -> Iterator[Registration]:

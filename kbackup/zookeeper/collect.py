@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kbackup.errors import CorruptError, some_of
-from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.entities import NotCarried, PartName
+from kbackup.metadata.parts import whole_part
 from kbackup.zookeeper.tree import Tree
 
 T = TypeVar("T")
@@ -20,16 +21,16 @@ class Collector:
     """`failed` and `denied`: by part, what is not carried of it, each with the path of its znode."""
 
     tree: Tree
-    failed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    denied: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[PartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    denied: dict[PartName, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def each(
-        self, part: str, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
+        self, part: PartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
     ) -> tuple[T, ...]:
         """All that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
         return tuple(entity for path in paths for entity in self._parse(part, path, parse))
 
-    def _parse(self, part: str, path: str, parse: Callable[[str, bytes], Iterable[T]]) -> Iterable[T]:
+    def _parse(self, part: PartName, path: str, parse: Callable[[str, bytes], Iterable[T]]) -> Iterable[T]:
         if path in self.tree.denied:
             self.denied[part].append(path)
         if path not in self.tree.znodes:
@@ -41,7 +42,7 @@ class Collector:
             return ()
 
     def below(
-        self, part: str, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
+        self, part: PartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
     ) -> tuple[T, ...] | None:
         """The same of the znodes `levels` below `root`; None where our user may not read `root` itself."""
         if root in self.tree.denied:
@@ -56,4 +57,4 @@ class Collector:
         for part in sorted(self.failed.keys() | self.denied.keys()):
             denied = sorted(set(self.denied[part]))
             lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
-            yield NotCarried(what=part, reason="denied" if denied else "failed", why=some_of(lines, _NAMED))
+            yield whole_part(part, "denied" if denied else "failed", some_of(lines, _NAMED))

@@ -12,7 +12,6 @@ from kbackup.zookeeper.decode import configs, entity_name, name_of, strange
 from kbackup.zookeeper.tree import last
 
 _USERS = "/config/users"
-_QUOTAS = "client quotas"
 _SCRAM = "SCRAM-SHA-"
 _CREDENTIAL = re.compile(
     r"salt=([A-Za-z0-9+/=]+),stored_key=([A-Za-z0-9+/=]+),server_key=([A-Za-z0-9+/=]+),iterations=(\d{1,9})"
@@ -21,15 +20,15 @@ _ENCODED_PASSWORD = "encryptedPassword:"  # noqa: S105  # how Kafka's PasswordEn
 
 
 def parse_scram_users(collector: Collector) -> tuple[ScramUser, ...] | None:
-    return collector.below("SCRAM users", _USERS, _credentials)
+    return collector.below("scram_users", _USERS, _credentials)
 
 
 def parse_quotas(collector: Collector) -> tuple[ClientQuota, ...] | None:
     parts = (
-        collector.below(_QUOTAS, _USERS, _user_quotas),
-        collector.below(_QUOTAS, _USERS, _user_client_quotas, levels=3),
-        collector.below(_QUOTAS, "/config/clients", _client_quotas),
-        collector.below(_QUOTAS, "/config/ips", _ip_quotas),
+        collector.below("client_quotas", _USERS, _user_quotas),
+        collector.below("client_quotas", _USERS, _user_client_quotas, levels=3),
+        collector.below("client_quotas", "/config/clients", _client_quotas),
+        collector.below("client_quotas", "/config/ips", _ip_quotas),
     )
     whole = [part for part in parts if part is not None]
     return tuple(quota for part in whole for quota in part) if len(whole) == len(parts) else None
@@ -37,7 +36,7 @@ def parse_quotas(collector: Collector) -> tuple[ClientQuota, ...] | None:
 
 def parse_broker_configs(collector: Collector) -> tuple[BrokerConfig, ...] | None:
     """A sensitive value is encrypted with a key that only the brokers have: it becomes null."""
-    return collector.below("broker configs", "/config/brokers", _broker_configs)
+    return collector.below("broker_configs", "/config/brokers", _broker_configs)
 
 
 def _credentials(path: str, data: bytes) -> Iterator[ScramUser]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kbackup.metadata.entities import BrokerConfig, DelegationToken, NotCarried, Znode
+from kbackup.metadata.parts import BROKER_SECRETS, TOKEN_SECRETS
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper import acls, cluster, configs, topics
@@ -55,13 +56,15 @@ def _control(path: str, data: bytes) -> Iterator[Znode]:
 def _secrets(tokens: tuple[DelegationToken, ...], brokers: tuple[BrokerConfig, ...]) -> Iterator[NotCarried]:
     if tokens:
         yield NotCarried(
-            what="secrets of delegation tokens",
+            part="delegation_tokens",
+            what=TOKEN_SECRETS,
             reason="not supported",
             why="ZooKeeper doesn't hold the HMACs",
         )
     if any(config.value is None for config in brokers):
         yield NotCarried(
-            what="values of sensitive configs",
+            part="broker_configs",
+            what=BROKER_SECRETS,
             reason="not supported",
             why="they are encrypted in ZooKeeper with the brokers' own key",
         )

@@ -16,9 +16,7 @@ _NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
 
 
 def parse_deletions(collector: Collector) -> tuple[str, ...] | None:
-    return collector.below(
-        "topics that wait for deletion", "/admin/delete_topics", lambda path, _: [last(path)]
-    )
+    return collector.below("deletions", "/admin/delete_topics", lambda path, _: [last(path)])
 
 
 def parse_topics(collector: Collector) -> tuple[TopicMetadata, ...] | None:

@@ -172,7 +172,7 @@ LACKED_BY_A_BACKUP = [
     (
         Right("describe_configs", "broker", "kafka-cluster", False),
         "source: settings",
-        "dynamic broker configs",
+        "broker configs",
     ),
 ]
 

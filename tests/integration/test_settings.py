@@ -339,13 +339,13 @@ def test_what_may_not_be_described_does_not_fail_a_backup(clusters: Clusters, tm
     assert outcome.code == 0, outcome.err
     assert outcome.document["totals"]["records"] == 5
     assert outcome.document["warnings"] == [
-        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, dynamic broker configs, "
-        "group configs, client quotas, client metrics subscriptions"
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs, "
+        "group configs, client quotas, client metrics"
     ]
     found = kbackup("diff", "1", "source", "-a", archive, "--topic", "orders").document
     assert {*found["not_compared"]} == {
-        *("ACLs", "SCRAM users", "dynamic broker configs", "group configs"),
-        *("client quotas", "client metrics subscriptions"),
+        *("ACLs", "SCRAM users", "broker configs", "group configs"),
+        *("client quotas", "client metrics"),
     }
     assert "it takes Describe on the cluster" in found["not_compared"]["ACLs"]
     refused = clusters.run("restore", archive, "--map=orders=again", "--with=acls", code=1)

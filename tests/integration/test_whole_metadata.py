@@ -279,7 +279,7 @@ def test_a_user_who_may_not_ask(whole: Whole) -> None:
     outcome = kbackup("backup", "-a", archive, "--topic", "orders")
     assert outcome.code == 0, outcome.err
     (warning,) = outcome.document["warnings"]
-    assert "client quotas, client metrics subscriptions" in warning
+    assert "client quotas, client metrics" in warning
     found = whole.metadata(archive)
     assert (found.client_quotas, found.client_metrics) == (None, None)
     assert found.features

@@ -159,7 +159,7 @@ class Mender:
 
 def empty_metadata(at: str, cluster_id: str = "") -> Metadata:
     why = "the document was lost; kbackup repair made it anew"
-    unknown = NotCarried(what="cluster", reason="failed", why=why)
+    unknown = NotCarried(part=None, what="cluster", reason="failed", why=why)
     return Metadata(captured_at=at, cluster_id=cluster_id, brokers=0, topics=(), not_carried=(unknown,))
 
 

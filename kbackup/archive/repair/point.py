@@ -114,7 +114,7 @@ def draft_of(
     """Restore point `number` (default: the next) of `writing`, with documents of its own; `settings` are the configs
     that are known."""
     number, at = number or writing.next_point, now()
-    unknown = NotCarried(what="cluster", reason="failed", why="nothing tells of it")
+    unknown = NotCarried(part=None, what="cluster", reason="failed", why="nothing tells of it")
     metadata = Metadata(
         captured_at=at, cluster_id=cluster_id, brokers=0, topics=tuple(settings), not_carried=(unknown,)
     )

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import is_sensitive
 from kbackup.config import HIDDEN
-from kbackup.jobs.metadata.parts import PARTS, Part, part_of
+from kbackup.metadata.parts import PARTS, Part
 from kbackup.metadata.reading import Reading
 
 COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
@@ -35,18 +36,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison, and what messages call it."""
+    """One side of a comparison, a source or a restore point, and what messages call it."""
 
     name: str
-    reading: Reading
+    metadata: Reading | Metadata
 
 
 def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
     """The differences in all parts that both sides tell. `topics`: no other topics are compared."""
     found: list[Difference] = []
-    running = _running(one.reading, other.reading)
+    running = _running(one.metadata, other.metadata)
     for part in COMPARED:
-        values = _told(one.reading, part), _told(other.reading, part)
+        values = _told(one.metadata, part), _told(other.metadata, part)
         if values[0] is None or values[1] is None:
             continue
         if part.name == "next_producer_id":
@@ -58,7 +59,7 @@ def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> li
 
 def not_compared(one: Side, other: Side) -> list[str]:
     """The labels of the parts that one of the sides doesn't tell."""
-    return [p.label for p in COMPARED if None in (_told(one.reading, p), _told(other.reading, p))]
+    return [p.label for p in COMPARED if None in (_told(one.metadata, p), _told(other.metadata, p))]
 
 
 def in_words(difference: Difference, one: str, other: str) -> str:
@@ -74,20 +75,20 @@ def in_words(difference: Difference, one: str, other: str) -> str:
     return f"{entity}: {difference.field} is {', '.join(values)}"
 
 
-def _told(reading: Reading, part: Part) -> Any:
+def _told(metadata: Reading | Metadata, part: Part) -> Any:
     """None also where brokers don't use the part, which other sources may hold all the same; and for tokens, of which
     brokers tell those that our user may describe."""
-    unused = any(entry.reason == "not there" and part_of(entry) is part for entry in reading.not_carried)
-    some = reading.source == "brokers" and part.name == "delegation_tokens"
-    return None if unused or some else getattr(reading, part.name)
+    unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
+    some = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
+    return None if unused or some else getattr(metadata, part.name)
 
 
-def _running(*readings: Reading) -> set[int] | None:
-    """The brokers that run, where one of the readings is theirs: they tell no configs of others."""
+def _running(*sides: Reading | Metadata) -> set[int] | None:
+    """The brokers that run, where one of the sides has its configs from them: they tell no configs of others."""
     ids = [
-        {each.id for each in reading.registrations if each.role == "broker" and each.alive is not False}
-        for reading in readings
-        if reading.source == "brokers" and reading.registrations is not None
+        {each.id for each in side.registrations if each.role == "broker" and each.alive is not False}
+        for side in sides
+        if side.source_of("broker_configs") == "brokers" and side.registrations is not None
     ]
     return set.intersection(*ids) if ids else None
 
@@ -151,8 +152,10 @@ def _text(value: Any) -> str:
 def _producer_ids(one: Side, other: Side) -> Iterator[Difference]:
     """The migration gives ZooKeeper a later block than the log says. An earlier one would be handed out twice after a
     way back."""
-    by_source = {side.reading.source: side.reading.next_producer_id for side in (one, other)}
+    ids = [
+        (side.metadata.source_of("next_producer_id"), side.metadata.next_producer_id) for side in (one, other)
+    ]
+    by_source = dict(ids)
     zookeeper, log = by_source.get("zookeeper"), by_source.get("controller log")
     if zookeeper is not None and log is not None and zookeeper < log:
-        first, second = one.reading.next_producer_id, other.reading.next_producer_id
-        yield Difference("producer ids", "next block", "first id", str(first), str(second))
+        yield Difference("producer ids", "next block", "first id", *(str(first) for _, first in ids))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from msgspec.structs import replace
 
 from kbackup.archive.models import Metadata
-from kbackup.archive.secrets import TOKEN_SECRETS
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.compare import Side, compare, in_words
-from kbackup.jobs.metadata.parts import PARTS, Part, part_of
-from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.entities import NotCarried, PartName
+from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, Part
 from kbackup.metadata.reading import Reading
 
 _NAMED = 5
@@ -27,13 +26,6 @@ class Merged:
 
     metadata: Metadata
     warnings: tuple[str, ...]
-
-
-def reading_of(metadata: Metadata) -> Reading:
-    """What a document says, as a reading. Its source is that of the tokens, which brokers don't tell completely."""
-    named = {each.name for each in fields(Reading)} & set(Metadata.__struct_fields__)
-    source = metadata.sources.get("delegation_tokens", "brokers")
-    return Reading(source=source, **{name: getattr(metadata, name) for name in named})
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
@@ -85,7 +77,7 @@ def _choose(part: Part, readings: Sequence[Reading]) -> Reading | None:
         for r in readings
         if r.source == source and getattr(r, part.name) is not None
     ]
-    complete = [r for r in told if not any(part_of(entry) is part for entry in r.not_carried)]
+    complete = [r for r in told if not any(entry.part == part.name for entry in r.not_carried)]
     return next(iter(told if part.is_partial else [*complete, *told]), None)
 
 
@@ -112,23 +104,22 @@ def _fill(entity: Any, others: Sequence[Any]) -> Any:
     return replace(entity, **known) if any(v is not None for v in known.values()) else entity
 
 
-def _brokers(values: dict[str, Any]) -> int:
+def _brokers(values: dict[PartName, Any]) -> int:
     return sum(r.role == "broker" for r in values.get("registrations", ()))
 
 
 def _not_carried(
-    chosen: dict[str, Reading], readings: Sequence[Reading], values: dict[str, Any]
+    chosen: dict[PartName, Reading], readings: Sequence[Reading], values: dict[PartName, Any]
 ) -> tuple[NotCarried, ...]:
     """Without what another source told."""
-    kept: dict[str, NotCarried] = {}
+    kept: dict[tuple[PartName | None, str], NotCarried] = {}
     filled = all(token.hmac is not None for token in values.get("delegation_tokens", ()))
     for reading in readings:
         for entry in reading.not_carried:
-            part = part_of(entry)
             if entry.what == TOKEN_SECRETS and filled:
                 continue
-            if part is None or chosen.get(part.name) in (None, reading):
-                kept.setdefault(entry.what, entry)
+            if entry.part is None or chosen.get(entry.part) in (None, reading):
+                kept.setdefault((entry.part, entry.what), entry)
     return tuple(kept.values())
 
 

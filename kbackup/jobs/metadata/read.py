@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.archive.models import Metadata, now
+from kbackup.archive.models import now
 from kbackup.errors import KbackupError, MismatchError
 from kbackup.jobs import capture
-from kbackup.jobs.metadata.merge import Merged, merge, reading_of
+from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.kafka.admin import Cluster
 from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.entities import Source
@@ -42,7 +42,7 @@ def read_brokers(sources: Sources) -> tuple[Reading, int]:
     cluster_id, brokers = cluster.connect()
     topics = cluster.topics(cluster.topic_names())
     groups = sorted(group.group for group in cluster.groups.listed()[0])
-    return reading_of(capture.metadata(cluster, topics, cluster_id, brokers, groups)), brokers
+    return capture.read_brokers(cluster, topics, cluster_id, groups), brokers
 
 
 def read_all(sources: Sources) -> Merged:
@@ -53,10 +53,10 @@ def read_all(sources: Sources) -> Merged:
     return merge(readings, now(), brokers[1] if brokers is not None else 0)
 
 
-def with_sources(metadata: Metadata, sources: Sources) -> Merged:
-    """What the brokers told, completed by the other sources. One that can't be read is a warning: the records of a
+def with_sources(told: Reading, brokers: int, sources: Sources) -> Merged:
+    """What the brokers told, completed by the other sources. A source that can't be read is a warning: the records of a
     backup are worth more."""
-    readings, warnings = [reading_of(metadata)], []
+    captured_at, readings, warnings = now(), [told], []
     for asked in sources_beside(sources):
         try:
             readings.append(asked.read())
@@ -64,7 +64,5 @@ def with_sources(metadata: Metadata, sources: Sources) -> Merged:
             raise
         except KbackupError as error:
             warnings.append(f"{asked.name} is not read: {error.message}")
-    if len(readings) == 1:
-        return Merged(metadata, tuple(warnings))
-    merged = merge(readings, metadata.captured_at, metadata.brokers)
+    merged = merge(readings, captured_at, brokers)
     return Merged(merged.metadata, (*warnings, *merged.warnings))

@@ -24,9 +24,9 @@ from kbackup.jobs.backup import begin_point
 from kbackup.jobs.capture_settings import settings_warnings
 from kbackup.jobs.listen import Listener, Phases
 from kbackup.jobs.metadata.merge import Merged
-from kbackup.jobs.metadata.parts import PARTS
 from kbackup.jobs.metadata.read import read_all
 from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.parts import PARTS
 from kbackup.metadata.sources import Sources
 from kbackup.store.base import Store
 

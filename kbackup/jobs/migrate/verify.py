@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, in_words, not_compared
-from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge, reading_of
+from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge
 from kbackup.jobs.metadata.read import read_brokers, sources_beside
 from kbackup.jobs.select import is_internal
 from kbackup.metadata.reading import Reading
@@ -68,29 +69,30 @@ def verify_migration(
     clock = clock or Clock()
     point = archive.find_point(backup) if archive is not None else None
     began, looks = clock.now(), 1
-    sides = _look(sources)
-    if len(sides) + (point is not None) < 2:
+    readings = _look(sources)
+    if len(readings) + (point is not None) < 2:
         raise UsageError(
             "there is one side alone, and nothing to compare it with",
             "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
         )
-    found = _differences(sides)
+    found = _differences(readings)
     while found and clock.now() - began < lag:
         clock.sleep(_PAUSE)
-        sides, looks = _look(sources), looks + 1
-        found &= _differences(sides)
+        readings, looks = _look(sources), looks + 1
+        found &= _differences(readings)
     every = sorted(found)
-    pairs = list(combinations(_current(sides), 2))
+    pairs = list(combinations(_current(readings), 2))
+    sides = [_report(reading.source, reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
-        archived = Side(f"restore point {point.number}", reading_of(archive.metadata(point.number)))
-        pair = (_as_one(sides), archived)
+        archived = Side(f"restore point {point.number}", archive.metadata(point.number))
+        pair = (Side("the cluster", merge(readings, "", 0).metadata), archived)
         pairs.append(pair)
         topics = _archivable(*pair)
         every += [_Found(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)]
-        sides = [*sides, archived]
+        sides.append(_report(archived.name, archived.metadata))
     return VerifyReport(
         restore_point=point.number if point is not None else None,
-        sides=tuple(map(_report, sides)),
+        sides=tuple(sides),
         differences=tuple(map(_in_full, every)),
         not_compared={f"{a.name} and {b.name}": parts for a, b in pairs if (parts := not_compared(a, b))},
         looks=looks,
@@ -109,44 +111,38 @@ def _in_full(found: _Found) -> FoundDifference:
     )
 
 
-def _look(sources: Sources) -> list[Side]:
+def _look(sources: Sources) -> list[Reading]:
     """Every source that is set, as it is now."""
     readings: list[Reading] = []
     if sources.kafka.get("bootstrap.servers"):
         readings.append(read_brokers(sources)[0])
     readings += [asked.read() for asked in sources_beside(sources)]
     check_one_cluster(readings)
-    return [Side(reading.source, reading) for reading in mark_outdated(readings)]
+    return mark_outdated(readings)
 
 
-def _current(sides: Sequence[Side]) -> list[Side]:
-    return [side for side in sides if not side.reading.outdated]
+def _current(readings: Iterable[Reading]) -> list[Side]:
+    return [Side(reading.source, reading) for reading in readings if not reading.outdated]
 
 
-def _differences(sides: Sequence[Side]) -> set[_Found]:
+def _differences(readings: Iterable[Reading]) -> set[_Found]:
     return {
         _Found(one.name, other.name, difference)
-        for one, other in combinations(_current(sides), 2)
+        for one, other in combinations(_current(readings), 2)
         for difference in compare(one, other)
     }
 
 
-def _as_one(sides: Sequence[Side]) -> Side:
-    """What the sources tell together, each part from the source that an archive would take it from."""
-    readings = [side.reading for side in sides]
-    return Side("the cluster", reading_of(merge(readings, "", 0).metadata))
-
-
 def _archivable(cluster: Side, archived: Side) -> set[str]:
     """The topics to compare: a backup takes internal topics only where it is told to."""
-    there = {t.name for t in cluster.reading.topics or () if not is_internal(t.name)}
-    return there | {t.name for t in archived.reading.topics or ()}
+    there = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
+    return there | {t.name for t in archived.metadata.topics or ()}
 
 
-def _report(side: Side) -> SideReport:
+def _report(name: str, metadata: Reading | Metadata, outdated: str = "") -> SideReport:
     entities = {
         part.label: len(value)
         for part in COMPARED
-        if isinstance(value := getattr(side.reading, part.name), tuple)
+        if isinstance(value := getattr(metadata, part.name), tuple)
     }
-    return SideReport(side.name, entities, side.reading.outdated)
+    return SideReport(name, entities, outdated)

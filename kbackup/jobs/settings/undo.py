@@ -11,6 +11,8 @@ from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_values
 from kbackup.jobs.settings.write import write_changes
 from kbackup.kafka.admin import Cluster
+from kbackup.metadata.entities import PartName
+from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.metadata.reading import Reading
 from kbackup.store.base import Store
 
@@ -115,14 +117,16 @@ def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) 
     """`RefusedError` where the target doesn't tell what it has now of what was changed."""
     changed = [before.changes for before in pending]
     kinds = {config.kind for each in changed for config in each.configs}
-    needed = {
-        "ACLs": (now.acls, any(each.acls for each in changed)),
-        "client quotas": (now.client_quotas, any(each.quotas for each in changed)),
-        "dynamic broker configs": (now.broker_configs, "broker" in kinds),
-        "group configs": (now.group_configs, "group" in kinds),
-        "client metrics subscriptions": (now.client_metrics, "client metrics" in kinds),
+    needed: dict[PartName, bool] = {
+        "acls": any(each.acls for each in changed),
+        "client_quotas": any(each.quotas for each in changed),
+        "broker_configs": "broker" in kinds,
+        "group_configs": "group" in kinds,
+        "client_metrics": "client metrics" in kinds,
     }
-    for what, (told, matters) in needed.items():
-        if matters and told is None:
-            why = next((n.why for n in now.not_carried if n.what == what), "nobody knows why")
-            raise RefusedError(f"{address} does not tell its {what}: {why}", "give that right, and try again")
+    for part, matters in needed.items():
+        if matters and getattr(now, part) is None:
+            why = reason_for(part, now.not_carried) or "nobody knows why"
+            raise RefusedError(
+                f"{address} does not tell its {LABELS[part]}: {why}", "give that right, and try again"
+            )

@@ -41,6 +41,7 @@ from kbackup.metadata.entities import (
     ScramUser,
     TopicMetadata,
 )
+from kbackup.metadata.parts import TOKEN_SECRETS
 from kbackup.metadata.reading import Reading
 
 PARTITION = "__cluster_metadata-0"
@@ -200,13 +201,14 @@ def _listeners(endpoints: Iterable[Fields]) -> tuple[Listener, ...]:
 def _not_carried(image: MetadataImage) -> Iterator[NotCarried]:
     for name, count in sorted(image.unknown.items()):
         yield NotCarried(
+            part=None,
             what=name,
             reason="not supported",
             why=f"{count} such records are of a newer Kafka than kbackup knows",
         )
     if image.tokens:
         why = "a metadata log doesn't hold the HMACs"
-        yield NotCarried(what="secrets of delegation tokens", reason="not supported", why=why)
+        yield NotCarried(part="delegation_tokens", what=TOKEN_SECRETS, reason="not supported", why=why)
 
 
 def _outdated(image: MetadataImage) -> str:

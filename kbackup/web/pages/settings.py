@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from kbackup.archive.models import Metadata, rfc3339
 from kbackup.archive.secrets import without_secrets
-from kbackup.metadata.entities import ClientQuota, DelegationToken, Registration
-
-T = TypeVar("T")
+from kbackup.metadata.entities import ClientQuota, DelegationToken, PartName, Registration
+from kbackup.metadata.parts import reason_for
 
 
 class SettingsTable(NamedTuple):
@@ -24,53 +23,68 @@ class SettingsTable(NamedTuple):
 
 def settings_tables(archived: Metadata) -> list[SettingsTable]:
     metadata = without_secrets(archived)
-    why = {n.what: n.why for n in archived.not_carried}
 
     def table(
-        title: str, what: str, columns: str, told: Iterable[T] | None, row: Callable[[T], tuple[Any, ...]]
+        title: str, part: PartName, columns: str, row: Callable[[Any], tuple[Any, ...]]
     ) -> SettingsTable:
-        rows = None if told is None else list(map(row, told))
-        return SettingsTable(title, tuple(columns.split(",")), rows, why.get(what, ""))
+        entities = getattr(metadata, part)
+        rows = None if entities is None else list(map(row, entities))
+        why = reason_for(part, archived.not_carried) or ""
+        return SettingsTable(title, tuple(columns.split(",")), rows, why)
 
     return [
         table(
-            *("ACLs", "ACLs", "permission,principal,host,operation,resource,name,pattern", metadata.acls),
+            "ACLs",
+            "acls",
+            "permission,principal,host,operation,resource,name,pattern",
             lambda a: (a.permission, a.principal, a.host, a.operation, a.resource, a.name, a.pattern),
         ),
         table(
-            *("SCRAM users", "SCRAM users", "user,mechanism,iterations", metadata.scram_users),
+            "SCRAM users",
+            "scram_users",
+            "user,mechanism,iterations",
             lambda u: (u.user, u.mechanism, u.iterations),
         ),
         table(
-            *("Configs of brokers", "dynamic broker configs", "broker,name,value", metadata.broker_configs),
+            "Configs of brokers",
+            "broker_configs",
+            "broker,name,value",
             lambda c: ("all" if c.broker is None else c.broker, c.name, c.value),
         ),
         table(
-            *("Configs of groups", "group configs", "group,name,value", metadata.group_configs),
+            "Configs of groups",
+            "group_configs",
+            "group,name,value",
             lambda c: (c.group, c.name, c.value),
         ),
         table(
-            *("Client quotas", "client quotas", "user,client id,ip,quotas", metadata.client_quotas),
+            "Client quotas",
+            "client_quotas",
+            "user,client id,ip,quotas",
             _quota,
         ),
         table(
-            *("Delegation tokens", "delegation tokens", "token,owner,requester,renewers,expires"),
-            metadata.delegation_tokens,
+            "Delegation tokens",
+            "delegation_tokens",
+            "token,owner,requester,renewers,expires",
             _token,
         ),
         table(
-            *("Client metrics", "client metrics subscriptions", "subscription,configs"),
-            metadata.client_metrics,
+            "Client metrics",
+            "client_metrics",
+            "subscription,configs",
             lambda m: (m.name, ", ".join(f"{name}={value}" for name, value in m.configs.items())),
         ),
         table(
-            *("Features", "finalized features", "feature,level", metadata.features),
+            "Features",
+            "features",
+            "feature,level",
             lambda f: (f.name, f.level),
         ),
         table(
-            *("Brokers and controllers", "registrations of brokers and controllers"),
+            "Brokers and controllers",
+            "registrations",
             "id,role,listeners,rack,state",
-            metadata.registrations,
             _registration,
         ),
     ]

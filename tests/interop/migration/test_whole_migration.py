@@ -80,7 +80,7 @@ def comparable(listed: dict[str, Any]) -> dict[str, Any]:
 def differences(moving: Filled) -> list[str]:
     zookeeper = Side("ZooKeeper", read_zookeeper(moving.zookeeper))
     log = Side("KRaft", read_metadata_log(moving.cluster.metadata_log()))
-    assert zookeeper.reading.cluster_id == log.reading.cluster_id
+    assert zookeeper.metadata.cluster_id == log.metadata.cluster_id
     return [in_words(difference, zookeeper.name, log.name) for difference in compare(zookeeper, log)]
 
 

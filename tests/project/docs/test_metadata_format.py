@@ -39,7 +39,9 @@ FULL = Metadata(
         BrokerConfig(broker=1, name="secret", value=None),
     ),
     group_configs=(GroupConfig(group="g", name="a", value="b"),),
-    not_carried=(NotCarried(what="client quotas", reason="not supported", why="so it is"),),
+    not_carried=(
+        NotCarried(part="client_quotas", what="client quotas", reason="not supported", why="so it is"),
+    ),
 )
 
 

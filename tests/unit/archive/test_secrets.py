@@ -12,7 +12,8 @@ from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import is_sensitive, without_secrets
-from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, NotCarried, ScramUser
+from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser
+from kbackup.metadata.parts import whole_part
 from kbackup.store import open_store
 
 HIDDEN = "not-to-be-seen"
@@ -63,7 +64,8 @@ def test_without_secrets_the_rest_stays_and_each_kind_is_named() -> None:
     assert {(n.what, n.reason) for n in bare.not_carried} == {
         ("secrets of SCRAM users", "secret"),
         ("secrets of delegation tokens", "secret"),
-        ("values of sensitive configs", "secret"),
+        ("values of sensitive broker configs", "secret"),
+        ("values of sensitive group configs", "secret"),
     }
     assert without_secrets(bare) == bare
 
@@ -74,7 +76,7 @@ def test_what_holds_no_secret_stays_as_it_is() -> None:
     assert without_secrets(replace(plain, scram_users=(), delegation_tokens=())).not_carried == (NOT_THERE,)
 
 
-NOT_THERE = NotCarried(what="ACLs", reason="not there", why="so it is")
+NOT_THERE = whole_part("acls", "not there", "so it is")
 
 
 @pytest.mark.parametrize("key", ["", "env:KBACKUP_TEST_KEY"])

@@ -21,7 +21,8 @@ from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.human import human_time
-from kbackup.metadata.entities import NotCarried, ScramUser
+from kbackup.metadata.entities import ScramUser
+from kbackup.metadata.parts import whole_part
 from kbackup.store import open_store
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import LOSS, T0, make_archive
@@ -143,14 +144,19 @@ def test_settings_are_counted(root: Path, capsys: Said, monkeypatch: pytest.Monk
 
     def metadata(archive: Archive, point: Manifest | int) -> Metadata:
         user = ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key="not-to-be-seen")
-        left_out = NotCarried(what="delegation tokens", reason="not supported", why="so it is")
+        left_out = whole_part("delegation_tokens", "not supported", "so it is")
         return replace(stored(archive, point), acls=(), scram_users=(user,), not_carried=(left_out,))
 
     monkeypatch.setattr(Archive, "metadata", metadata)
     document = told(capsys, "info", "-a", str(root))
     assert document["settings"] == {"acls": 0, "scram_users": 1}
     assert document["not_carried"] == [
-        {"what": "delegation tokens", "reason": "not supported", "why": "so it is"}
+        {
+            "part": "delegation_tokens",
+            "what": "delegation tokens",
+            "reason": "not supported",
+            "why": "so it is",
+        }
     ]
     assert cli.main(["info", "-a", str(root)]) == 0
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]

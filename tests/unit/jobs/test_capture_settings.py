@@ -11,8 +11,9 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.apply_settings import apply_settings, compare_settings
-from kbackup.jobs.capture import metadata
+from kbackup.jobs.capture import read_brokers
 from kbackup.jobs.capture_settings import NEVER, settings_warnings
+from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.restore_plan import RestorePlan
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
@@ -110,7 +111,7 @@ class Told:
 
 
 def captured(told: Told) -> Metadata:
-    return metadata(cluster(told), {}, "source", 1, ["billing"])
+    return merge([read_brokers(cluster(told), {}, "source", ["billing"])], "now", 1).metadata
 
 
 def test_everything_that_is_told() -> None:
@@ -154,7 +155,7 @@ def test_what_is_denied_is_one_warning() -> None:
         (),
     )
     assert settings_warnings(found) == [
-        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, dynamic broker configs"
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs"
     ]
 
 
@@ -178,9 +179,9 @@ def test_acls_that_the_client_library_does_not_know_are_named() -> None:
 ASKED_BY_PROTOCOL = {
     "client quotas",
     "delegation tokens",
-    "client metrics subscriptions",
-    "finalized features",
-    "registrations of brokers and controllers",
+    "client metrics",
+    "features",
+    "registrations",
 }
 
 

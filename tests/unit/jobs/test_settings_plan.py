@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,9 +25,9 @@ from kbackup.metadata.entities import (
     ClientQuota,
     DelegationToken,
     GroupConfig,
-    NotCarried,
     ScramUser,
 )
+from kbackup.metadata.parts import whole_part
 
 SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
 RENAMED = Names(
@@ -295,11 +295,11 @@ def test_only_what_is_asked_for() -> None:
 
 
 def test_what_no_backup_holds_is_named() -> None:
-    def not_carried(what: str, reason: Literal["not there", "not supported"]) -> NotCarried:
-        return NotCarried(what=what, reason=reason, why="so it is")
-
     point = archived(
-        not_carried=(not_carried("client quotas", "not supported"), not_carried("ACLs", "not there"))
+        not_carried=(
+            whole_part("client_quotas", "not supported", "so it is"),
+            whole_part("acls", "not there", "so it is"),
+        )
     )
     planned = plan_settings(["acls"], point, SAME, EMPTY)
     assert planned.not_carried == (LeftOut(what="client quotas", why="so it is"),)

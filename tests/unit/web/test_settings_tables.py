@@ -11,10 +11,10 @@ from kbackup.metadata.entities import (
     DelegationToken,
     Feature,
     Listener,
-    NotCarried,
     Registration,
     ScramUser,
 )
+from kbackup.metadata.parts import whole_part
 from kbackup.web.pages.settings import settings_tables
 
 HIDDEN = "not-to-be-seen"
@@ -71,7 +71,7 @@ def test_every_kind_has_its_table() -> None:
                 alive=False,
             ),
         ),
-        not_carried=(NotCarried(what="group configs", reason="denied", why="so it is"),),
+        not_carried=(whole_part("group_configs", "denied", "so it is"),),
     )
     tables = {table.what: table for table in settings_tables(metadata)}
     assert HIDDEN not in repr(tables)

@@ -22,7 +22,10 @@ from tests.unit.zookeeper.znodes import FakeSession, recorded, with_znodes
 
 USER = "/config/users/b%20o%25b"
 WITHOUT_HMACS = NotCarried(
-    what="secrets of delegation tokens", reason="not supported", why="ZooKeeper doesn't hold the HMACs"
+    part="delegation_tokens",
+    what="secrets of delegation tokens",
+    reason="not supported",
+    why="ZooKeeper doesn't hold the HMACs",
 )
 
 
@@ -148,7 +151,7 @@ def test_configs_of_brokers_hide_what_is_encrypted() -> None:
     reading = parse(changed)
     assert [entry.what for entry in reading.not_carried] == [
         "secrets of delegation tokens",
-        "values of sensitive configs",
+        "values of sensitive broker configs",
     ]
     assert reading.broker_configs == (
         BrokerConfig(broker=0, name="ssl.key.password", value=None),

@@ -11,10 +11,8 @@ from typing import TypeVar
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
-from kbackup.archive.secrets import SCRAM_SECRETS
 from kbackup.config.properties import parse_properties
 from kbackup.errors import KbackupError, NoArchiveError, UsageError
-from kbackup.jobs.metadata.parts import PARTS, part_of
 from kbackup.jobs.migrate.preflight.findings import (
     ArchiveFindings,
     Broker,
@@ -26,6 +24,8 @@ from kbackup.jobs.migrate.preflight.findings import (
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import read_findings
 from kbackup.kafka.broker_admin import BrokerAdmin
+from kbackup.metadata.entities import PartName
+from kbackup.metadata.parts import LABELS, SCRAM_SECRETS
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
 from kbackup.zookeeper.connection import open_session
@@ -36,7 +36,13 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
-_ESSENTIAL = ("acls", "scram_users", "broker_configs", "client_quotas", "delegation_tokens")
+_ESSENTIAL: tuple[PartName, ...] = (
+    "acls",
+    "scram_users",
+    "broker_configs",
+    "client_quotas",
+    "delegation_tokens",
+)
 
 
 def read_preflight(
@@ -139,8 +145,6 @@ def missing_parts(metadata: Metadata) -> tuple[str, ...]:
     gaps = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
     if any(user.stored_key is None for user in metadata.scram_users or ()):
         gaps.add(SCRAM_SECRETS)
-    absent = {part_of(entry) for entry in metadata.not_carried if entry.reason == "not there"}
-    for part in PARTS:
-        if part.name in _ESSENTIAL and getattr(metadata, part.name) is None and part not in absent:
-            gaps.add(part.label)
+    absent = {entry.part for entry in metadata.not_carried if entry.reason == "not there"}
+    gaps |= {LABELS[part] for part in _ESSENTIAL if getattr(metadata, part) is None and part not in absent}
     return tuple(sorted(gaps))

@@ -15,6 +15,7 @@ from kbackup.metadata.entities import (
     ScramUser,
     TopicMetadata,
 )
+from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
 from kbackup.metadata.reading import Reading
 
 
@@ -78,9 +79,9 @@ def by_brokers(**changed: Any) -> Reading:
         "group_configs": (GroupConfig(group="g", name="a", value="b"),),
         "client_quotas": (quota(),),
         "not_carried": (
-            NotCarried(what="secrets of SCRAM users", reason="not supported", why="never"),
-            NotCarried(what="delegation tokens", reason="denied", why="no right"),
-            NotCarried(what="client metrics subscriptions", reason="denied", why="no right"),
+            NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="never"),
+            whole_part("delegation_tokens", "denied", "no right"),
+            whole_part("client_metrics", "denied", "no right"),
         ),
     }
     return Reading(source="brokers", cluster_id="c", **values | changed)
@@ -97,7 +98,7 @@ def by_zookeeper(**changed: Any) -> Reading:
         "registrations": (Registration(id=1, role="broker", listeners=()),),
         "deletions": (),
         "next_producer_id": 2000,
-        "not_carried": (NotCarried(what="group configs", reason="not supported", why="not in ZooKeeper"),),
+        "not_carried": (whole_part("group_configs", "not supported", "not in ZooKeeper"),),
     }
     return Reading(source="zookeeper", **{"cluster_id": "c"} | values | changed)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
-from kbackup.metadata.entities import BrokerConfig, NotCarried, Registration
+from kbackup.metadata.entities import BrokerConfig, Registration
+from kbackup.metadata.parts import whole_part
 from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 
@@ -143,7 +144,7 @@ def test_brokers_that_are_down_tell_no_configs() -> None:
 
 def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:
     """ZooKeeper may hold ACLs of an authorizer that is not configured any more."""
-    disabled = NotCarried(what="ACLs", reason="not there", why="no authorizer")
+    disabled = whole_part("acls", "not there", "no authorizer")
     one, other = (
         Side("brokers", by_brokers(acls=(), not_carried=(disabled,))),
         Side("ZooKeeper", by_zookeeper()),

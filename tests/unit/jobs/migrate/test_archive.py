@@ -15,7 +15,6 @@ from kbackup.archive.content import Content
 from kbackup.archive.lease import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.secrets import SCRAM_SECRETS
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, UsageError
 from kbackup.jobs.expire import Expiry, expire
@@ -28,6 +27,7 @@ from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata
 from kbackup.jobs.plan import Live, LiveTopic, make_plan
 from kbackup.jobs.restore_choose import choose_content
 from kbackup.jobs.verify import verify
+from kbackup.metadata.parts import SCRAM_SECRETS
 from kbackup.metadata.sources import Sources
 from kbackup.store import open_store
 from kbackup.store.base import Store

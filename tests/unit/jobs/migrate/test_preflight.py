@@ -17,6 +17,7 @@ from kbackup.jobs.migrate.preflight.line import Line
 from kbackup.jobs.migrate.preflight.read import missing_parts
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.metadata.entities import NotCarried, ScramUser
+from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
 from tests.unit.jobs.migrate.healthy import (
     CLUSTER,
     NOW,
@@ -317,15 +318,15 @@ def test_missing_parts_of_an_archive() -> None:
     }
     common = {"captured_at": "2026-01-01T00:00:00.000Z", "cluster_id": CLUSTER, "brokers": 1, "topics": ()}
 
-    def missing(*gaps: tuple[str, str], **parts: object) -> tuple[str, ...]:
-        not_carried = tuple(NotCarried(what=w, reason=r, why="") for w, r in gaps)  # type: ignore[arg-type]  # a reason
+    def missing(*not_carried: NotCarried, **parts: object) -> tuple[str, ...]:
         return missing_parts(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
 
     assert missing() == ("ACLs",)
-    assert missing(("ACLs", "not there")) == ()
-    assert missing(("ACLs", "not supported")) == ("ACLs",)
-    assert missing(("group configs", "not supported"), acls=()) == ()
-    assert missing(("SCRAM secrets", "secret"), acls=()) == ("SCRAM secrets",)
+    assert missing(whole_part("acls", "not there", "")) == ()
+    assert missing(whole_part("acls", "not supported", "")) == ("ACLs",)
+    assert missing(whole_part("group_configs", "not supported", ""), acls=()) == ()
+    secrets = NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="secret", why="")
+    assert missing(secrets, acls=()) == (SCRAM_SECRETS,)
     assert missing(acls=(), client_quotas=None) == ("client quotas",)
     alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=4096)
     assert missing(acls=(), scram_users=(alice,)) == ("secrets of SCRAM users",)
