@@ -96,7 +96,7 @@ def moto_server() -> Iterator[MotoServer]:
 
 def delta_conf() -> dict[str, str]:
     """What a session of Spark takes for Delta tables and s3a, with jars from our cache."""
-    from kbackup.jobs.delta_session import EXTENSION
+    from kbackup.spark.delta import EXTENSION
     from scripts.dev.jars import delta_jars
 
     return {"spark.jars": ",".join(map(str, sorted(delta_jars().glob("*.jar")))), **EXTENSION}
@@ -104,7 +104,7 @@ def delta_conf() -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from kbackup.spark import build_session
+    from kbackup.spark.session import build_session
 
     # what users put there for their own stores: it must stay off every command line
     conf = {"spark.hadoop.fs.s3a.secret.key": make("a secret key in Spark's settings")}

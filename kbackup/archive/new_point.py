@@ -14,7 +14,7 @@ from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.models import Capture, DocumentRef, Loss, Manifest, TopicState, Totals, load
-from kbackup.archive.segments import Segment, in_order, to_batch
+from kbackup.archive.segments.table import Segment, in_order, to_batch
 
 
 @dataclass(frozen=True, kw_only=True)

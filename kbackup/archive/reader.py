@@ -28,7 +28,7 @@ from kbackup.archive.models import (
     TopicState,
     load,
 )
-from kbackup.archive.segments import (
+from kbackup.archive.segments.table import (
     PLACE,
     SCHEMA,
     Segment,

@@ -18,15 +18,15 @@ import click
 from click.shell_completion import shell_complete
 
 from kbackup import __version__
-from kbackup.cli.exit_codes import EXIT_CODES
-from kbackup.cli.frame import State
-from kbackup.cli.lazy import load_command
-from kbackup.cli.metering import ended, metrics_file
-from kbackup.cli.options import common_options
-from kbackup.cli.output import Reporter
+from kbackup.cli.common.exit_codes import EXIT_CODES
+from kbackup.cli.common.frame import State
+from kbackup.cli.common.lazy import load_command
+from kbackup.cli.common.metrics_file import ended, metrics_file
+from kbackup.cli.common.options import common_options
+from kbackup.cli.common.output import Reporter
 from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
-from kbackup.metrics import counted, failed
-from kbackup.printable import printable, printable_lines
+from kbackup.metrics.registry import counted, failed
+from kbackup.util.printable import printable, printable_lines
 
 COMMANDS = {
     "backup": ("backup", "Take a backup: one new restore point."),
@@ -37,12 +37,12 @@ COMMANDS = {
     "cat": ("cat", "Print records."),
     "find": ("find", "Search keys, values and headers of records."),
     "ui": ("ui", "Look into an archive with a browser."),
-    "groups": ("groups", "Consumer groups: show, plan, apply, undo."),
+    "groups": ("groups.command", "Consumer groups: show, plan, apply, undo."),
     "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
     "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
     "diff": ("diff", "Show what changed between restore points, or since then."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
-    "drill": ("drill", "Restore for practice, compare with the archive, and report."),
+    "drill": ("drill.command", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
     "expire": ("expire", "Let restore points go by policy, and records by age."),
     "keep": ("keep", "Pin a restore point, so that it never expires."),

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.cli.repair import show
-from kbackup.cli.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.adopt import adopt
+from kbackup.jobs.adopt.job import adopt
 
 
 @click.command("adopt")

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.export import show_export
-from kbackup.cli.follow import follow_until_stopped
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_count, human_duration, human_size, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_count, human_duration, human_size, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
     archive_option,
     common_options,
     key_option,
@@ -20,8 +18,10 @@ from kbackup.cli.options import (
     source_options,
     spark_options,
 )
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, delta_config, say_connecting, spark_session
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, delta_config, say_connecting, spark_session
+from kbackup.cli.export import show_export
+from kbackup.cli.follow import follow_until_stopped
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from kbackup.jobs.backup_run import BackupReport
-    from kbackup.jobs.plan import Plan
+    from kbackup.jobs.backup.plan import Plan
+    from kbackup.jobs.backup.run import BackupReport
     from kbackup.store import Store
 
 
@@ -75,7 +75,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         return follow_until_stopped(frame)
     _refuse_what_only_follows(frame)
     if label:
-        from kbackup.jobs.points import check_label
+        from kbackup.jobs.points.job import check_label
 
         check_label(label)
     config, reporter = frame.config, frame.reporter
@@ -87,7 +87,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
-        from kbackup.jobs.backup import backup  # while the JVM starts
+        from kbackup.jobs.backup.job import backup  # while the JVM starts
 
         def session() -> SparkSession:
             """A restore point is taken, too, where Spark doesn't start with the jars that tables need."""
@@ -123,7 +123,7 @@ def _export(
 ) -> tuple[str, ...]:
     """The restore point stands, whatever becomes of the tables; that they are behind is told by the exit code. Returns
     what they can't get any more."""
-    from kbackup.jobs.delta_export import export_delta
+    from kbackup.jobs.export.delta import export_delta
 
     config = frame.config
     url = config.export.delta or ""

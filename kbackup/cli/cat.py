@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import click
 
-from kbackup.archive.browse import Catalogue, Found, records, tail
-from kbackup.archive.window import Window
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.looking import Look, look_options, partitions_of, with_look
-from kbackup.cli.places import parse_address
-from kbackup.cli.showing import printed
+from kbackup.archive.query.browse import Catalogue, Found, records, tail
+from kbackup.archive.query.window import Window
+from kbackup.cli.common.arguments import parse_address
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.record_output import printed
+from kbackup.cli.common.record_selection import Look, look_options, partitions_of, with_look
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.store import Store

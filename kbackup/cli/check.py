@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import (
     archive_option,
     client_file_option,
     common_options,
@@ -14,9 +14,9 @@ from kbackup.cli.options import (
     source_options,
     spark_options,
 )
-from kbackup.cli.session import archive_store, spark_session
-from kbackup.jobs.check import check
-from kbackup.jobs.steps import Step
+from kbackup.cli.common.session import archive_store, spark_session
+from kbackup.jobs.check.job import check
+from kbackup.jobs.check.steps import Step
 
 
 @click.command("check")

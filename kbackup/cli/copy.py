@@ -6,11 +6,11 @@ import dataclasses
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_option, common_options, options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import archive_option, common_options, options, s3_options
+from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 
 _place_options = options(
@@ -64,7 +64,7 @@ def command(
 
     Encrypted archives are copied as they are stored, with their data keys: the key opens the copy as well.
     """
-    from kbackup.jobs.copy import copy_archive
+    from kbackup.jobs.copy.job import copy_archive
 
     source = archive_store(frame)
     given = {

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import (
     archive_option,
     client_file_option,
     common_options,
@@ -18,13 +19,12 @@ from kbackup.cli.options import (
     key_options,
     s3_options,
 )
-from kbackup.cli.output import Cell, Reporter
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.select import Selection
 
 if TYPE_CHECKING:
-    from kbackup.jobs.diff_types import Diff, Value, View
+    from kbackup.jobs.diff.types import Diff, Value, View
 
 LIVE = ("source", "target")
 
@@ -55,8 +55,8 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     section of the configuration. Offsets of a restore point are those archived, of a cluster those that a backup
     would read to.
     """
-    from kbackup.jobs.diff import diff
-    from kbackup.jobs.diff_views import check_selections
+    from kbackup.jobs.diff.job import diff
+    from kbackup.jobs.diff.views import check_selections
 
     topics, groups = _selections(frame)
     take = _views(frame, topics, groups)
@@ -79,7 +79,7 @@ def _selections(frame: Frame) -> tuple[Selection, Selection]:
 
 def _views(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
     """What makes a view of a name."""
-    from kbackup.jobs.diff_views import live_view, point_view
+    from kbackup.jobs.diff.views import live_view, point_view
 
     @functools.cache
     def archive() -> Archive:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_size, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_argument, archive_option, common_options, options, s3_options
-from kbackup.cli.output import Cell, Reporter
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, options, s3_options
+from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.session import archive_store
 from kbackup.config.quantities import parse_duration
 from kbackup.errors import StoreError
-from kbackup.jobs.expire_policy import Policy
+from kbackup.jobs.retention.policy import Policy
 
 if TYPE_CHECKING:
-    from kbackup.jobs.expire import ExpireReport, PointFate
+    from kbackup.jobs.retention.job import ExpireReport, PointFate
 
 _LONGEST = 100 * 365 * 86_400.0
 """s: no archive is older."""
@@ -115,8 +115,8 @@ def command(
     Readers lose sight of what went at once; the first run after --grace deletes it. Until then --undo takes it back.
     Each run also deletes orphans of interrupted runs. A backup may run at the same time.
     """
-    from kbackup.jobs.expire import Expiry, expire
-    from kbackup.jobs.expire import undo as undo_expire
+    from kbackup.jobs.retention.job import Expiry, expire
+    from kbackup.jobs.retention.job import undo as undo_expire
 
     last, daily, weekly, monthly, yearly = (
         count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)

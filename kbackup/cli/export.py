@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
     archive_option,
     common_options,
     key_option,
@@ -18,12 +18,12 @@ from kbackup.cli.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, delta_config, spark_session
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, delta_config, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from kbackup.jobs.delta_export import ExportReport
+    from kbackup.jobs.export.delta import ExportReport
 
 
 @click.command("export")
@@ -50,8 +50,8 @@ def command(frame: Frame) -> int:
     session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []
     with spark_session(session_of, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.delta_export import export_delta
-        from kbackup.jobs.parquet_export import export_parquet
+        from kbackup.jobs.export.delta import export_delta
+        from kbackup.jobs.export.parquet import export_parquet
 
         lease = config.backup.lease_seconds
         if export.delta:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.archive.browse import Catalogue, Found
-from kbackup.archive.content import ArchivedPartition
-from kbackup.cli.decoding import Decoding
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.looking import Look, look_options, partitions_of, with_look
-from kbackup.cli.places import parse_address
-from kbackup.cli.showing import first, printed
+from kbackup.archive.query.browse import Catalogue, Found
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.cli.common.arguments import parse_address
+from kbackup.cli.common.decoding import Decoding
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.record_output import first, printed
+from kbackup.cli.common.record_selection import Look, look_options, partitions_of, with_look
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.schemas.base import EXTRA
 
 if TYPE_CHECKING:
-    from kbackup.archive.find import Matches, Pattern
-    from kbackup.cli.expression import Expression
+    from kbackup.archive.query.find import Matches, Pattern
+    from kbackup.cli.common.expression import Expression
 
 Out = Callable[[Iterator[Found], Callable[[], AbstractContextManager[None]]], object]
 """Prints what is found, within a context that keeps the progress out of the way."""
@@ -79,7 +79,7 @@ def command(
 
 
 def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str, ...]) -> Pattern | None:
-    from kbackup.archive.find import PARTS, Pattern
+    from kbackup.archive.query.find import PARTS, Pattern
 
     if pattern is None:
         if regex or ignore_case or parts:
@@ -96,14 +96,14 @@ def _expression(text: str | None, decoding: Decoding, before: Pattern | None) ->
     if text is None:
         return None
     try:
-        from kbackup.cli.expression import Expression
+        from kbackup.cli.common.expression import Expression
     except ImportError as error:
         raise UsageError(f"--jq needs a library that is not installed: {error}", EXTRA) from error
     return Expression(text, decoding, before)
 
 
 def _search(frame: Frame, look: Look, address: Address | None, matches: Matches, out: Out) -> None:
-    from kbackup.archive.find import find, to_search
+    from kbackup.archive.query.find import find, to_search
 
     window = look.window(address)
     store, whole = look.open(frame, address)

@@ -5,21 +5,21 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from kbackup import metrics
-from kbackup.cli.ending import asked_by_signals
-from kbackup.cli.frame import Frame
-from kbackup.cli.human import human_duration, human_size, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.session import archive_store, say_connecting, spark_session
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.session import archive_store, say_connecting, spark_session
+from kbackup.cli.common.stop_signals import asked_by_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
-from kbackup.jobs.stop import Stop
-from kbackup.metrics import counted
+from kbackup.jobs.common.stop import Stop
+from kbackup.metrics import registry as metrics
+from kbackup.metrics.registry import counted
 
 if TYPE_CHECKING:
     from kbackup.config.models import Follow
-    from kbackup.jobs.backup_run import BackupReport
-    from kbackup.jobs.follow import FollowReport
-    from kbackup.metrics_server import Health
+    from kbackup.jobs.backup.follow import FollowReport
+    from kbackup.jobs.backup.run import BackupReport
+    from kbackup.metrics.server import Health
 
 
 class Told:
@@ -71,7 +71,7 @@ def follow_until_stopped(frame: Frame) -> int:
         health: Health | None = None
         if config.follow.listen:
             check_stale_after(config.follow)
-            from kbackup.metrics_server import Health, Server
+            from kbackup.metrics.server import Health, Server
 
             health = Health(config.follow.stale_after_seconds)
             server = stack.enter_context(Server(config.follow.listen, health))
@@ -81,7 +81,7 @@ def follow_until_stopped(frame: Frame) -> int:
         shown = stack.enter_context(ShownProgress(frame.reporter))
         stop = stack.enter_context(closing(Stop()))
         stack.enter_context(asked_by_signals(stop))
-        from kbackup.jobs.follow import Follower  # while the JVM starts
+        from kbackup.jobs.backup.follow import Follower  # while the JVM starts
 
         follower = Follower(
             config.backup, config.follow, config.source, store, session, shown, Told(frame, health), stop

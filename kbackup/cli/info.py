@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import click
 
-from kbackup.archive.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
-from kbackup.cli.caching import looked_into
-from kbackup.cli.choice import show_choice
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_size, human_time, plural
-from kbackup.cli.options import s3_options, state_options
-from kbackup.cli.output import Cell, Reporter
-from kbackup.cli.places import moment_of
+from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
+from kbackup.cli.common.arguments import moment_of
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_size, human_time, plural
+from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.options import s3_options, state_options
+from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.window_text import show_choice
 from kbackup.errors import UsageError, suggest_name
 
 

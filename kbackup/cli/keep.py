@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 
 
 @click.command("keep")
@@ -20,7 +20,7 @@ def command(frame: Frame, restore_point: str) -> None:
 
     'kbackup list' shows pins. 'kbackup release' takes a pin away. A backup may run at the same time.
     """
-    from kbackup.jobs.points import keep
+    from kbackup.jobs.points.job import keep
 
     report = keep(archive_store(frame), restore_point)
     state = "is pinned" if report.changed else "was pinned already"

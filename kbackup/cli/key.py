@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import plural
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import plural
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 
@@ -50,7 +50,7 @@ def generate(frame: Frame, file: Path) -> None:
 @pass_frame
 def show(frame: Frame) -> None:
     """List an archive's files of data keys, and whether the key that is given opens them."""
-    from kbackup.jobs.keys import held_keys
+    from kbackup.jobs.keys.job import held_keys
 
     store = archive_store(frame)
     held, skipped = held_keys(store)
@@ -82,7 +82,7 @@ def rotate(frame: Frame, new: str) -> int:
     Waits for no other writer: it needs the lease. After a crash run it again. Ends with exit code 3 where a file under
     the old key could not be deleted.
     """
-    from kbackup.jobs.keys import rotate_keys
+    from kbackup.jobs.keys.job import rotate_keys
 
     check_source(new)
     store = archive_store(frame)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError
 
 
@@ -24,8 +24,8 @@ def command(frame: Frame, restore_point: str | None, label: str | None, remove: 
     Every option that takes a restore point's number takes a label as well. A label that another restore point has
     moves to this one. A backup may run at the same time.
     """
-    from kbackup.jobs.points import label as give_label
-    from kbackup.jobs.points import remove_label
+    from kbackup.jobs.points.job import label as give_label
+    from kbackup.jobs.points.job import remove_label
 
     if remove is not None:
         if restore_point is not None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import click
 
-from kbackup.archive.java import is_java_archive
-from kbackup.archive.lease import describe, holder
+from kbackup.archive.java.content import is_java_archive
+from kbackup.archive.lease.hold import describe, holder
 from kbackup.archive.models import Lease
-from kbackup.archive.overview import PointOverview, list_points
+from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import open_archive
-from kbackup.cli.caching import looked_into
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_size, plural
-from kbackup.cli.options import archive_argument, archive_option, cache_option, common_options, s3_options
-from kbackup.cli.output import Reporter
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    cache_option,
+    common_options,
+    s3_options,
+)
+from kbackup.cli.common.output import Reporter
 from kbackup.errors import NoArchiveError, UsageError
 
 

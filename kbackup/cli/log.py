@@ -5,9 +5,15 @@ from __future__ import annotations
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.caching import looked_into
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_argument, archive_option, cache_option, common_options, s3_options
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    cache_option,
+    common_options,
+    s3_options,
+)
 
 
 @click.command("log")
@@ -20,7 +26,7 @@ from kbackup.cli.options import archive_argument, archive_option, cache_option, 
 @pass_frame
 def command(frame: Frame, limit: int | None) -> None:
     """Show the history of an archive: who backed up, expired, pinned, repaired or copied, when, with what result."""
-    from kbackup.jobs.history import history
+    from kbackup.jobs.history.job import history
 
     store = looked_into(frame)
     rows = history(open_archive(store), limit)

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from kbackup.archive.browse import Catalogue
-from kbackup.archive.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.segments import Segment
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_size, human_time
-from kbackup.cli.looking import opened
-from kbackup.cli.options import s3_options, state_options
-from kbackup.cli.output import Cell
-from kbackup.cli.places import moment_of, parse_partition
+from kbackup.archive.query.browse import Catalogue
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.segments.table import Segment
+from kbackup.cli.common.arguments import moment_of, parse_partition
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_size, human_time
+from kbackup.cli.common.options import s3_options, state_options
+from kbackup.cli.common.output import Cell
+from kbackup.cli.common.record_selection import opened
 
 _Row = Mapping[str, Cell]
 _HEADINGS = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 
 
 @click.command("promote")
@@ -20,7 +20,7 @@ def command(frame: Frame) -> None:
 
     'kbackup copy' from the old source is refused from then on.
     """
-    from kbackup.jobs.promote import promote
+    from kbackup.jobs.copy.promote import promote
 
     report = promote(archive_store(frame))
     frame.reporter.line(f"{report.archive} is an archive of its own; it was a copy of {report.origin}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 
 
 @click.command("release")
@@ -17,7 +17,7 @@ from kbackup.cli.session import archive_store
 @pass_frame
 def command(frame: Frame, restore_point: str) -> None:
     """Take the pin of a restore point away: the next 'kbackup expire' may let it go."""
-    from kbackup.jobs.points import release
+    from kbackup.jobs.points.job import release
 
     report = release(archive_store(frame), restore_point)
     frame.reporter.line(f"restore point {report.restore_point} is not pinned any more")

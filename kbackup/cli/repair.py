@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, spark_session
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
-from kbackup.jobs.repair import RepairReport, repair
+from kbackup.jobs.repair.job import RepairReport, repair
 
 _MENDED = 20
 

@@ -8,13 +8,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from kbackup import metrics
-from kbackup.cli.choice import show_choice
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.groups_tables import show_results
-from kbackup.cli.human import human_duration, human_size, plural
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
@@ -24,18 +21,21 @@ from kbackup.cli.options import (
     spark_options,
     target_options,
 )
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, delta_config, say_connecting, spark_session
-from kbackup.cli.settings import show_settings
-from kbackup.cli.settings import undo as undo_settings
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, delta_config, say_connecting, spark_session
+from kbackup.cli.common.settings import show_settings
+from kbackup.cli.common.settings import undo as undo_settings
+from kbackup.cli.common.window_text import show_choice
+from kbackup.cli.groups.tables import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
+from kbackup.metrics import registry as metrics
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
-    from kbackup.jobs.delta_import import DeltaImport
-    from kbackup.jobs.restore_plan import RestorePlan
-    from kbackup.jobs.restore_report import RestoreReport
-    from kbackup.jobs.settings_plan import SettingsReport
+    from kbackup.jobs.importing.job import DeltaImport
+    from kbackup.jobs.restore.plan import RestorePlan
+    from kbackup.jobs.restore.report import RestoreReport
+    from kbackup.jobs.settings.plan import SettingsReport
 
 
 @click.command("restore")
@@ -109,7 +109,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         spark_session(of_spark, at_once=at_once, reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
-        from kbackup.jobs.restore import restore  # while the JVM starts
+        from kbackup.jobs.restore.job import restore  # while the JVM starts
 
         if made is not None:
             reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.place.url}")
@@ -127,9 +127,9 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
 
 def _delta_import(frame: Frame) -> DeltaImport:
     """What is to be read from Delta tables."""
-    from kbackup.jobs.delta_import import DeltaImport
-    from kbackup.jobs.export_place import Place
-    from kbackup.jobs.restore_choose import new_restore_id
+    from kbackup.jobs.export.destination import Place
+    from kbackup.jobs.importing.job import DeltaImport
+    from kbackup.jobs.restore.content import new_restore_id
 
     config = frame.config
     options = config.restore

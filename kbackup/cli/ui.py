@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from kbackup.cli.caching import looked_into
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, cache_option, common_options, key_option, s3_options
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.options import archive_option, cache_option, common_options, key_option, s3_options
 from kbackup.errors import UsageError
-from kbackup.metrics_server import parse_address
+from kbackup.metrics.server import parse_address
 
 if TYPE_CHECKING:
     from kbackup.web.guard import Access
@@ -42,7 +42,7 @@ def command(frame: Frame, no_token: bool) -> int:
         import uvicorn
 
         from kbackup.web.app import make_app
-        from kbackup.web.held import Held
+        from kbackup.web.archive_cache import Held
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kbackup"):
             raise

@@ -6,12 +6,12 @@ import sys
 
 import click
 
-from kbackup.archive.lease import describe
+from kbackup.archive.lease.hold import describe
+from kbackup.archive.lease.unlock import Seen, break_lease, look
 from kbackup.archive.models import Lease
-from kbackup.archive.unlock import Seen, break_lease, look
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
+from kbackup.cli.common.session import archive_store
 from kbackup.errors import RefusedError, UsageError
 
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 import click
 import msgspec
 
-from kbackup import metrics
-from kbackup.cli.against import against_options, choices_given, show_against
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_argument, archive_option, common_options, s3_options, spark_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, say_connecting, spark_session, state_store
+from kbackup.cli.common.compare import against_options, choices_given, show_against
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, human_size
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    s3_options,
+    spark_options,
+)
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
-from kbackup.jobs.verify import VerifyReport, verify
+from kbackup.jobs.verify.job import VerifyReport, verify
+from kbackup.metrics import registry as metrics
 
 
 @click.command("verify")
@@ -70,8 +76,8 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
     store = archive_store(frame)
     say_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.against import verify_against  # while the JVM starts
-        from kbackup.jobs.against_plan import Asked
+        from kbackup.jobs.compare.job import verify_against  # while the JVM starts
+        from kbackup.jobs.compare.plan import Asked
 
         asked = Asked("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target

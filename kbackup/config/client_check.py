@@ -6,7 +6,7 @@ import difflib
 
 from kbackup.config.secrets import is_secret
 from kbackup.errors import UsageError
-from kbackup.kafka.property_check import COMMON, refusal
+from kbackup.kafka.client.property_check import COMMON, refusal
 from kbackup.metadata.sources import check_source_property, is_source_property
 
 

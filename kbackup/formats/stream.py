@@ -7,13 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
-from kbackup.buffers import BufferPool
 from kbackup.formats.block import make_block
 from kbackup.formats.index import SegmentIndex
 from kbackup.formats.layout import check
 from kbackup.formats.magic import Buffer, check_magic, corrupt
 from kbackup.formats.scan import scan
 from kbackup.types import Bytes, RecordBlock
+from kbackup.util.buffers import BufferPool
 
 _SMALL = 1 << 20
 _GATHERED = BufferPool(17 << 20)

@@ -11,9 +11,9 @@ from functools import cache
 from typing import Any, Literal, NamedTuple
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client import Connection
-from kbackup.kafka.outlet import Outlet
-from kbackup.kafka.pieces import Source
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.consume.source_protocol import Source
+from kbackup.kafka.produce.outlet import Outlet
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
         from kbackup.kafka.native.source import KernelSource
 
         return KernelSource(connection, tuning)
-    from kbackup.kafka.messages import MessageSource
+    from kbackup.kafka.consume.messages import MessageSource
 
     return MessageSource(connection, tuning)
 
@@ -79,6 +79,6 @@ def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Out
         from kbackup.kafka.native.outlet import KernelOutlet
 
         return KernelOutlet(connection, tuning, group)
-    from kbackup.kafka.message_outlet import MessageOutlet
+    from kbackup.kafka.produce.message_outlet import MessageOutlet
 
     return MessageOutlet(connection, tuning)

@@ -27,11 +27,11 @@ from kbackup.errors import (
     UnreachableError,
     UsageError,
 )
+from kbackup.web.archive_cache import Held
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.held import Held
-from kbackup.web.looking import BadInputError, looking
 from kbackup.web.pages import changes, groups, migration, mirrors, points, records, topics
 from kbackup.web.render import page
+from kbackup.web.view import BadInputError, looking
 
 log = logging.getLogger(__name__)
 

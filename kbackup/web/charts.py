@@ -14,9 +14,9 @@ from math import ceil, sqrt
 from statistics import median
 from typing import Literal, NamedTuple
 
-from kbackup.archive.content import ArchivedPartition
-from kbackup.archive.moment import ms_of
-from kbackup.archive.overview import PointOverview
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.moment import ms_of
+from kbackup.archive.query.overview import PointOverview
 
 WIDTH = 1000.0
 HEIGHT = 100.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from markupsafe import Markup, escape
 
-from kbackup.printable import ends, printable
+from kbackup.util.printable import ends, printable
 
 _SHORT = 28  # characters that fit on every screen
 _TAIL = 10

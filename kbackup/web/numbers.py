@@ -7,8 +7,8 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from kbackup.archive.moment import ms_of, time_text
-from kbackup.cli.human import human_count, human_size, human_time
+from kbackup.archive.query.moment import ms_of, time_text
+from kbackup.cli.common.human import human_count, human_size, human_time
 from kbackup.web.charts import Unit
 
 DASH = "\N{EN DASH}"

@@ -13,8 +13,8 @@ from jinja2 import Environment
 from starlette.responses import HTMLResponse
 
 from kbackup import __version__
-from kbackup.cli.human import human_size, plural
-from kbackup.html import templates
+from kbackup.cli.common.human import human_size, plural
+from kbackup.util.html import templates
 from kbackup.web import names, numbers
 
 

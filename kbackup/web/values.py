@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup, escape
 
-from kbackup.printable import printable, printable_lines
+from kbackup.util.printable import printable, printable_lines
 
 View = Literal["auto", "text", "json", "hex"]
 VIEWS: tuple[View, ...] = ("auto", "text", "json", "hex")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.formats.record import encode
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import RECORDS, OffsetRange
 from scripts.dev.kafka import Broker

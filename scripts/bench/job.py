@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup import backup
-from kbackup.jobs.restore import restore
-from kbackup.spark import build_session
+from kbackup.jobs.backup.job import backup
+from kbackup.jobs.restore.job import restore
+from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
 from scripts.bench.children import Spec, receive, say, wait_for_go
 
@@ -49,7 +49,7 @@ def _warm(session: SparkSession, tasks: int) -> None:
     """Starts the Python workers and has them import what tasks need: a cost of the start, not of the data."""
 
     def prepare(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        from kbackup.jobs import backup_task, restore_task  # noqa: F401
+        from kbackup.jobs.restore import task as restore_task  # noqa: F401
         from kbackup.kafka import kernel
         from kbackup.store import s3  # noqa: F401
 

@@ -18,14 +18,14 @@ from confluent_kafka import Producer
 
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup import backup
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.backup.job import backup
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.restore import restore
+from kbackup.jobs.restore.job import restore
 from kbackup.kafka.kernel import chosen
-from kbackup.spark import build_session
+from kbackup.metrics.events import Silent
+from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
 from scripts.bench import data
 from scripts.bench.servers import Servers

@@ -6,9 +6,9 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kbackup.archive.fetch import SPAN
+from kbackup.archive.segments.fetch import SPAN
 from kbackup.config.models import Backup
-from kbackup.jobs.plan import PACK_PARTITIONS
+from kbackup.jobs.backup.plan import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20

@@ -16,12 +16,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from kbackup.archive.models import LastRecord
 from kbackup.errors import ClusterError
-from kbackup.jobs.capture import live_topics
-from kbackup.jobs.log_check import BATCH, TUNING, Expected, compare, epoch_positions, read_seen
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.epochs import validate_epochs
+from kbackup.jobs.backup.log_check import BATCH, TUNING, Expected, compare, epoch_positions, read_seen
+from kbackup.jobs.capture.cluster import live_topics
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.consume.epochs import validate_epochs
+from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.kernel import chosen
-from kbackup.kafka.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.bench import data
 from scripts.bench.text import grid

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 from kbackup.store import S3Options, open_store
 from kbackup.types import OffsetRange
 from scripts.bench.counted import CountedMinio, produce, topic_id, write_segment

@@ -15,16 +15,16 @@ from typing import Any, cast
 
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.catalog.run import begin_writing, open_or_create
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump, now
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.backup_commit import commit, refresh
-from kbackup.jobs.backup_round import reserve
-from kbackup.jobs.backup_run import Captured, Read, Run
-from kbackup.jobs.listen import Phases, Silent
-from kbackup.jobs.plan import LiveTopic, make_plan, make_tasks, without
-from kbackup.jobs.restore_choose import choose_content, choose_plan
+from kbackup.jobs.backup.commit import commit, refresh
+from kbackup.jobs.backup.plan import LiveTopic, make_plan, make_tasks, without
+from kbackup.jobs.backup.restore_point import reserve
+from kbackup.jobs.backup.run import Captured, Read, Run
+from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.metrics.events import Phases, Silent
 from kbackup.types import OffsetRange
 from scripts.bench import synthetic
 from scripts.bench.model import Data

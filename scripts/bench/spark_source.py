@@ -18,13 +18,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kbackup.archive import layout
-from kbackup.archive.java import java_content
-from kbackup.archive.parts import plan_parts, read_part
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.java.content import java_content
+from kbackup.archive.segments.parallel import plan_parts, read_part
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.formats.magic import MAGIC_BYTE
-from kbackup.jobs.source import columns_of
-from kbackup.jobs.source.options import TYPES
-from kbackup.spark import build_session, register
+from kbackup.spark import register
+from kbackup.spark.session import build_session
+from kbackup.spark.source import columns_of
+from kbackup.spark.source.options import TYPES
 from kbackup.store.file import FileStore
 from scripts.bench.local import blocks
 

@@ -16,7 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from kbackup.cli.output import Reporter
+from kbackup.cli.common.output import Reporter
 from kbackup.errors import KbackupError
 from scripts.demo.shop import GROUPS, TOPICS, Shop
 from scripts.demo.state import State, capture, compare_groups, compare_partitions

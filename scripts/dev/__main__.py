@@ -1,7 +1,7 @@
 """Servers for a developer, in the foreground: python -m scripts.dev kafka|minio|moto|all
 
 `fetch` fills the cache and starts nothing; `lock` locks the jars anew after a change of ivy*.xml or of the packages in
-`kbackup.jobs.delta_session`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
+`kbackup.spark.delta`; `rules` runs the tests of the alert rules by Prometheus' promtool, which it builds on
 first use (four minutes).
 """
 

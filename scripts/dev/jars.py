@@ -1,7 +1,7 @@
 """Jars that tests need and Spark does not bring: resolved by the Ivy that pyspark brings, locked by their SHA-256.
 
 `kafka-jars.sha256` is the broker, `mirror-jars.sha256` MirrorMaker 2, `zookeeper-jars.sha256` ZooKeeper and the last
-Kafka that runs with it; Delta with s3a is as `kbackup.jobs.delta_session` names and locks it for users.
+Kafka that runs with it; Delta with s3a is as `kbackup.spark.delta` names and locks it for users.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from kbackup.errors import KbackupError
-from kbackup.jobs.delta_session import DELTA, DELTA_LOCK, LEFT_OUT, S3A
+from kbackup.spark.delta import DELTA, DELTA_LOCK, LEFT_OUT, S3A
 from scripts.dev import cache, tools
 
 _HERE = Path(__file__).parent

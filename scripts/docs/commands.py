@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.options import s3_options
+from kbackup.cli.common.options import s3_options
 
 _HEAD = """\
 # Commands

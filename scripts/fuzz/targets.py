@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 from awscrt.checksums import crc32c
 
-from kbackup.archive import layout, models, offset_map
+from kbackup.archive import layout, models
 from kbackup.archive.catalog import documents
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import encode, open_rows
 from kbackup.archive.models import Document, _sum, dump, load
+from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.frames import decompress
 from kbackup.formats.index import decode_index, decode_partition_index, encode_index, index_of

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from kbackup.spark import build_session
+from kbackup.spark.session import build_session
 from kbackup.store import open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio

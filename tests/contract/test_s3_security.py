@@ -23,10 +23,10 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.verify import verify
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.verify.job import verify
+from kbackup.metrics.events import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key, load_kek

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.errors import UndecodableError, UnreachableError, UsageError
-from kbackup.kafka.registry import RegistryOptions, SchemaRegistry
+from kbackup.kafka.schema_registry import RegistryOptions, SchemaRegistry
 from kbackup.schemas.base import Schema, codec_of
 from scripts.dev.certificates import Authority
 from tests.support.schema_registry import FakeRegistry
@@ -96,7 +96,7 @@ def test_credentials(running: FakeRegistry) -> None:
 
 
 def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 1)
+    monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 1)
     running.broken = 503
     with pytest.raises(UnreachableError, match=r"fails: the store is away \(HTTP status 503\)"):
         ask(running)
@@ -109,7 +109,7 @@ def test_what_is_no_registry(running: FakeRegistry) -> None:
 
 
 def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 0)
+    monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     running.register("a", {"schema": "x"})
     with pytest.raises(UnreachableError, match=r"http://127\.0\.0\.1:1 can't be reached: "):
         SchemaRegistry(RegistryOptions(url="http://127.0.0.1:1")).schema(1)
@@ -118,7 +118,7 @@ def test_one_that_is_not_there(running: FakeRegistry, monkeypatch: pytest.Monkey
 
 
 def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 0)
+    monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     authority = Authority()
     (tmp_path / "ca.pem").write_text(authority.certificate)
     pair = authority.issue("registry")

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from awscrt.checksums import crc64nvme
 
-from kbackup.buffers import BufferPool
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import Store
 from kbackup.store.base import CHUNK, Buffer, Upload, view_of
 from kbackup.store.probe import check_conditional_writes
+from kbackup.util.buffers import BufferPool
 from tests.contract.conftest import PART, Place
 
 AWKWARD = [

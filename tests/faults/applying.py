@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kbackup.archive.reader import open_archive
 from kbackup.jobs.mirror.apply import applier
-from kbackup.spark import build_session
+from kbackup.spark.session import build_session
 from kbackup.store import open_store
 from tests.faults import dying
 from tests.faults.mirrored import Mirror

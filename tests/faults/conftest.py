@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.lease import read_lease
+from kbackup.archive.lease.hold import read_lease
 from kbackup.config.models import Backup
 from kbackup.errors import NotFoundError
-from kbackup.jobs.backup import BackupReport, backup
+from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.faults.shop import Shop, open_shop, sell

@@ -19,10 +19,10 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self
 
 from kbackup.cli import main
-from kbackup.jobs.delta_table import DeltaTable
-from kbackup.jobs.export_read import ReadRows
-from kbackup.jobs.listen import Phases
-from kbackup.kafka.produce import BlockProducer
+from kbackup.jobs.export.delta_table import DeltaTable
+from kbackup.jobs.export.read import ReadRows
+from kbackup.kafka.produce.produce import BlockProducer
+from kbackup.metrics.events import Phases
 from kbackup.store.base import Upload
 from kbackup.store.file import FileStore
 from kbackup.store.s3 import S3Store

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from kbackup.archive.flow_map.slots import SLOTS, slot_of
-from kbackup.jobs.backup import backup
+from kbackup.archive.restores.flow_map.slots import SLOTS, slot_of
+from kbackup.jobs.backup.job import backup
 from kbackup.store.base import Store
 from tests.faults.conftest import Counting, backup_arguments, free_lease, options
 from tests.faults.dying import Wish

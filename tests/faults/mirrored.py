@@ -12,12 +12,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from kbackup.archive.flow_map import FlowMap, open_map
 from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.restores.flow_map import FlowMap, open_map
 from kbackup.jobs.mirror.apply import Applied, Applier, read_heads
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

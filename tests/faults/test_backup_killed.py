@@ -12,7 +12,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import NoArchiveError
-from kbackup.jobs.backup import backup
+from kbackup.jobs.backup.job import backup
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, Counting, backup_arguments, free_lease, options

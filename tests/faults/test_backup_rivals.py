@@ -13,9 +13,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.file import FileStore
 from tests.faults.conftest import SHORT_LEASE, BackUp, backup_arguments, free_lease, outwait_lease

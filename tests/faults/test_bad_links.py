@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.errors import ClusterError, StoreError, UnreachableError
-from kbackup.jobs.backup import backup
-from kbackup.jobs.verify import verify
+from kbackup.jobs.backup.job import backup
+from kbackup.jobs.verify.job import verify
 from kbackup.store import Store, open_store
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker

@@ -1,4 +1,4 @@
-"""Clocks that step: an archive keeps its order by its numbers. (Leases: tests/unit/archive/test_lease.py.)"""
+"""Clocks that step: an archive keeps its order by its numbers. (Leases: tests/unit/archive/lease/test_hold.py.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-from kbackup.jobs.verify import verify
+from kbackup.jobs.verify.job import verify
 from kbackup.store.file import FileStore
 from tests.faults.conftest import BackUp, Counting, outwait_lease
 from tests.faults.shop import Shop, check_archive, sell
@@ -32,7 +32,7 @@ def stepped(by: timedelta) -> Iterator[None]:
 
     with (
         mock.patch("kbackup.archive.models.datetime", Stepped),
-        mock.patch("kbackup.archive.lease.datetime", Stepped),
+        mock.patch("kbackup.archive.lease.hold.datetime", Stepped),
     ):
         yield
 

@@ -11,15 +11,15 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.verify import verify
+from kbackup.jobs.verify.job import verify
+from kbackup.metrics.events import Silent
 from kbackup.store import Store, open_store
 from scripts.dev.minio import Minio
 from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
 from tests.integration.backed_up import options_of
 from tests.support.archives import make_archive
-from tests.unit.jobs.test_copy import contents
+from tests.unit.jobs.copy.test_job import contents
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
-from kbackup.jobs.drill_report import DrillReport
+from kbackup.jobs.drill.report import DrillReport
 from kbackup.store.file import FileStore
 from tests.faults.dying import Act, Wish
 from tests.faults.process import run

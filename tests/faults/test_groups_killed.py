@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kbackup.jobs.groups_before import Captures
-from kbackup.jobs.groups_undo import undo
-from kbackup.jobs.select import Selection
-from kbackup.kafka.admin import Cluster
+from kbackup.archive.query.selection import Selection
+from kbackup.jobs.groups.before import Captures
+from kbackup.jobs.groups.undo import undo
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.dying import Wish
 from tests.faults.shop import Shop

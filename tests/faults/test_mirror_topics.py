@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from kbackup.archive.flow_map import open_map
+from kbackup.archive.restores.flow_map import open_map
 from kbackup.jobs.mirror.apply import Applied, read_heads
 from kbackup.jobs.mirror.apply.positions import read_positions
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Take

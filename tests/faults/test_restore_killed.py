@@ -10,8 +10,8 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.errors import ClusterError, RefusedError
-from kbackup.jobs.restore import restore
-from kbackup.kafka.admin import Cluster
+from kbackup.jobs.restore.job import restore
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import When, Wish
@@ -87,7 +87,7 @@ def test_resumed_from_another_archive(
     trip: Trip, shop: Shop, tmp_path: Path, spark: SparkSession, books: tuple[Shop, Path]
 ) -> None:
     """The state of a restore lies apart from the archive; the archive is another one by now."""
-    from kbackup.jobs.backup import backup
+    from kbackup.jobs.backup.job import backup
     from tests.faults.conftest import options
 
     state = FileStore(tmp_path / "state")

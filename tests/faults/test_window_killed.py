@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.config.models import Restore
-from kbackup.jobs.restore import restore
+from kbackup.jobs.restore.job import restore
 from kbackup.store.file import FileStore
 from tests.faults.conftest import Counting
 from tests.faults.dying import Wish

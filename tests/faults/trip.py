@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kbackup.archive import layout, offset_map
+from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores import offset_map
 from kbackup.config.models import Restore
-from kbackup.jobs.restore import restore
+from kbackup.jobs.restore.job import restore
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker

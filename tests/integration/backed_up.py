@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import Producer
 
 from kbackup.config.models import Backup
-from kbackup.jobs.backup import backup
-from kbackup.jobs.listen import Silent
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
+from kbackup.jobs.backup.job import backup
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.admin import Committed
+from kbackup.metrics.events import Silent
 from kbackup.store import S3Options, Store, open_store
 from kbackup.types import TopicPartition
 

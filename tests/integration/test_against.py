@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.jobs.against_task import ComparedPart, topic_blocks
-from kbackup.jobs.restore_plan import UnitPart
+from kbackup.jobs.compare.task import ComparedPart, topic_blocks
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.kernel import Kernel
-from kbackup.kafka.read import RangeReader
 from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
 from tests.integration.topics import delete_topic, produce
 from tests.support.kafka_raw import Record as RawRecord

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup, Restore
-from kbackup.jobs.delta_import import DeltaImport
-from kbackup.jobs.delta_session import delta_session, hadoop_options
-from kbackup.jobs.delta_table import DeltaTable
-from kbackup.jobs.export_place import Place
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.export.delta_table import DeltaTable
+from kbackup.jobs.export.destination import Place
+from kbackup.jobs.importing.job import DeltaImport
+from kbackup.metrics.events import Silent
+from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.store import S3Options, open_store
 from kbackup.store.base import Store
 from kbackup.store.file import FileStore

@@ -14,10 +14,10 @@ from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.errors import ClusterError
-from kbackup.jobs import drill
-from kbackup.jobs.against import verify_against
-from kbackup.jobs.drill_report import DrillReport
-from kbackup.jobs.restore import restore
+from kbackup.jobs.compare.job import verify_against
+from kbackup.jobs.drill import job as drill
+from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.restore.job import restore
 from tests.integration.backed_up import BackedUp, Run, back_up, on_session
 from tests.integration.topics import delete_topic, produce
 from tests.support.truth import log_ends, positions
@@ -46,7 +46,7 @@ def run(
 ) -> Run:
     """A drill on the session that is there; its exit code and JSON document."""
 
-    on_session(spark, monkeypatch, "drill")
+    on_session(spark, monkeypatch, "drill.command")
 
     def runner(*args: str) -> tuple[int, Any]:
         capsys.readouterr()

@@ -25,7 +25,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    on_session(spark, monkeypatch, "verify", "drill", "restore")
+    on_session(spark, monkeypatch, "verify", "drill.command", "restore")
 
     def runner(command: str, *args: str) -> tuple[int, Any]:
         capsys.readouterr()

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kbackup.archive import layout
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.verify import VerifyReport, verify
+from kbackup.jobs.verify.job import VerifyReport, verify
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev import tools
 from scripts.dev.jars import kafka_jars

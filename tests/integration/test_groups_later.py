@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.golden.java_archive import PARTITIONS, ROOT

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kbackup.cli import main
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from confluent_kafka.admin import AclBinding, AdminClient
 
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome

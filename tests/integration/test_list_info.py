@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from tests.integration.backed_up import T0, BackedUp, back_up
 
 if TYPE_CHECKING:

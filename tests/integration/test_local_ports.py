@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 _DRIVER = """
 import os, sys
 from pathlib import Path
-from kbackup.jobs.tasks import run_tasks, shared
+from kbackup.spark.tasks import run_tasks, shared
 from kbackup.spark import build_session
 from tests.integration.test_local_ports import ask_for_block, send_to_rpc
 

@@ -15,9 +15,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.config.models import Restore
-from kbackup.jobs.against import verify_against
-from kbackup.jobs.against_plan import Asked
-from kbackup.jobs.restore_plan import RestorePlan
+from kbackup.jobs.compare.job import verify_against
+from kbackup.jobs.compare.plan import Asked
+from kbackup.jobs.restore.plan import RestorePlan
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
 from tests.integration import topics

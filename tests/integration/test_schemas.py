@@ -229,7 +229,7 @@ def test_by_files(shop: Shop, capsys: Said) -> None:
 def test_a_registry_that_does_not_answer(
     shop: Shop, registry: str, said: str, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kbackup.kafka.registry._TRIES_AGAIN", 0)
+    monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     url = registry.format(url=shop.registry.url)
     wrong = make("a wrong registry password") if "elsewhere" not in url else None
     more = ["--set", f"schema_registry.password={wrong}"] if wrong else []

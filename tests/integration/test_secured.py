@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.kafka import kernel
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.produce import BlockProducer, Progress
-from kbackup.kafka.read import RangeReader
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.consume.read import RangeReader
+from kbackup.kafka.produce.produce import BlockProducer, Progress
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.certificates import Authority
 from scripts.dev.secured import SecuredBroker

@@ -13,8 +13,8 @@ import pytest
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.spark import read, register
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
@@ -24,10 +24,10 @@ from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.zoo import FIRST, SECOND, Zoo
 from tests.support.archives import T0, commit_point, make_archive, topic_state, write
+from tests.support.growing_archive import CLICKS, FIRST_ORDERS, ORDERS, grow
 from tests.support.plain_records import Plain, block_of
 from tests.support.secrets import know, watch
 from tests.unit.formats.reference import Record
-from tests.unit.jobs.source.growing import CLICKS, FIRST_ORDERS, ORDERS, grow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

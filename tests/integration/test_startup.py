@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 _RUN = """
 import os
 from pathlib import Path
-from kbackup.jobs.tasks import run_tasks
+from kbackup.spark.tasks import run_tasks
 from kbackup.spark import Starting
 
 def work(task, progress):
     import sys
-    yield task, "--ready" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
+    yield task, "--ready" in sys.orig_argv, "kbackup.jobs.backup.task" in sys.modules
 
 before = dict(os.environ)
 starting = Starting("local[2]", {}, 1)
@@ -103,12 +103,12 @@ starting.leave()
 
 _WITHOUT = """
 import os, signal, sys
-from kbackup.jobs.tasks import run_tasks
+from kbackup.spark.tasks import run_tasks
 from kbackup.spark import Starting
 
 def work(task, progress):
     import sys
-    yield "--ready" in sys.orig_argv, "kbackup.jobs.backup_task" in sys.modules
+    yield "--ready" in sys.orig_argv, "kbackup.jobs.backup.task" in sys.modules
 
 starting = Starting("local[2]", {}, 1)
 os.kill(starting._daemon._process.pid, signal.SIGKILL)
@@ -133,7 +133,7 @@ def test_spark_starts_its_own_daemon_where_the_ready_one_died(hostile: Path) -> 
 
 _KILLED = """
 import os, signal, sys, tempfile
-from kbackup.ready import Ready
+from kbackup.spark.daemon_prestart import Ready
 daemon = Ready()
 print(daemon._process.pid, daemon.path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_a_ready_daemon_ends_with_the_driver_that_started_it() -> None:
 
 _WORKING = """
 import time
-from kbackup.jobs.tasks import run_tasks
+from kbackup.spark.tasks import run_tasks
 from kbackup.spark import Starting
 
 def work(task, progress):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kbackup.errors import UnreachableError
-from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.tasks import run_tasks
-from kbackup.metrics import counted
+from kbackup.metrics.registry import counted
+from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import run_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

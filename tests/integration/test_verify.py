@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.verify import verify
+from kbackup.jobs.verify.job import verify
+from kbackup.metrics.events import Silent
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration.backed_up import BackedUp, back_up, on_session
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from kbackup.jobs.against_report import AgainstReport, ComparedTopic, GroupOffsetCheck
-from kbackup.jobs.compare_result import Comparison, Difference
-from kbackup.jobs.drill_report import DrillReport
+from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, GroupOffsetCheck
+from kbackup.jobs.compare.result import Comparison, Difference
+from kbackup.jobs.drill.report import DrillReport
 
 EVIL = "<script>alert(1)</script>'\"&{{7*7}}\u202egpj\x1b[31m</td>"
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Self
 
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError
-from kbackup.jobs.backup_run import BackupReport
-from kbackup.jobs.follow import Follower, FollowReport
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.stop import Stop
-from kbackup.metrics_server import Health
+from kbackup.jobs.backup.follow import Follower, FollowReport
+from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.common.stop import Stop
+from kbackup.metrics.events import Silent
+from kbackup.metrics.server import Health
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:

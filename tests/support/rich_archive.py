@@ -12,8 +12,8 @@ import msgspec
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Loss
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.jobs.mirror.status import FlowStatus, TopicStatus, write_status
 from kbackup.jobs.mirror.status.document import Incident, Refusal
 from kbackup.store.base import Store

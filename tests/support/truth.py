@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from kbackup.archive import layout
 from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments import Segment
-from kbackup.kafka.retry import COORDINATOR_NOT_READY
+from kbackup.archive.segments.table import Segment
+from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.group_requests import raw_positions

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from kbackup.archive.writer import SegmentTakenError
+from kbackup.archive.segments.writer import SegmentTakenError
 from kbackup.errors import CorruptError, KbackupError, UnreachableError, from_text
 
 

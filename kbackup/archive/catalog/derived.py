@@ -18,10 +18,10 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.commit import read_catalog, state_of
 from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Groups, Manifest, TopicState, dump, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import PLACE, Starts
+from kbackup.archive.segments.table import PLACE, Starts
 from kbackup.errors import CorruptError, LockedError, NotFoundError
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets

@@ -14,7 +14,7 @@ from kbackup.archive.catalog.derived import refresh_derived
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
 from kbackup.archive.catalog.operations import begin_run, check_open, end_run
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, Metadata, document_ref, dump, now
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived

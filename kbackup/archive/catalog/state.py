@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
-from kbackup.archive.segments import integers, schema_of
+from kbackup.archive.segments.table import integers, schema_of
 from kbackup.types import Int64Array
 
 Incarnation = tuple[str, int]

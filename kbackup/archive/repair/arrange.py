@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kbackup.archive.catalog.state import IncarnationPartition
 from kbackup.archive.models import Loss
 from kbackup.archive.repair.scan import Damaged, Whole
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 
 
 @dataclass

@@ -13,7 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.state import IncarnationPartition, Life, State
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.models import Manifest, PartitionState
-from kbackup.archive.segments import Segment, in_order, to_batch
+from kbackup.archive.segments.table import Segment, in_order, to_batch
 
 Starts = Mapping[IncarnationPartition, Sequence[int]]
 """(topic, incarnation, partition) -> the first offset of each segment that a partition index names."""

@@ -22,7 +22,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.new_point import Draft
 from kbackup.archive.repair.topic_states import topic_states
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.metadata.entities import NotCarried, TopicMetadata

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.segment_io import read_whole
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import Target
+from kbackup.archive.segments.read import read_whole
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_index
 from kbackup.store.base import Store

@@ -9,7 +9,7 @@ import msgspec
 
 from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, Point, State
 from kbackup.archive.models import Groups, Manifest, PartitionState, TopicState
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 
 Row = tuple[int, int, int, int, int]
 """Restore point, partition, last offset, records, bytes of a segment or of a loss."""

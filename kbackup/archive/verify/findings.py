@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kbackup.archive import reader
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 
 ANOTHER_COPY = reader.ANOTHER_COPY

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.table import Segment
 from kbackup.archive.verify.catalog import Sizes
 from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, ToRead
 from kbackup.store.base import Store

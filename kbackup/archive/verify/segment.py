@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbackup.archive import layout
-from kbackup.archive.segment_io import read_index, read_records
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.read import read_index, read_records
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import greatest, least
 from kbackup.archive.verify.findings import CHANGED, Finding, Findings, ToRead
-from kbackup.archive.writer import greatest, least
 from kbackup.formats.index import SegmentIndex
 from kbackup.store.base import Store
 

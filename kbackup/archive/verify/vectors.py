@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State
 from kbackup.archive.models import Manifest, PartitionState
-from kbackup.archive.segments import Segment, in_order
+from kbackup.archive.segments.table import Segment, in_order
 from kbackup.archive.verify.findings import CHANGED, Findings
 
 

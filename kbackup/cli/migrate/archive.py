@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.options import archive_option, common_options, key_options, s3_options, source_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, say_connecting
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import archive_option, common_options, key_options, s3_options, source_options
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, say_connecting
 
 if TYPE_CHECKING:
     from kbackup.jobs.migrate.archive import ArchiveReport
@@ -33,7 +33,7 @@ def command(frame: Frame, label: str | None) -> None:
     from kbackup.jobs.migrate.archive import archive_metadata
 
     if label:
-        from kbackup.jobs.points import check_label
+        from kbackup.jobs.points.job import check_label
 
         check_label(label)
     store = archive_store(frame)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import plural
-from kbackup.cli.options import archive_option, common_options, s3_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import plural
+from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.migrate.bootstrap import BootstrapReport

@@ -8,11 +8,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from kbackup.archive.models import now
-from kbackup.cli.ending import asked_by_signals
-from kbackup.cli.human import printable
+from kbackup.cli.common.human import printable
+from kbackup.cli.common.output import Reporter, cell_text, json_line
+from kbackup.cli.common.stop_signals import asked_by_signals
 from kbackup.cli.migrate.state_text import state_document, state_fields, state_line
-from kbackup.cli.output import Reporter, cell_text, json_line
-from kbackup.jobs.stop import Stop
+from kbackup.jobs.common.stop import Stop
 
 if TYPE_CHECKING:
     from rich.table import Table

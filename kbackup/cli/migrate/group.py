@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.lazy import LazySubcommands
-from kbackup.cli.options import common_options
+from kbackup.cli.common.lazy import LazySubcommands
+from kbackup.cli.common.options import common_options
 
 SUBCOMMANDS = ("preflight", "archive", "status", "verify", "rollback", "bootstrap")
 """In the order of the runbook."""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.common.session import archive_store, say_connecting
 from kbackup.cli.migrate.options import controller_config_option
-from kbackup.cli.options import archive_option, common_options, s3_options, source_options
-from kbackup.cli.session import archive_store, say_connecting
 
 
 @click.command("preflight")

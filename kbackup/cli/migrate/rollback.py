@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, say_connecting
 from kbackup.cli.migrate.options import controller_config_option, metrics_option
 from kbackup.cli.migrate.state_text import state_document, state_words
-from kbackup.cli.options import archive_option, common_options, s3_options, source_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store, say_connecting
 from kbackup.errors import MismatchError, UsageError
 
 if TYPE_CHECKING:

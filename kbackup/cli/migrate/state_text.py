@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kbackup.cli.human import plural
-from kbackup.cli.output import Cell, Reporter
+from kbackup.cli.common.human import plural
+from kbackup.cli.common.output import Cell, Reporter
 from kbackup.jobs.migrate.states.judge import StateReport
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.frame import Frame, pass_frame
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import common_options, source_options
 from kbackup.cli.migrate.following import follow as follow_states
 from kbackup.cli.migrate.options import metrics_option
 from kbackup.cli.migrate.state_text import show_state, state_document
-from kbackup.cli.options import common_options, source_options
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:

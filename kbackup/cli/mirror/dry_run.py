@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbackup.cli.frame import Frame
-from kbackup.cli.human import plural
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_at
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.human import plural
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_at
 from kbackup.errors import EXIT_OK
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.properties import MirrorProperties
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 
 
 def show_dry_runs(

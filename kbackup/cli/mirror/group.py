@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kbackup.cli.lazy import LazySubcommands
+from kbackup.cli.common.lazy import LazySubcommands
 
 SUBCOMMANDS = ("run", "status", "translate")
 """`kbackup mirror FILE` is `kbackup mirror run FILE`."""

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.session import archive_at, state_store
 from kbackup.cli.follow import check_stale_after
-from kbackup.cli.frame import Frame
 from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
-from kbackup.cli.session import archive_at, state_store
-from kbackup.jobs.follow import Follower
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.backup.follow import Follower
+from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.take import (
@@ -23,8 +23,8 @@ from kbackup.jobs.mirror.halves.take import (
     sources_of,
 )
 from kbackup.jobs.mirror.properties import MirrorProperties
-from kbackup.jobs.stop import Stop
-from kbackup.metrics_server import Health, JointHealth, Server
+from kbackup.metrics.events import Silent
+from kbackup.metrics.server import Health, JointHealth, Server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

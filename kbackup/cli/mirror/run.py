@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.ending import asked_by_signals
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import (
     archive_option,
     common_options,
     key_option,
@@ -18,9 +17,10 @@ from kbackup.cli.options import (
     s3_options,
     spark_options,
 )
-from kbackup.cli.session import spark_session
+from kbackup.cli.common.session import spark_session
+from kbackup.cli.common.stop_signals import asked_by_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.jobs.stop import Stop
+from kbackup.jobs.common.stop import Stop
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.flow import Flow

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.archive.reader import open_archive
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.human import human_duration, human_size, plural
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
     key_option,
     s3_options,
 )
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import archive_store
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
 from kbackup.store import open_store
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from kbackup import metrics
+from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.human import human_size, plural
 from kbackup.cli.follow import Told
-from kbackup.cli.frame import Frame
-from kbackup.cli.human import human_size, plural
-from kbackup.jobs.follow import FollowReport
+from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.reports import ApplyReport
 from kbackup.jobs.mirror.halves.round import RoundReport
-from kbackup.metrics_server import Health
+from kbackup.metrics import registry as metrics
+from kbackup.metrics.server import Health
 
 
 class ToldOfTake(Told):

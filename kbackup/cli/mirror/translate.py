@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.cli.caching import looked_into
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import archive_option, common_options, key_option, s3_options
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import state_store
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.options import archive_option, common_options, key_option, s3_options
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import state_store
 
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.positions.report import Translation
@@ -35,7 +35,7 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.mirror.positions.report import translate_group
     from kbackup.jobs.mirror.properties import load_flows
-    from kbackup.kafka.admin import Cluster
+    from kbackup.kafka.admin.cluster import Cluster
 
     shown = []
     for flow in load_flows(file, frame.config.archive).selected(names):

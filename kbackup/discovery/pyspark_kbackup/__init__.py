@@ -1,6 +1,6 @@
 """Where Spark looks for data sources: modules named `pyspark_*`. So `spark.read.format("kbackup")` is there wherever
 kbackup is installed."""
 
-from kbackup.jobs.source import KbackupDataSource as DefaultSource
+from kbackup.spark.source import KbackupDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

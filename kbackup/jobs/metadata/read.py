@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from kbackup.archive.models import now
 from kbackup.errors import KbackupError, MismatchError
-from kbackup.jobs import capture
+from kbackup.jobs.capture import cluster as capture
 from kbackup.jobs.metadata.merge import Merged, merge
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.entities import Source
 from kbackup.metadata.reading import Reading

@@ -14,20 +14,20 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.run import WritingRun, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Capture, DocumentRef, Groups, Manifest, Metadata, now
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.secrets import as_archived
 from kbackup.config.models import Backup
 from kbackup.errors import UsageError
-from kbackup.jobs.backup import begin_point
-from kbackup.jobs.capture_settings import settings_warnings
-from kbackup.jobs.listen import Listener, Phases
+from kbackup.jobs.backup.job import begin_point
+from kbackup.jobs.capture.settings import settings_warnings
 from kbackup.jobs.metadata.merge import Merged
 from kbackup.jobs.metadata.read import read_all
 from kbackup.metadata.entities import NotCarried
 from kbackup.metadata.parts import PARTS
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
 
 

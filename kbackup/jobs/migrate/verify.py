@@ -9,12 +9,12 @@ from itertools import combinations
 from typing import NamedTuple
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.query.selection import is_internal
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, in_words, not_compared
 from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge
 from kbackup.jobs.metadata.read import read_brokers, sources_beside
-from kbackup.jobs.select import is_internal
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
 

@@ -20,8 +20,8 @@ from kbackup.jobs.mirror.topics import (
     topics_of_cluster,
     topics_of_point,
 )
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
 from kbackup.metadata.entities import Acl
 from kbackup.store.base import Store
 

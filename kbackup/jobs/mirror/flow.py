@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client import Properties
+from kbackup.kafka.client.client import Properties
 from kbackup.types import TopicPartition
 
 

@@ -1,4 +1,4 @@
-"""What the flows of a mirror count for Prometheus, under MirrorMaker 2's names (`kbackup.metrics`)."""
+"""What the flows of a mirror count for Prometheus, under MirrorMaker 2's names (`kbackup.metrics.registry`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.status import FlowLag
-from kbackup.metrics import counted
+from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
 
 INCIDENTS = ("lost", "recreated")

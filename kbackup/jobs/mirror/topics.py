@@ -9,7 +9,7 @@ from typing import Literal
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.jobs.mirror.flow import Flow, NameFilter, RemoteTopic
 from kbackup.jobs.mirror.policy import is_cycle
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 
 Reason = Literal["not selected", "internal", "cycle", "deleted"]
 

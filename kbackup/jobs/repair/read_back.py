@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
-from kbackup.jobs.listen import Listener
-from kbackup.jobs.progress import ProgressSender
 from kbackup.jobs.repair.report import Mended, RepairJob
-from kbackup.jobs.tasks import run_tasks
+from kbackup.metrics.events import Listener
+from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import run_tasks
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:

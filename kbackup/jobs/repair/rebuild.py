@@ -28,7 +28,7 @@ from kbackup.archive.repair.inventory import (
 from kbackup.archive.repair.lost_segments import missing_segments, named_starts
 from kbackup.archive.repair.point import draft_behind
 from kbackup.archive.repair.scan import Damaged, Whole, to_scan
-from kbackup.archive.segments import SCHEMA, Segment, from_batches
+from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.verify.findings import Findings
 from kbackup.archive.verify.objects import check_present
 from kbackup.jobs.repair.read_back import scan_segments

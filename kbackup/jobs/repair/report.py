@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.segments import Segment
-from kbackup.jobs.listen import Listener
+from kbackup.archive.segments.table import Segment
+from kbackup.metrics.events import Listener
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:

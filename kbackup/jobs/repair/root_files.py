@@ -10,8 +10,8 @@ import msgspec
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest
 from kbackup.archive.encryption import check_encryption
-from kbackup.archive.java import is_java_archive
-from kbackup.archive.lease import read_lease
+from kbackup.archive.java.content import is_java_archive
+from kbackup.archive.lease.hold import read_lease
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, NewerError, dump, now
 from kbackup.archive.repair.base import Documents, load_whole
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, PreconditionError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive.models import Document, now
-from kbackup.jobs.captures import NumberedCaptures
+from kbackup.jobs.common.numbered_captures import NumberedCaptures
 from kbackup.jobs.settings.changes import Changes
 from kbackup.store.base import Store
 

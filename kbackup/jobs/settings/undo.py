@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from kbackup.archive.models import Part
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.capture_settings import capture_settings
+from kbackup.jobs.capture.settings import capture_settings
 from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_values
 from kbackup.jobs.settings.write import write_changes
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metadata.entities import PartName
 from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.metadata.reading import Reading

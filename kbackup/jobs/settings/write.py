@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from kbackup.jobs.settings.acls import acl_words
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, entity_words
-from kbackup.jobs.settings_acls import acl_words
-from kbackup.jobs.settings_plan import default_command
-from kbackup.kafka.admin import Cluster
+from kbackup.jobs.settings.plan import default_command
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.security_types import AclRule, Untold
 from kbackup.kafka.admin_protocol.session import Session
-from kbackup.kafka.security_types import AclRule, Untold
 from kbackup.metadata.entities import Acl, QuotaKey
 
 C = TypeVar("C")

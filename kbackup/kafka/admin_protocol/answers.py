@@ -6,8 +6,8 @@ import base64
 from collections.abc import Iterable
 from typing import Any
 
+from kbackup.kafka.admin.security_types import AclRule, Setting
 from kbackup.kafka.admin_protocol import words
-from kbackup.kafka.security_types import AclRule, Setting
 from kbackup.metadata.entities import (
     ClientMetrics,
     ClientQuota,

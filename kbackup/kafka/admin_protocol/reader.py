@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
 
+from kbackup.kafka.admin.security_types import AclRule, Setting, Untold
 from kbackup.kafka.admin_protocol import answers, words
 from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.errors import NoConnectionError, RefusedRequestError
@@ -21,9 +22,8 @@ from kbackup.kafka.admin_protocol.messages import (
     ListConfigResourcesRequest,
     ListPartitionReassignmentsRequest,
 )
-from kbackup.kafka.client import Connection
-from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import AclRule, Setting, Untold
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.retry import TIMEOUT
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Feature, Registration
 
 T = TypeVar("T")

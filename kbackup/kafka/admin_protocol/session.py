@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kbackup.kafka.admin.security_types import Untold
 from kbackup.kafka.admin_protocol.endpoint import TokenSource, endpoint_of
 from kbackup.kafka.admin_protocol.errors import LoginError, NoConnectionError, NotMappedError
-from kbackup.kafka.client import Connection
-from kbackup.kafka.retry import TIMEOUT
-from kbackup.kafka.security_types import Untold
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.retry import TIMEOUT
 
 if TYPE_CHECKING:
     from kbackup.kafka.admin_protocol.reader import Reader

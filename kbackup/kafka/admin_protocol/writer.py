@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError
 
+from kbackup.kafka.admin.security_types import ACLS_AT_ONCE, AclRule
 from kbackup.kafka.admin_protocol import words
 from kbackup.kafka.admin_protocol.connection import BrokerConnection
 from kbackup.kafka.admin_protocol.errors import NoConnectionError, RefusedRequestError
@@ -17,8 +18,7 @@ from kbackup.kafka.admin_protocol.messages import (
     DeleteAclsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kbackup.kafka.client import Connection
-from kbackup.kafka.security_types import ACLS_AT_ONCE, AclRule
+from kbackup.kafka.client.client import Connection
 from kbackup.metadata.entities import QuotaKey
 
 K = TypeVar("K")

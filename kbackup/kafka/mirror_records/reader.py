@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.errors import UndecodableError, UnreachableError
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client.client import Connection, Properties
 
 _TUNING = {
     "group.id": "kbackup-mirror-reader",  # needed by librdkafka; nothing is ever committed

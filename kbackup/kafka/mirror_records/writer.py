@@ -10,7 +10,7 @@ from typing import Self
 from confluent_kafka import KafkaError, Message, Producer
 
 from kbackup.errors import UnreachableError
-from kbackup.kafka.client import Connection, Properties
+from kbackup.kafka.client.client import Connection, Properties
 from kbackup.kafka.mirror_records.codec import MirrorRecord
 
 _SLACK = 5.0  # s, for librdkafka to report a record that timed out

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from kbackup.kafka.client import Connection, log
+from kbackup.kafka.client.client import Connection, log
 from kbackup.kafka.native.librdkafka import (
     EVENT_ERROR,
     EVENT_LOG,

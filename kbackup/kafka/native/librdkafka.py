@@ -26,7 +26,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, cimpl
 
 from kbackup.errors import UsageError
-from kbackup.kafka.oauth import Token
+from kbackup.kafka.client.oauth import Token
 
 PRODUCER, CONSUMER = 0, 1
 

@@ -13,14 +13,14 @@ from confluent_kafka import Consumer
 
 from kbackup.formats.magic import corrupt
 from kbackup.formats.record import check
-from kbackup.kafka.client import Connection
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.deadline import Waiting
 from kbackup.kafka.native import produce as kernel
 from kbackup.kafka.native import transactions
 from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
-from kbackup.kafka.outlet import Progress, RefusedRecordError, Undelivered, cause
-from kbackup.kafka.runs import UNKNOWN, Runs, join, runs_of
-from kbackup.kafka.waiting import Waiting
+from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
+from kbackup.kafka.produce.runs import UNKNOWN, Runs, join, runs_of
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time

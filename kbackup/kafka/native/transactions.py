@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from confluent_kafka import KafkaException
 
 from kbackup.kafka.native.librdkafka import lib, taken
-from kbackup.kafka.outlet import Progress
+from kbackup.kafka.produce.outlet import Progress
 from kbackup.types import TopicPartition
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Self
 
 from awscrt.checksums import crc64nvme
 
-from kbackup.buffers import BufferPool
 from kbackup.errors import StoreError
 from kbackup.store.base import Buffer, Upload, give_up, view_of
 from kbackup.store.crypt.frames import FRAME, SEALED, Cipher, Header, seal_frames
+from kbackup.util.buffers import BufferPool
 
 if TYPE_CHECKING:
     from kbackup.types import Bytes

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
-from kbackup.web.looking import GET, Look
+from kbackup.web.view import GET, Look
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -24,9 +24,9 @@ def changes(look: Look, a: str = "", b: str = "") -> HTMLResponse:
     earlier = [number for number in numbers if after.number is not None and number < after.number]
     if not a.strip() and not earlier:
         return look.page("diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST)
-    from kbackup.jobs.diff import diff
-    from kbackup.jobs.diff_views import point_view
-    from kbackup.jobs.select import Selection
+    from kbackup.archive.query.selection import Selection
+    from kbackup.jobs.diff.job import diff
+    from kbackup.jobs.diff.views import point_view
 
     archive = look.at.archive
     before = archive.restore_point(a.strip() or str(earlier[-1]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.content import ArchivedPartition
+from kbackup.archive.query.content import ArchivedPartition
 from kbackup.errors import UsageError
 from kbackup.web import charts
-from kbackup.web.looking import GET, Look, Number, matching, part
+from kbackup.web.view import GET, Look, Number, matching, part
 
 router = APIRouter(default_response_class=HTMLResponse)
 

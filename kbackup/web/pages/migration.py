@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
 from kbackup.jobs.migrate.states.archived import archived_state
-from kbackup.web.looking import GET, Look
+from kbackup.web.view import GET, Look
 
 router = APIRouter(default_response_class=HTMLResponse)
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
-from kbackup.web.looking import GET, Look
+from kbackup.web.view import GET, Look
 
 router = APIRouter(default_response_class=HTMLResponse)
 

@@ -9,13 +9,13 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.moment import ms_of
-from kbackup.archive.overview import PointOverview, list_points
+from kbackup.archive.query.moment import ms_of
+from kbackup.archive.query.overview import PointOverview, list_points
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.web import charts
-from kbackup.web.looking import GET, Look, Looking, Number, part
 from kbackup.web.pages.settings import settings_tables
+from kbackup.web.view import GET, Look, Looking, Number, part
 
 router = APIRouter(default_response_class=HTMLResponse)
 

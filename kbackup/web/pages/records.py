@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from kbackup.archive.content import ArchivedPartition
-from kbackup.archive.pages import Page, offset_at, page_before, page_from
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.pages import Page, offset_at, page_before, page_from
 from kbackup.config import parse_time
 from kbackup.config.windows import TIMES
 from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.types import TopicPartition
 from kbackup.web import values
-from kbackup.web.looking import GET, BadInputError, Look, Looking, place
+from kbackup.web.view import GET, BadInputError, Look, Looking, place
 
 router = APIRouter(default_response_class=HTMLResponse)
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.overview import sums_of
+from kbackup.archive.query.overview import sums_of
 from kbackup.web import charts
-from kbackup.web.held import TopicRow
-from kbackup.web.looking import GET, Look, Number, matching, part, place
+from kbackup.web.archive_cache import TopicRow
+from kbackup.web.view import GET, Look, Number, matching, part, place
 
 router = APIRouter(default_response_class=HTMLResponse)
 

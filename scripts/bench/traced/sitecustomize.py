@@ -79,11 +79,11 @@ def _reader(module: Any) -> None:
 
 
 _WATCHED: dict[str, Callable[[Any], None]] = {
-    "kbackup.cli.frame": lambda m: _around(m, "load_config", before="imported", after="configured"),
-    "kbackup.cli.output": lambda m: _around(m.Reporter, "document", after="reported"),
-    "kbackup.jobs.listen": _phases,
-    "kbackup.jobs.tasks": _task,
-    "kbackup.kafka.read": _reader,
+    "kbackup.cli.common.frame": lambda m: _around(m, "load_config", before="imported", after="configured"),
+    "kbackup.cli.common.output": lambda m: _around(m.Reporter, "document", after="reported"),
+    "kbackup.metrics.events": _phases,
+    "kbackup.spark.tasks": _task,
+    "kbackup.kafka.consume.read": _reader,
     "kbackup.spark": lambda m: _around(m, "build_session", before="session begun", after="session ready"),
     "pyspark.java_gateway": lambda m: _around(m, "launch_gateway", before="JVM begun", after="JVM up"),
     "pyspark.worker": lambda m: _around(m, "main", before="worker forked"),

@@ -13,17 +13,17 @@ import msgspec
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
-from kbackup.archive.offset_map import decode, read_parts
+from kbackup.archive.restores.offset_map import decode, read_parts
 from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
-from kbackup.jobs import restore as restore_job
-from kbackup.jobs import verify as verify_job
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.preflight import check_segments
-from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.restore_choose import check_same_archive, choose_content, choose_plan
-from kbackup.jobs.restore_plan import RestorePlan
-from kbackup.jobs.restore_read import read_part
+from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.restore import job as restore_job
+from kbackup.jobs.restore.content import check_same_archive, choose_content, choose_plan
+from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.jobs.restore.preflight import check_segments
+from kbackup.jobs.verify import job as verify_job
+from kbackup.metrics.events import Silent
+from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
 from scripts.soak.frozen_store import FrozenStore
 from scripts.soak.mutation.change import Change
@@ -128,7 +128,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
 
     # threads cost more than what they do here
     with (
-        patch("kbackup.jobs.tasks.run_tasks", run_here),
+        patch("kbackup.spark.tasks.run_tasks", run_here),
         patch.object(ThreadPoolExecutor, "submit", _at_once),
     ):
         try:

@@ -12,21 +12,21 @@ import numpy as np
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import begin_writing
 from kbackup.archive.catalog.sweep import referred_keys
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump
-from kbackup.archive.offset_map import PartName, runs_table, write_map, write_part
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.writer import Target
+from kbackup.archive.restores.offset_map import PartName, runs_table, write_map, write_part
+from kbackup.archive.segments.writer import Target
 from kbackup.config.models import Restore
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.points import keep, label, release
-from kbackup.jobs.restore_choose import choose_content, choose_plan
-from kbackup.jobs.restore_plan import UnitPart
-from kbackup.jobs.restore_read import read_part
-from kbackup.jobs.restore_report import make_report, planned
-from kbackup.kafka.runs import runs_of
+from kbackup.jobs.points.job import keep, label, release
+from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.jobs.restore.report import make_report, planned
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.kafka.produce.runs import runs_of
+from kbackup.metrics.events import Silent
 from kbackup.store.base import Store
 from kbackup.types import Int64Array
 from scripts.soak.frozen_store import FrozenStore

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbackup.spark import build_session
+from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio

@@ -17,16 +17,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from kbackup.archive import layout, offset_map
+from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, Operation
 from kbackup.archive.catalog.state import SCHEMAS
-from kbackup.archive.content import content_of
-from kbackup.archive.flow_map.slot import FOLD
-from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.flow_map.tables import SCHEMA as FLOW_MAP
-from kbackup.archive.flow_map.tables import PartName, folder, runs_table, write_part
-from kbackup.archive.flow_map.thin import EXACT, SHARE, SLACK
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import (
     ArchiveInfo,
     Document,
@@ -39,22 +33,29 @@ from kbackup.archive.models import (
     dump,
     load,
 )
-from kbackup.archive.writer import Target
+from kbackup.archive.query.content import content_of
+from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores import offset_map
+from kbackup.archive.restores.flow_map.slot import FOLD
+from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
+from kbackup.archive.restores.flow_map.tables import SCHEMA as FLOW_MAP
+from kbackup.archive.restores.flow_map.tables import PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.thin import EXACT, SHARE, SLACK
+from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError
-from kbackup.jobs.delta_import import Import
-from kbackup.jobs.drill_report import store_report
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.export_place import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
-from kbackup.jobs.groups_before import Captures, GroupBefore
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.drill.report import store_report
+from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
+from kbackup.jobs.groups.before import Captures, GroupBefore
+from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.points import keep, label
-from kbackup.jobs.restore_plan import RestorePlan, make_units, plan_groups, plan_topic
-from kbackup.jobs.restore_report import RestoredTopic, RestoreReport
-from kbackup.jobs.select import Selection
+from kbackup.jobs.points.job import keep, label
+from kbackup.jobs.restore.plan import RestorePlan, make_units, plan_groups, plan_topic
+from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, QuotaChange
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.key_files import KEYS, KeyFile

@@ -13,11 +13,11 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, NoArchiveError
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.repair import repair
-from kbackup.jobs.verify import verify
+from kbackup.jobs.repair.job import repair
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.verify.job import verify
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from tests.project.docs.documents import ROOT

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.frame import State
+from kbackup.cli.common.frame import State
 from kbackup.config import KEYS, VARIABLES, Files, load
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 

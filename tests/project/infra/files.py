@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from kbackup.cli import cli
-from kbackup.cli.frame import State
+from kbackup.cli.common.frame import State
 from kbackup.config import Config, Files, load
 
 ROOT = Path(__file__).parents[3]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kbackup.cli import COMMANDS
-from kbackup.metrics import METRICS
+from kbackup.metrics.registry import METRICS
 from tests.project.infra.files import INFRA, documents, metrics_in
 
 RULES = INFRA / "prometheus" / "kbackup.rules.yaml"

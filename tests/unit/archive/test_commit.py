@@ -16,7 +16,7 @@ from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.operations import end_run, keep_points, label_point
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import load
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import (
@@ -31,7 +31,7 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Buffer
 from kbackup.store.guarded import GuardedStore
 from tests.support.faulty_store import FaultyStore, down, lost_answer
-from tests.unit.archive.making import TOPIC, committed, state, target, write
+from tests.support.made_segments import TOPIC, committed, state, target, write
 
 AUTHOR = Author("label", "another run", "a test")
 

@@ -10,9 +10,9 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.jobs import verify as job
-from kbackup.jobs.listen import Silent
-from kbackup.jobs.progress import ProgressSender
+from kbackup.jobs.verify import job as job
+from kbackup.metrics.events import Silent
+from kbackup.spark.progress import ProgressSender
 from kbackup.store.crypt import PLAIN, CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
@@ -52,7 +52,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[Any]:
         return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
-    monkeypatch.setattr("kbackup.jobs.tasks.run_tasks", run)
+    monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run)
 
 
 def damaged(store: CryptStore) -> set[str]:

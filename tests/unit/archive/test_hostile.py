@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.content import content_of
-from kbackup.archive.java import java_content, java_topics
+from kbackup.archive.java.content import java_content, java_topics
 from kbackup.archive.models import Manifest, TopicState, dump, load
+from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError, KbackupError, UsageError
 from kbackup.store.base import is_key
 from kbackup.store.file import FileStore
-from tests.unit.archive.making import committed, state, target, write
+from tests.support.made_segments import committed, state, target, write
 
 EVIL = (
     "..",

@@ -19,12 +19,12 @@ from kbackup.archive.catalog.documents import Catalog, Latest, TableRef, Tables
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.catalog.tables import SEGMENTS
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import CorruptError, NoArchiveError, UsageError
 from tests.support.faulty_store import FaultyStore
-from tests.unit.archive.making import TOPIC, committed, state, target, write
+from tests.support.made_segments import TOPIC, committed, state, target, write
 
 
 def test_nothing_there(store: FaultyStore) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import begin_writing, open_or_create
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import is_sensitive, without_secrets
 from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from kbackup import spark
 from kbackup.archive.models import Totals
 from kbackup.cli import main
-from kbackup.cli.session import spark_session
+from kbackup.cli.common.session import spark_session
 from kbackup.config import Config
 from kbackup.errors import UnreachableError
-from kbackup.jobs import backup as backup_job
-from kbackup.jobs.backup_run import BackupReport
+from kbackup.jobs.backup import job as backup_job
+from kbackup.jobs.backup.run import BackupReport
+from kbackup.spark import session as spark
 from tests.support.archives import make_archive
 
 WHY = "Spark can't be started: no jars"

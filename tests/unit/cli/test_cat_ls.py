@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup import cli
-from kbackup.cli.human import human_time
-from kbackup.cli.places import parse_address, parse_partition
-from kbackup.cli.record_text import as_format, as_hex, as_json, as_text
+from kbackup.cli.common.arguments import parse_address, parse_partition
+from kbackup.cli.common.human import human_time
+from kbackup.cli.common.record_text import as_format, as_hex, as_json, as_text
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.formats.rows import Row

@@ -9,8 +9,8 @@ import pytest
 from kbackup import cli
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import TopicState
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.kafka.mirror_records import Checkpoint, Heartbeat, OffsetSync
 from kbackup.store import open_store
 from kbackup.types import TopicPartition

@@ -10,9 +10,9 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive.reader import open_archive
+from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.copy import _target
-from kbackup.cli.frame import Frame, State, load_config
-from kbackup.cli.output import Reporter
 from kbackup.config import Origin, Setting
 from kbackup.store import open_store
 from kbackup.store.s3 import S3Store

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from kbackup.cli.drill_page import drill_page
-from kbackup.jobs.drill_report import DrillError
+from kbackup.cli.drill.page import drill_page
+from kbackup.jobs.drill.report import DrillError
 from tests.support.drill_reports import EVIL, comparison, report
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.segments import Segment
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.store import open_store
 from tests.support.archives import commit_point, topic_state
 from tests.support.plain_records import Plain, block_of
@@ -127,7 +127,12 @@ def test_without_its_library(
     root: str, module: str, args: list[str], tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.avsc").write_text('"string"')
-    for name in (module, "kbackup.cli.expression", "kbackup.schemas.avro", "kbackup.kafka.registry"):
+    for name in (
+        module,
+        "kbackup.cli.common.expression",
+        "kbackup.schemas.avro",
+        "kbackup.kafka.schema_registry",
+    ):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     given = [arg.format(avsc=tmp_path / "a.avsc") if arg == "{avsc}" else arg for arg in args]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.cli.ending import asked_by_signals
-from kbackup.jobs.stop import Stop
+from kbackup.cli.common.stop_signals import asked_by_signals
+from kbackup.jobs.common.stop import Stop
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.cli.human import human_time
+from kbackup.cli.common.human import human_time
 from kbackup.metadata.entities import ScramUser
 from kbackup.metadata.parts import whole_part
 from kbackup.store import open_store

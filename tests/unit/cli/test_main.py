@@ -16,9 +16,9 @@ import click
 import pytest
 
 from kbackup import cli, errors
-from kbackup.cli.exit_codes import EXIT_CODES
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import common_options
+from kbackup.cli.common.exit_codes import EXIT_CODES
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import common_options
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
 
 HEAVY = ("pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "pandas", "numpy")
@@ -259,7 +259,7 @@ runpy.run_module("kbackup", run_name="__main__")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["click", "kbackup.cli.output"])
+@pytest.mark.parametrize("module", ["click", "kbackup.cli.common.output"])
 def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED, module, str(int(number))],

@@ -29,9 +29,9 @@ from kbackup.jobs.migrate.unread import NotRead
 from kbackup.metadata.entities import Znode
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store.file import FileStore
+from tests.support import healthy_cluster as healthy
 from tests.support.archives import commit_point, make_archive
-from tests.unit.jobs.migrate import healthy
-from tests.unit.jobs.migrate.fake_zookeeper import FakeZooKeeper
+from tests.support.fake_zookeeper import FakeZooKeeper
 
 OF_KRAFT = {"version": 2, "brokerid": 3000, "timestamp": "1", "kraftControllerEpoch": 5}
 COPIED = {"version": 0, "kraft_metadata_offset": 99, "kraft_controller_id": 3000}

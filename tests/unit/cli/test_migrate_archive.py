@@ -13,7 +13,7 @@ from kbackup.jobs.metadata.read import Asked
 from kbackup.jobs.migrate import archive as archive_job
 from kbackup.jobs.migrate import verify as verify_job
 from kbackup.metadata.reading import Reading
-from tests.unit.jobs.metadata.entities import by_log, by_zookeeper
+from tests.support.metadata_entities import by_log, by_zookeeper
 
 Said = pytest.CaptureFixture[str]
 VERIFY = ["migrate", "verify", "--lag", "0s"]

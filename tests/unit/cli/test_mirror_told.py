@@ -12,19 +12,19 @@ from typing import cast
 
 import pytest
 
-from kbackup.cli.frame import Frame, State, load_config
+from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.halves import Building
 from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
-from kbackup.cli.output import Reporter
 from kbackup.config.load import Origin, Setting
 from kbackup.errors import UnreachableError
-from kbackup.jobs.backup_run import BackupReport
+from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.stop import Stop
-from kbackup.metrics import counted
-from kbackup.metrics_server import JointHealth
+from kbackup.metrics.registry import counted
+from kbackup.metrics.server import JointHealth
 from tests.support.mirrors import CLUSTERS, flow_of
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.flow_map.tables import PartName
-from kbackup.archive.remap import OffsetMap
+from kbackup.archive.restores.flow_map.tables import PartName
+from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.mirror.positions import report
-from kbackup.kafka import admin
+from kbackup.kafka.admin import cluster as admin
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.store import open_store
 from kbackup.types import TopicPartition

@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kbackup.cli.frame import Frame, pass_frame
-from kbackup.cli.options import (
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,

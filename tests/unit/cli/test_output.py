@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.cli.human import human_count, human_duration, human_size, printable
-from kbackup.cli.listener import ShownProgress
-from kbackup.cli.output import Reporter, configure_logging
-from kbackup.cli.progress import Progress
-from kbackup.printable import shorten
+from kbackup.cli.common.human import human_count, human_duration, human_size, printable
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.output import Reporter, configure_logging
+from kbackup.cli.common.progress import Progress
+from kbackup.util.printable import shorten
 
 
 class Terminal(io.StringIO):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kbackup import spark
-from kbackup.cli.frame import Frame, State, load_config
-from kbackup.cli.output import Reporter
-from kbackup.cli.session import say_connecting, spark_session
+from kbackup.cli.common.frame import Frame, State, load_config
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import say_connecting, spark_session
 from kbackup.config import Config, Origin, Setting
+from kbackup.spark import session as spark
 
 
 class Noted(Reporter):

@@ -14,11 +14,11 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbackup.buffers import BufferPool
 from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
 from kbackup.formats.index import SegmentIndex, index_of
 from kbackup.types import RecordBlock
+from kbackup.util.buffers import BufferPool
 from tests.unit.formats.reference import Record, to_batch
 from tests.unit.formats.strategies import records
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kbackup.errors import UsageError
-from kbackup.kafka.client import Connection
+from kbackup.kafka.client.client import Connection
 from kbackup.kafka.native import librdkafka
 from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import CONSUMER, EVENT_DELIVERY, PRODUCER, error_of, lib

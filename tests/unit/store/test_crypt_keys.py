@@ -20,7 +20,7 @@ from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.errors import CorruptError, KbackupError, LockedError, StoreError, WrongKeyError
-from kbackup.jobs.keys import held_keys, rotate_keys, try_key
+from kbackup.jobs.keys.job import held_keys, rotate_keys, try_key
 from kbackup.store import for_writing
 from kbackup.store.base import Failed
 from kbackup.store.crypt import CryptStore
@@ -502,7 +502,7 @@ def test_rotation_folds(inner: FileStore, tmp_path: Path) -> None:
 
 
 def test_rotation_needs_the_key_and_the_lease(inner: FileStore, tmp_path: Path) -> None:
-    from kbackup.archive.lease import HeldLease
+    from kbackup.archive.lease.hold import HeldLease
 
     old, new, third = key_file(tmp_path), key_file(tmp_path, "new"), key_file(tmp_path, "third")
     filled(inner, old)

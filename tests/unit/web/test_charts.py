@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.browse import catalogue
-from kbackup.archive.content import ArchivedPartition
-from kbackup.archive.overview import list_points
+from kbackup.archive.query.browse import catalogue
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.overview import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
 from kbackup.web import charts

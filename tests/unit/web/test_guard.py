@@ -7,7 +7,7 @@ import pytest
 from kbackup.store.base import Store
 from kbackup.web.guard import POLICY, Access
 from tests.support.secrets import make
-from tests.unit.web.visits import tags, text, visit
+from tests.support.visits import tags, text, visit
 
 TOKEN = make("the web page's token")
 SECURITY = {

@@ -11,7 +11,7 @@ from kbackup.archive.catalog.run import WritingRun, open_or_create
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.memory_store import MemoryStore
-from tests.unit.web.visits import text, visit
+from tests.support.visits import text, visit
 
 COUNT = 10_000
 

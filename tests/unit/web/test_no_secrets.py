@@ -9,15 +9,15 @@ import pytest
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
 from kbackup.config.models import Backup
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from tests.unit.jobs.metadata.entities import BROKER_SECRET, by_brokers, by_log, by_zookeeper, token, user
-from tests.unit.web.visits import crawl, visit
+from tests.support.metadata_entities import BROKER_SECRET, by_brokers, by_log, by_zookeeper, token, user
+from tests.support.visits import crawl, visit
 
 KEYS = ("Zmlyc3Qga2V5", "c2Vjb25kIGtleQ==")
 SECRETS = (*KEYS, "aG1hYw==", "hush")

@@ -18,15 +18,15 @@ from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
-from kbackup.archive.writer import PartitionWriter, Target
+from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
 from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.points import keep, label
+from kbackup.jobs.points.job import keep, label
 from kbackup.metadata.entities import Znode
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
-from kbackup.web.held import FRESH, Held
+from kbackup.web.archive_cache import FRESH, Held
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, make_archive, topic_state
 from tests.support.faulty_store import FaultyStore
@@ -34,8 +34,8 @@ from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.mirrors import flow_of
 from tests.support.plain_records import Plain, block_of
 from tests.support.rich_archive import ATTACK, GROUPS, LONG, ODD, SCRIPT
-from tests.unit.archive.test_browse import encrypting
-from tests.unit.web.visits import crawl, links, tags, text, visit
+from tests.support.visits import crawl, links, tags, text, visit
+from tests.unit.archive.query.test_browse import encrypting
 
 WRITES = {"put", "put_new", "replace", "upload", "delete"}
 

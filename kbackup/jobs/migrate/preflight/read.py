@@ -23,7 +23,7 @@ from kbackup.jobs.migrate.preflight.findings import (
 )
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import read_findings
-from kbackup.kafka.broker_admin import BrokerAdmin
+from kbackup.kafka.admin.brokers import BrokerAdmin
 from kbackup.metadata.entities import PartName
 from kbackup.metadata.parts import LABELS, SCRAM_SECRETS
 from kbackup.metadata.sources import Sources

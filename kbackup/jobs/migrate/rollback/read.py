@@ -17,7 +17,7 @@ from kbackup.jobs.migrate.states.read import read_image_of, read_log, read_metri
 from kbackup.jobs.migrate.states.witnesses import KafkaState, Witnesses
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import ZnodeReader, read_witness
-from kbackup.kafka.broker_admin import BrokerAdmin
+from kbackup.kafka.admin.brokers import BrokerAdmin
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from kbackup.archive.flow_map.tables import SCHEMA
+from kbackup.archive.restores.flow_map.tables import SCHEMA
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.types import TopicPartition
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from kbackup.archive.flow_map.reader import FlowMap
-from kbackup.archive.flow_map.tables import SCHEMA
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.jobs.listen import Listener, Phases
+from kbackup.archive.restores.flow_map.reader import FlowMap
+from kbackup.archive.restores.flow_map.tables import SCHEMA
 from kbackup.jobs.mirror.apply.applied import Applied
 from kbackup.jobs.mirror.apply.lost import find_lost
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
@@ -24,9 +23,10 @@ from kbackup.jobs.mirror.apply.session import Session, open_session
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotTask, SlotWork
 from kbackup.jobs.mirror.apply.tasks import count_applied, tasks_to_produce, tasks_to_refresh
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.tasks import run_tasks
 from kbackup.kafka import kernel
-from kbackup.kafka.client import Properties
+from kbackup.kafka.client.client import Properties
+from kbackup.metrics.events import Listener, Phases
+from kbackup.spark.tasks import run_tasks
 from kbackup.store.base import Store
 
 if TYPE_CHECKING:

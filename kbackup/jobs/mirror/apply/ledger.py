@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
-from kbackup.archive.offset_map import Cut
-from kbackup.jobs.exactly_once.unit import Reached
+from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.offset_map import Cut
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.restore_plan import UnitPart
-from kbackup.kafka.produce import Progress, Runs
+from kbackup.jobs.replay.unit import Reached
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.kafka.produce.produce import Progress, Runs
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

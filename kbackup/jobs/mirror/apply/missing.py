@@ -14,15 +14,15 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map.slot import SlotMap
-from kbackup.archive.flow_map.tables import PartName, Runs, by_incarnation
-from kbackup.archive.offset_map import runs_table
+from kbackup.archive.restores.flow_map.slot import SlotMap
+from kbackup.archive.restores.flow_map.tables import PartName, Runs, by_incarnation
+from kbackup.archive.restores.offset_map import runs_table
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.jobs.restore_again import committed_partitions, first_committed
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.jobs.replay.earlier_commits import committed_partitions, first_committed
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
 from kbackup.types import Int64Array, TopicPartition
 
 _TAIL = 100

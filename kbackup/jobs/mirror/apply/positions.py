@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map.slots import read_flow, slot_of
-from kbackup.archive.flow_map.tables import PartName
+from kbackup.archive.restores.flow_map.slots import read_flow, slot_of
+from kbackup.archive.restores.flow_map.tables import PartName
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.produce import Progress
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.produce.produce import Progress
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

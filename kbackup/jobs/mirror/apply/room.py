@@ -8,7 +8,7 @@ from dataclasses import replace
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings import sync_topics
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 
 
 def make_room(

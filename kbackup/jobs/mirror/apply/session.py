@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map.reader import FlowMap
-from kbackup.archive.flow_map.slots import DOCUMENT, SLOTS, FlowState, read_flow, slot_of
 from kbackup.archive.models import dump, now
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.flow_map.reader import FlowMap
+from kbackup.archive.restores.flow_map.slots import DOCUMENT, SLOTS, FlowState, read_flow, slot_of
 from kbackup.errors import AlreadyExistsError, MismatchError
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.positions import Noted, heads_of, read_positions
 from kbackup.jobs.mirror.apply.slots import SlotResult
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.status.document import FlowStatus, read_flow_status
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

@@ -13,16 +13,16 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
-from kbackup.archive.flow_map.tables import PartName
+from kbackup.archive.restores.flow_map.tables import PartName
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.jobs.exactly_once.unit import UnitRun
 from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
-from kbackup.jobs.progress import ProgressSender
-from kbackup.jobs.restore_plan import UnitPart
-from kbackup.kafka.client import Properties
+from kbackup.jobs.replay.unit import UnitRun
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.kafka.client.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
-from kbackup.kafka.produce import BlockProducer
+from kbackup.kafka.produce.produce import BlockProducer
+from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from kbackup.archive.flow_map.slots import slot_of
+from kbackup.archive.restores.flow_map.slots import slot_of
 from kbackup.jobs.mirror.apply.applied import PartitionApplied
 from kbackup.jobs.mirror.apply.pending import Pending
 from kbackup.jobs.mirror.apply.session import Session

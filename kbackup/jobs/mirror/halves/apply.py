@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
-from kbackup import metrics
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import FencedError, KbackupError, NoArchiveError
-from kbackup.jobs.listen import Listener
+from kbackup.jobs.common.rounds import run_rounds
+from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.applier import Spark
@@ -21,9 +21,9 @@ from kbackup.jobs.mirror.halves.status_keeper import ALIVE, SIGN_OF_LIFE, Status
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.status import first_told
-from kbackup.jobs.rounds import run_rounds
-from kbackup.jobs.stop import Stop
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.metrics import registry as metrics
+from kbackup.metrics.events import Listener
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 

@@ -22,7 +22,7 @@ from kbackup.jobs.mirror.topics import (
     replicated,
     topics_of_point,
 )
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import msgspec
 
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
-from kbackup.jobs.backup_run import BackupReport
-from kbackup.jobs.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.run import BackupReport
 from kbackup.jobs.mirror.filters import PatternFilter
 from kbackup.jobs.mirror.flow import Flow, NameFilter
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from kbackup.jobs.stop import Stop
+from kbackup.jobs.common.stop import Stop
 
 T = TypeVar("T")
 

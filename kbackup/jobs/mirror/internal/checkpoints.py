@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kbackup.archive.content import group_offsets
 from kbackup.archive.models import GroupOffset, Manifest
+from kbackup.archive.query.content import group_offsets
 from kbackup.archive.reader import Archive
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.internal.topics import InternalTopics

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kbackup.archive.remap import OffsetMap
+from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
 from kbackup.jobs.mirror.internal.topics import InternalTopics
 from kbackup.jobs.mirror.positions.translation import Maps

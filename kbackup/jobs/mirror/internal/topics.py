@@ -10,8 +10,8 @@ from kbackup.errors import ClusterError, KbackupError, UnreachableError, UsageEr
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
 from kbackup.jobs.mirror.internal.names import InternalNames, InternalTopic
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.client import Properties
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.kafka.mirror_records.reader import read_records
 from kbackup.kafka.mirror_records.writer import RecordWriter

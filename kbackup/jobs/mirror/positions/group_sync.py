@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.group_admin import Committed
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.groups.admin import Committed
 from kbackup.kafka.mirror_records import Checkpoint
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kbackup.archive.content import group_offsets
-from kbackup.archive.flow_map import FlowMap, open_map
-from kbackup.archive.flow_map.slots import slot_of
 from kbackup.archive.models import GroupOffset
+from kbackup.archive.query.content import group_offsets
 from kbackup.archive.reader import Archive
+from kbackup.archive.restores.flow_map import FlowMap, open_map
+from kbackup.archive.restores.flow_map.slots import slot_of
 from kbackup.errors import ClusterError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.positions import heads_of, read_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
 from kbackup.jobs.mirror.positions.translation import exact_translation
 from kbackup.jobs.mirror.topics import reason_to_skip
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.mirror_records import Checkpoint
 from kbackup.kafka.mirror_records.reader import read_records
 from kbackup.store.base import Store

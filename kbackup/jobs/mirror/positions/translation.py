@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from kbackup.archive.remap import OffsetMap
+from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.types import TopicPartition
 

@@ -9,8 +9,8 @@ from typing import Literal
 from kbackup.config.clients import translate
 from kbackup.errors import UsageError
 from kbackup.jobs.mirror.properties.sections import Pair, Sections
-from kbackup.kafka.admin_properties import with_admin
-from kbackup.kafka.property_check import refusal
+from kbackup.kafka.admin.properties import with_admin
+from kbackup.kafka.client.property_check import refusal
 
 Side = Literal["source", "target"]
 

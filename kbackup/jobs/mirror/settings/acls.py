@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, NameFilter
-from kbackup.kafka.admin import Cluster
-from kbackup.kafka.security_types import AclRule, Untold, acl_words
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.security_types import AclRule, Untold, acl_words
 from kbackup.metadata.entities import Acl
 
 

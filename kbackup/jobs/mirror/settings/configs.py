@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True)

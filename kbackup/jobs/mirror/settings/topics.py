@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings.configs import replicated_configs
-from kbackup.kafka.admin import Cluster, Topic
-from kbackup.kafka.topic_admin import TopicToCreate
+from kbackup.kafka.admin.cluster import Cluster, Topic
+from kbackup.kafka.admin.topics import TopicToCreate
 
 _VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
 _PAUSE = 0.1  # s, before the brokers are asked again

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kbackup.archive.catalog.state import State
-from kbackup.archive.segments import SCHEMA, integers, of_topics
+from kbackup.archive.segments.table import SCHEMA, integers, of_topics
 from kbackup.jobs.mirror.status.document import FlowStatus, TopicStatus
 from kbackup.types import Int64Array
 

@@ -25,12 +25,12 @@ from kbackup.archive.catalog.sweep import (
     open_catalog,
     referred_keys,
 )
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState, load
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segment_io import crc_of
-from kbackup.archive.segments import Segment
+from kbackup.archive.segments.read import crc_of
+from kbackup.archive.segments.table import Segment
 from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError
 from kbackup.store.base import Store
 from tests.support.memory_store import MemoryStore

@@ -30,7 +30,7 @@ from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.tables import encode
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments import decode_table
+from kbackup.archive.segments.table import decode_table
 from kbackup.errors import KbackupError
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from tests.support.memory_store import MemoryStore

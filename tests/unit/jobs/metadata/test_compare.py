@@ -9,7 +9,7 @@ import pytest
 from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
 from kbackup.metadata.entities import BrokerConfig, Registration
 from kbackup.metadata.parts import whole_part
-from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
+from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 
 def words(zookeeper: dict[str, Any] | None = None, log: dict[str, Any] | None = None) -> list[str]:

@@ -13,7 +13,7 @@ from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.metadata.entities import NotCarried, PartName
 from kbackup.metadata.parts import LABELS, PARTS, SCRAM_SECRETS, TOKEN_SECRETS, whole_part
 from kbackup.metadata.reading import Reading
-from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, token, topic, user
+from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, token, topic, user
 
 AT = "2026-01-01T00:00:00.000Z"
 

@@ -12,7 +12,7 @@ from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.metadata.read import Asked, read_all, sources_beside, with_sources
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
-from tests.unit.jobs.metadata.entities import by_brokers, by_log, by_zookeeper, user
+from tests.support.metadata_entities import by_brokers, by_log, by_zookeeper, user
 
 NONE = Sources(kafka={})
 

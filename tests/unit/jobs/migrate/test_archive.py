@@ -11,29 +11,29 @@ import pytest
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import OpenRun
 from kbackup.archive.catalog.operations import begin_run
-from kbackup.archive.content import Content
-from kbackup.archive.lease import HeldLease
+from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Metadata
+from kbackup.archive.query.content import Content
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, UsageError
-from kbackup.jobs.expire import Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.history import history
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.backup.plan import Live, LiveTopic, make_plan
+from kbackup.jobs.history.job import history
 from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata
-from kbackup.jobs.plan import Live, LiveTopic, make_plan
-from kbackup.jobs.restore_choose import choose_content
-from kbackup.jobs.verify import verify
+from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.verify.job import verify
 from kbackup.metadata.parts import SCRAM_SECRETS
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key
 from tests.support.archives import make_archive
-from tests.unit.jobs.metadata.entities import by_brokers, by_zookeeper, user
+from tests.support.metadata_entities import by_brokers, by_zookeeper, user
 
 SOURCES = Sources(kafka={"bootstrap.servers": "b:1"})
 SECRETS = (b"c3RvcmVk", b"aG1hYw==")

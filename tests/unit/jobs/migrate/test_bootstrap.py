@@ -10,7 +10,6 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.migrate import archive as archive_job
 from kbackup.jobs.migrate.archive import archive_metadata
@@ -22,10 +21,11 @@ from kbackup.kafka.metadata_log.log import read_snapshot
 from kbackup.metadata.entities import DelegationToken
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
+from tests.support.metadata_entities import by_brokers, by_zookeeper, quota, token, user
 from tests.support.metadata_records import write_snapshot
-from tests.unit.jobs.metadata.entities import by_brokers, by_zookeeper, quota, token, user
 
 LATER = 1 << 45
 USERS = (user(), user("b o%b"))

@@ -18,7 +18,7 @@ from kbackup.jobs.migrate.preflight.read import missing_parts
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.metadata.entities import NotCarried, ScramUser
 from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
-from tests.unit.jobs.migrate.healthy import (
+from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
     broker_configs,

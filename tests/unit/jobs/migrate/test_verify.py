@@ -11,7 +11,6 @@ import pytest
 from kbackup.archive.reader import open_archive
 from kbackup.config.models import Backup
 from kbackup.errors import MismatchError, UsageError
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.metadata.read import Asked
 from kbackup.jobs.migrate import archive as archive_job
@@ -20,8 +19,9 @@ from kbackup.jobs.migrate.archive import archive_metadata
 from kbackup.jobs.migrate.verify import Clock, VerifyReport, verify_migration
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
+from kbackup.metrics.events import Silent
 from kbackup.store import open_store
-from tests.unit.jobs.metadata.entities import acl, by_brokers, by_log, by_zookeeper, quota, topic, user
+from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, topic, user
 
 BROKERS = Sources(kafka={"bootstrap.servers": "b:1"})
 NONE = Sources(kafka={})

@@ -9,7 +9,7 @@ from kbackup.jobs.migrate.preflight.findings import ZooKeeperFindings
 from kbackup.jobs.migrate.rollback.situation import ZnodeContent
 from kbackup.jobs.migrate.states.witnesses import ControllerZnode, MigrationZnode, ZnodesWitness
 from kbackup.jobs.migrate.znodes import read_findings, read_witness
-from tests.unit.jobs.migrate.fake_zookeeper import FakeZooKeeper
+from tests.support.fake_zookeeper import FakeZooKeeper
 
 CLUSTER: dict[str, object] = {
     "/cluster/id": {"version": "1", "id": "L05pbYc6Q4qlvxLk3rTO9A"},

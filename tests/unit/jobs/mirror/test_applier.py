@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.flow_map.reader import FlowMap
-from kbackup.archive.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.reader import FlowMap
+from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
+from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import room
 from kbackup.jobs.mirror.apply.applier import Applier
@@ -27,8 +26,9 @@ from kbackup.jobs.mirror.apply.tasks import tasks_to_produce
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.jobs.restore_plan import UnitPart
+from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.kernel import chosen
+from kbackup.metrics.events import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.memory_store import MemoryStore

@@ -22,8 +22,8 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
-from kbackup.jobs import rounds as pauses
-from kbackup.jobs.listen import Silent
+from kbackup.jobs.common import rounds as pauses
+from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, Clock, Flow, RemoteTopic
 from kbackup.jobs.mirror.halves import apply, status_keeper
@@ -35,8 +35,8 @@ from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.jobs.mirror.status import FlowStatus, flows_of, read_flow_status, write_status
 from kbackup.jobs.mirror.status.holds import flow_holds
 from kbackup.jobs.mirror.topics import TopicPlan
-from kbackup.jobs.stop import Stop
-from kbackup.metrics import counted
+from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive

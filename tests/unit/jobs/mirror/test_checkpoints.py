@@ -16,9 +16,9 @@ from kbackup.jobs.mirror.internal.journal import Journal, SyncJournal
 from kbackup.jobs.mirror.positions import GroupSync, sync_group_offsets
 from kbackup.kafka.mirror_records import Checkpoint, OffsetSync
 from kbackup.types import TopicPartition
+from tests.support.fake_groups import FakeCluster, FakeGroups
 from tests.support.flow_maps import map_of
 from tests.support.mirrors import flow_of
-from tests.unit.jobs.fake_groups import FakeCluster, FakeGroups
 
 TP, REMOTE = TopicPartition("orders", 0), TopicPartition("A.orders", 0)
 

@@ -8,15 +8,15 @@ from functools import partial
 
 import pytest
 
+from kbackup.archive.query.selection import Selection
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import UsageError
+from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.halves.take import backup_options, rhythm_of, sources_of
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.halves.together import run_together
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.jobs.select import Selection
-from kbackup.jobs.stop import Stop
 from tests.support.mirrors import CLUSTERS, flow_of
 
 TO_C = "C.bootstrap.servers = c:1\nA->C.enabled = true\n"

@@ -13,8 +13,8 @@ from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics, heartbeats
 from kbackup.kafka.mirror_records import Heartbeat
+from tests.support.fake_groups import FakeCluster, FakeGroups
 from tests.support.mirrors import flow_of
-from tests.unit.jobs.fake_groups import FakeCluster, FakeGroups
 
 
 class Writer:

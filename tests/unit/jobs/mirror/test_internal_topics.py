@@ -12,7 +12,7 @@ from kbackup.errors import ClusterError, UnreachableError
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.internal import InternalTopics, topics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from tests.support.mirrors import CLUSTERS, flow_of
 
 Made = tuple[int, int, Mapping[str, str]]

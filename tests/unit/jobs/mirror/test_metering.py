@@ -8,12 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.flow_map.tables import SCHEMA
+from kbackup.archive.restores.flow_map.tables import SCHEMA
 from kbackup.jobs.mirror import metering
 from kbackup.jobs.mirror.apply import Applied, Lost, PartitionApplied, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.mirror.status import FlowLag
-from kbackup.metrics import counted
+from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
 from tests.support.mirrors import flow_of
 

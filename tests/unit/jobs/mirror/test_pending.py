@@ -15,8 +15,8 @@ from kbackup.jobs.mirror.apply.pending import Pending, find_pending
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.making import TOPIC, committed, state, target, write
 
 REMOTE = TopicPartition(f"A.{TOPIC}", 0)
 OTHER = TopicPartition(f"A.{TOPIC}", 1)

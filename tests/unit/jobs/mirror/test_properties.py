@@ -11,7 +11,7 @@ from kbackup.jobs.mirror.flow import Clock
 from kbackup.jobs.mirror.policy import DefaultPolicy, IdentityPolicy
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.mirror.properties.keys import FLOW_KEYS
-from kbackup.kafka.admin_properties import admin_properties, without_admin
+from kbackup.kafka.admin.properties import admin_properties, without_admin
 from tests.support.mirrors import CLUSTERS, flow_of
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.flow_map.slot import SlotMap
-from kbackup.archive.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
-from kbackup.archive.offset_map import by_partition
+from kbackup.archive.restores.flow_map.slot import SlotMap
+from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.offset_map import by_partition
 from kbackup.jobs.mirror.apply import missing
 from kbackup.jobs.mirror.apply.missing import Recovery
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
-from kbackup.kafka.admin import Topic
+from kbackup.kafka.admin.cluster import Topic
 from kbackup.types import TopicPartition
 from tests.support.memory_store import MemoryStore
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from kbackup.archive.flow_map.tables import PartName
 from kbackup.archive.reader import Archive
-from kbackup.jobs.listen import Silent
+from kbackup.archive.restores.flow_map.tables import PartName
 from kbackup.jobs.mirror.apply import Applied, Applier, session
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.apply.recreated import find_recreated, told_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.status import FlowStatus, after_round, first_status, write_status
+from kbackup.metrics.events import Silent
 from kbackup.types import TopicPartition
+from tests.support.made_segments import TOPIC, committed, state, target, write
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
-from tests.unit.archive.making import TOPIC, committed, state, target, write
 
 ORDERS = RemoteTopic(TOPIC, f"A.{TOPIC}", 2)
 ZERO, ONE, TWO = (TopicPartition(ORDERS.remote, number) for number in range(3))

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kbackup.jobs.expire import ExpireReport, Expiry, expire
-from kbackup.jobs.expire_policy import Policy
-from kbackup.jobs.listen import Silent
 from kbackup.jobs.mirror.status import FlowStatus, TopicStatus, write_status
+from kbackup.jobs.retention.job import ExpireReport, Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.metrics.events import Silent
 from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 

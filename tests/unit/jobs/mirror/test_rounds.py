@@ -16,7 +16,7 @@ from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal.checkpoints import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
 from kbackup.kafka.mirror_records import Checkpoint
-from kbackup.metrics import counted
+from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore

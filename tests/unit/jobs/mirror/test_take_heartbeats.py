@@ -9,13 +9,13 @@ from typing import Any, Self, cast
 import pytest
 
 from kbackup.errors import KbackupError, UnreachableError
-from kbackup.jobs.backup_run import BackupReport
-from kbackup.jobs.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
+from kbackup.jobs.backup.run import BackupReport
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves import take
 from kbackup.jobs.mirror.internal import InternalTopics
 from kbackup.jobs.mirror.properties import load_flows
-from kbackup.kafka.admin import Cluster
+from kbackup.kafka.admin.cluster import Cluster
 from tests.support.mirrors import CLUSTERS
 
 

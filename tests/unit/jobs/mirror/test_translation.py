@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.archive.remap import OffsetMap
+from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.mirror.internal.offset_syncs import offset_syncs
 from kbackup.jobs.mirror.positions.sync_store import BEFORE_FIRST, OffsetSyncStore

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kbackup.kafka.admin.security_types import AclRule, Setting
 from kbackup.kafka.admin_protocol import answers
 from kbackup.kafka.admin_protocol.messages import (
     RESPONSES,
@@ -16,7 +17,6 @@ from kbackup.kafka.admin_protocol.messages import (
     DescribeDelegationTokenRequest,
     DescribeQuorumRequest,
 )
-from kbackup.kafka.security_types import AclRule, Setting
 from kbackup.metadata.entities import ClientMetrics, ClientQuota, DelegationToken, Listener, Registration
 
 

@@ -1,0 +1,144 @@
+"""A folder of the Java tool as a store in which every segment is whole.
+
+A sink that is killed leaves torn records and index entries, records without an entry, or no index; one that starts
+again appends behind them. `JavaFolder` shows the whole records alone, under an index of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kbackup.archive import layout
+from kbackup.archive.java.segment import Flaw, JavaSegment, java_segment
+from kbackup.errors import CorruptError, NotFoundError
+from kbackup.formats.index import encode_index
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.store.delegating import DelegatingStore
+
+
+class JavaFolder(DelegatingStore):
+    """`Store` over `inner`. Objects that are no segment of a topic folder at its root are as they are in `inner`. An
+    empty file of group offsets reads as one without groups. Listings name the objects that are there, in their sizes
+    here."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._known: dict[str, JavaSegment | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JavaFolder, (self.inner,)
+
+    def segment(self, key: str, size: int) -> JavaSegment:
+        """The segment of the records file `key`, which has `size` bytes."""
+        found = java_segment(self.inner, key, size)
+        self._known[key] = found if found.pieces is not None else None
+        return found
+
+    def flaws(self, topic: str) -> Sequence[Flaw]:
+        """Those of the segments of `topic` that were looked at."""
+        return [f for key in sorted(self._known) if key.startswith(f"{topic}/") for f in self.flaws_of(key)]
+
+    def flaws_of(self, key: str) -> Sequence[Flaw]:
+        """Those of the segment of the records file `key`, if that was looked at."""
+        found = self._known.get(key)
+        return found.flaws if found is not None else ()
+
+    def _torn(self, key: str, size: int | None = None) -> JavaSegment | None:
+        """The segment of the records file `key` where it is not as it is there. `size` is that of the file, where it
+        is known."""
+        if not _is_records(key):
+            return None
+        if key not in self._known:
+            self.segment(key, self.inner.stat(key).size if size is None else size)
+        return self._known[key]
+
+    def get(self, key: str) -> bytes:
+        return self.get_with_etag(key)[0]
+
+    def get_with_etag(self, key: str) -> tuple[bytes, str]:
+        if (index := self._index(key)) is not None:
+            return index, ""
+        torn = self._torn(key)
+        if torn is not None:
+            return b"".join(self.open_range(key, 0, torn.stored)), ""
+        data, etag = self.inner.get_with_etag(key)
+        return data or _if_empty(key), etag
+
+    def _index(self, key: str) -> bytes | None:
+        """The bytes of the segment index `key` where they are not as they are there."""
+        records = _records_of(key)
+        try:
+            torn = self._torn(records) if records is not None else None
+        except NotFoundError:  # its records are compressed, or missing
+            return None
+        return encode_index(torn.index) if torn is not None else None
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        return b"".join(self.open_range(key, start, length))
+
+    def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
+        if (index := self._index(key)) is not None:
+            yield index[start : start + length]
+            return
+        for at, size in self._spans(key, start, length):
+            yield from self.inner.open_range(key, at, size)
+
+    def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
+        if (index := self._index(key)) is not None:
+            into[:] = index[start : start + len(into)]
+            yield into
+            return
+        done = 0
+        for at, size in self._spans(key, start, len(into)):
+            yield from self.inner.fill(key, at, into[done : done + size])
+            done += size
+
+    def _spans(self, key: str, start: int, length: int) -> Iterator[tuple[int, int]]:
+        """Positions and lengths in the file that is there of `length` bytes from `start` of the whole records."""
+        torn = self._torn(key)
+        if torn is None or torn.pieces is None:
+            yield start, length
+            return
+        if start + length > torn.stored:
+            raise CorruptError(
+                f"file {key} has {torn.stored} bytes of whole records, wanted up to byte {start + length}",
+                "was it changed meanwhile?",
+            )
+        base = 0
+        for at, size in torn.pieces:
+            low, high = max(start, base), min(start + length, base + size)
+            if low < high:
+                yield at + low - base, high - low
+            base += size
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        for entry in self.inner.list(prefix, start_after):
+            torn = self._torn(entry.key, entry.size)
+            yield entry if torn is None else entry._replace(size=torn.stored, etag="")
+
+    def stat(self, key: str) -> ObjectInfo:
+        torn = self._torn(key)
+        found = self.inner.stat(key)
+        return found if torn is None else found._replace(size=torn.stored, etag="")
+
+    def checksum(self, key: str) -> int | None:
+        return self.inner.checksum(key) if self._torn(key) is None else None
+
+
+def _is_records(key: str) -> bool:
+    """Whether it is an uncompressed records file in a folder at the root."""
+    _, _, name = key.partition("/")
+    found = layout.parse_segment(name)
+    return found is not None and found.kind != "index" and layout.compression_of(key) == "none"
+
+
+def _records_of(key: str) -> str | None:
+    """The records file of a segment index in a folder at the root."""
+    _, _, name = key.partition("/")
+    found = layout.parse_segment(name)
+    return f"{key.removesuffix('_index')}_records" if found is not None and found.kind == "index" else None
+
+
+def _if_empty(key: str) -> bytes:
+    return b"{}" if layout.parse_group_offsets(key.partition("/")[2]) is not None else b""

@@ -1,0 +1,125 @@
+"""Looking at the lease of an archive and breaking it (`lease` holds one; `formats/archive.md` has the rules)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from kbackup.archive import layout
+from kbackup.archive.lease.hold import describe, read_lease
+from kbackup.archive.models import ArchiveInfo, Lease, dump, load, rfc3339
+from kbackup.errors import (
+    LockedError,
+    NoArchiveError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionError,
+    RefusedError,
+)
+from kbackup.store.base import Store
+
+COMMAND = "kbackup unlock"
+_TRIES = 5
+
+State = Literal["released", "dead", "alive"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A lease and the version of lock.json that it was read from."""
+
+    lease: Lease
+    etag: str
+
+    @property
+    def state(self) -> State:
+        """`dead`: it ran out and was not given back, so whoever held it has crashed, hangs or is cut off."""
+        if self.lease.released:
+            return "released"
+        return "alive" if datetime.fromisoformat(self.lease.expires_at) > datetime.now(UTC) else "dead"
+
+
+def look(store: Store) -> Seen | None:
+    """The lease at `store`; None where no writer ever took it. `NoArchiveError` where there is no archive. An
+    encrypted one needs no key for it."""
+    try:
+        load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
+    except NotFoundError as error:
+        raise NoArchiveError(f"there is no archive at {store.url}", "check the address") from error
+    try:
+        return Seen(*read_lease(store))
+    except NotFoundError:
+        return None
+
+
+def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lease:
+    """Take the lease away from its holder, and return what stands in its place.
+
+    A dead one is free at once. One that is alive needs `force`, and is free when its holder must have noticed: it can't
+    renew it any more, and stops, at the latest, when what it knows as its time has passed. That is at the old
+    `expires_at`, or `seconds` (how long writers' leases are) from now where that is earlier: the clock that wrote
+    `expires_at` may be wrong.
+
+    `LockedError` where it is not the lease that was seen any more, `RefusedError` where there is nothing to break.
+    """
+    owner = uuid.uuid4().hex
+    for _ in range(_TRIES):
+        _check(store, seen, force)
+        lease = _in_its_place(seen, owner, seconds)
+        try:
+            store.replace(layout.LOCK, dump(lease), seen.etag)
+        except (PreconditionError, NotFoundError):
+            seen = _again(store, seen)
+        except OutcomeUnknownError:
+            if read_lease(store)[0].owner != owner:
+                raise
+            return lease
+        else:
+            return lease
+    raise LockedError(f"archive {store.url} changes its lease at every look", "run it again")
+
+
+def _check(store: Store, seen: Seen, force: bool) -> None:
+    if seen.state == "released":
+        raise RefusedError(f"nobody holds the lease of archive {store.url}", "there is nothing to break")
+    if seen.state == "alive" and not force:
+        raise LockedError(
+            f"archive {store.url} is locked by {describe(seen.lease)}",
+            "wait: a lease that is not renewed runs out by itself; --force takes it from a run that goes on, which "
+            "then stops with exit code 11 and without a restore point",
+        )
+
+
+def _again(store: Store, seen: Seen) -> Seen:
+    """The same holder's lease as it is now: it was renewed or given back meanwhile."""
+    try:
+        now: Seen | None = Seen(*read_lease(store))
+    except NotFoundError:
+        now = None
+    if now is None or now.lease.owner != seen.lease.owner:
+        who = f": {describe(now.lease)}" if now is not None and now.state == "alive" else ""
+        raise LockedError(
+            f"the lease of archive {store.url} was taken by another at this moment{who}",
+            "nothing was broken; look again",
+        )
+    return now
+
+
+def _in_its_place(seen: Seen, owner: str, seconds: float) -> Lease:
+    """Another owner's: a holder that finds it has lost its lease, whatever else it says."""
+    moment = datetime.now(UTC)
+    alive = seen.state == "alive"
+    until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))
+    return Lease(
+        owner=owner,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        command=COMMAND,
+        acquired_at=rfc3339(moment),
+        expires_at=rfc3339(until if alive else moment),
+        released=not alive,
+    )

@@ -1,0 +1,74 @@
+"""How far an archive reaches into a window that ends in time, for records that come in order of their timestamps: what
+it can't have of the window is said, lest the end of the archive be taken for the end of the window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from kbackup.archive.models import PartitionState, TopicState
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
+from kbackup.archive.query.moment import View, ms_of
+from kbackup.archive.query.window import Window
+from kbackup.archive.reader import Archive
+from kbackup.errors import some_of
+
+_NAMED = 10
+"""So many topics or partitions are named: a follower may hold back thousands."""
+
+
+def not_reached(
+    archive: Archive,
+    view: View,
+    content: Content,
+    window: Window,
+    asked: Callable[[str, int], bool] = lambda topic, partition: True,
+) -> tuple[str, ...]:
+    """What of `window` the runs up to `view.upto` can't have, in words: records later than they were, and what they
+    saw in partitions that are `asked` for and left for later. `content` is not cut to the window yet."""
+    if window.to_time is None:
+        return ()
+    states = {(t.name, t.incarnation): t for t in view.upto.topics}
+    known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
+    left = [
+        f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
+        f"in restore point {view.upto.number}"
+        for topic, seen in known
+        for partition, state in _left(topic, seen)
+        if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
+    ]
+    if len(left) > _NAMED:
+        left[_NAMED:] = [f"nor are offsets of {len(left) - _NAMED} more partitions"]
+    return (*_ends(archive, view, [state for _, state in known], window.to_time), *left)
+
+
+def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
+    """Of runs that began before the window ends, and are the last to have looked at something of it."""
+    begun = {
+        number: archive.capture(number).started_at
+        for number in {s.captured for s in states} | {view.upto.number}
+    }
+    last = view.upto.number
+    if ms_of(begun[last]) < to_time:
+        yield f"restore point {last} was begun at {begun[last]}, before the window ends: it has no later records"
+    for seq in sorted({s.captured for s in states} - {last}):
+        if ms_of(begun[seq]) < to_time:
+            names = sorted(s.name for s in states if s.captured == seq)
+            yield (
+                f"restore point {last} has topics as of restore point {seq}, which was begun at {begun[seq]}, before "
+                f"the window ends, without later records: {some_of(names, _NAMED)}"
+            )
+
+
+def _left(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
+    partitions = {p.partition: p for p in topic.partitions}
+    return [
+        (partitions[p.partition], p)
+        for p in seen.partitions
+        if p.end < p.log_end and p.partition in partitions
+    ]
+
+
+def _reaches(partition: ArchivedPartition, to_time: int) -> bool:
+    """Whether what is archived last is from after the window."""
+    stamps = [s.max_timestamp for s in partition.segments if s.max_timestamp is not None]
+    return bool(stamps) and stamps[-1] > to_time

@@ -1,0 +1,127 @@
+"""Records as exported tables hold them: columns of `tables`, what those can't hold of a record, and where it is from.
+
+Nothing is lost on the way: `from_export_batch` gives the records back as they were archived (`formats/delta.md`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive.query.tables import to_table_batch
+from kbackup.formats.arrow import filled, octets, pc
+from kbackup.formats.block import heads
+from kbackup.formats.layout import gather, layout
+from kbackup.formats.record import encode
+from kbackup.types import RECORDS, RecordBlock
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", "UTC")),
+    pa.field("timestampType", pa.int32()),
+    pa.field("headers", pa.list_(_HEADER)),
+    pa.field("segment", pa.string()),
+    pa.field("incarnation", pa.int32()),
+    pa.field("partitions", pa.int32()),
+    pa.field("restorePoint", pa.int64()),
+    pa.field("rawTimestamp", pa.int64()),
+    pa.field("rawHeaderKeys", pa.list_(pa.binary())),
+    pa.field("date", pa.date32()),
+]
+SCHEMA: pa.Schema = pa.schema(_FIELDS)
+
+_DAY = 86_400_000  # ms
+_LAST = 253_402_300_799_999  # ms: the end of the year 9999, which dates of Spark go up to
+
+
+def to_export_batch(
+    block: RecordBlock,
+    topic: str,
+    partition: int,
+    segment: str,
+    incarnation: int,
+    partitions: int,
+    point: int,
+) -> pa.RecordBatch:
+    """The block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point `point`."""
+    base = to_table_batch(block, topic, partition, segment)
+    count = len(block)
+    head = heads(block.data, block.positions)
+    timed = head["type"] >= 0
+    stamps = np.where(timed, head["timestamp"], 0).astype(np.int64)
+    shown = timed & (stamps >= 0) & (stamps <= _LAST)
+    micros: Any = pa.array(np.where(shown, stamps, 0) * 1000, pa.int64(), mask=~shown)
+    days: Any = pa.array(np.where(shown, stamps // _DAY, 0).astype(np.int32), pa.int32(), mask=~shown)
+    columns: dict[str, Any] = {name: base.column(name) for name in base.schema.names}
+    columns |= {
+        "timestamp": micros.view(pa.timestamp("us", "UTC")),
+        "incarnation": pa.repeat(pa.scalar(incarnation, pa.int32()), count),
+        "partitions": pa.repeat(pa.scalar(partitions, pa.int32()), count),
+        "restorePoint": pa.repeat(pa.scalar(point, pa.int64()), count),
+        "rawTimestamp": pa.array(stamps, pa.int64(), mask=~timed | shown),
+        "rawHeaderKeys": _raw_header_keys(block, segment, columns["headers"]),
+        "date": days.view(pa.date32()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name].cast(field.type) for field in SCHEMA], schema=SCHEMA
+    )
+
+
+def from_export_batch(batch: pa.RecordBatch) -> RecordBlock:
+    """Rows of one partition, their offsets rising, as they were archived. `UsageError` for what is no record."""
+    micros: Any = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64())
+    stamps = pc.coalesce(batch.column("rawTimestamp"), pc.divide(micros, pa.scalar(1000, pa.int64())))
+    types = filled(batch.column("timestampType"), -1)
+    there = stamps.is_valid().to_numpy(zero_copy_only=False)
+    types = np.where((types == 0) & ~there, -2, types)
+    columns: list[Any] = [
+        batch.column("offset").cast(pa.int64()),
+        pa.array(types, pa.int8()),
+        stamps,
+        batch.column("key").cast(pa.large_binary()),
+        batch.column("value").cast(pa.large_binary()),
+        _headers(batch.column("headers"), batch.column("rawHeaderKeys")),
+    ]
+    return encode(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
+
+
+def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
+    """The header keys of the records that have one which is not UTF-8; null for all others."""
+    fields = layout(block, segment, 0)
+    raw: Any = gather(block.data, fields.header_keys)
+    shown = headers.flatten().field(0).cast(pa.large_binary())
+    changed = pc.not_equal(raw, shown).to_numpy(zero_copy_only=False).astype(np.int64)
+    before = np.concatenate(([0], np.cumsum(changed)))
+    odd = np.diff(before[fields.header_starts]) > 0
+    starts: Any = pa.array(fields.header_starts, pa.int32())
+    return pa.ListArray.from_arrays(starts, raw.cast(pa.binary()), mask=pa.array(~odd))
+
+
+def _headers(shown: Any, raw: Any) -> Any:
+    """A column of `RECORDS` from the two columns of headers."""
+    counts = filled(pc.list_value_length(shown), 0).astype(np.int64)
+    starts: Any = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    keys, values = shown.flatten().flatten()
+    names = keys.cast(pa.binary())
+    odd = raw.is_valid().to_numpy(zero_copy_only=False)
+    if odd.any():
+        names = pc.replace_with_mask(names, pa.array(np.repeat(odd, counts)), raw.flatten())
+    kind: Any = RECORDS.field("headers").type
+    columns = [_unchecked(names), values.cast(pa.large_binary())]
+    pairs: Any = pa.StructArray.from_arrays(columns, fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(starts, pairs, type=kind)
+
+
+def _unchecked(names: Any) -> Any:
+    """binary[n] as string[n], UTF-8 or not: Kafka takes any bytes, and `encode` does not look at them."""
+    edges = np.concatenate(([0], np.cumsum(filled(pc.binary_length(names), 0)))).astype(np.int32)
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(names)], pa.int32()), names), b"")
+    text = joined[0].as_py() if len(names) else b""
+    return pa.Array.from_buffers(pa.string(), len(names), [None, octets(edges), pa.py_buffer(text)])

@@ -1,0 +1,180 @@
+"""Searching records: pieces of segments are read and looked through by a few threads, and given in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from kbackup.archive.query.browse import Found
+from kbackup.archive.query.content import ArchivedPartition
+from kbackup.archive.query.window import Window
+from kbackup.archive.segments.ranged import SegmentRanges
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import UsageError
+from kbackup.formats.arrow import pc
+from kbackup.formats.block import select_records
+from kbackup.formats.layout import Fields, gather, layout
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock, TopicPartition
+
+Part = Literal["key", "value", "headers"]
+PARTS: tuple[Part, ...] = ("key", "value", "headers")
+
+_PIECE = 8 << 20
+"""Bytes of records that a thread looks through at once; what it finds there is held until its turn comes."""
+_THREADS = 8
+_AHEAD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What to look for in `parts` of records (headers: names and values): these very bytes, or by RE2, whose signs
+    stand for bytes. `ignore_case` is about ASCII letters."""
+
+    text: str
+    regex: bool = False
+    ignore_case: bool = False
+    parts: tuple[Part, ...] = PARTS
+
+    def require(self) -> None:
+        """`UsageError` for a regular expression that is none."""
+        try:
+            self._among(pa.array([b""], pa.large_binary()))
+        except (pa.ArrowInvalid, UnicodeEncodeError) as error:
+            raise UsageError(
+                f"{self.text} can't be looked for: {error}", "is it a regular expression as RE2 knows them?"
+            ) from None
+
+    def matches(self, block: RecordBlock) -> npt.NDArray[np.bool_]:
+        """bool[n]: which records have it. The block is checked on the way."""
+        fields = layout(block, "record block", 0)
+        found = np.zeros(len(block), np.bool_)
+        if "key" in self.parts:
+            found |= self._within(block, fields.keys)
+        if "value" in self.parts:
+            found |= self._within(block, fields.values)
+        if "headers" in self.parts and len(fields.header_keys.start):
+            headers = self._within(block, fields.header_keys) | self._within(block, fields.header_values)
+            owners = np.searchsorted(fields.header_starts, np.flatnonzero(headers), side="right") - 1
+            found[owners] = True
+        return found
+
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
+        """The same of any partition's records: a pattern is one of `Matches`."""
+        return self.matches(block)
+
+    def _within(self, block: RecordBlock, fields: Fields) -> npt.NDArray[np.bool_]:
+        return self._among(gather(block.data, fields))
+
+    def _among(self, column: pa.Array[Any]) -> npt.NDArray[np.bool_]:
+        match = pc.match_substring_regex if self.regex else pc.match_substring
+        found: npt.NDArray[np.bool_] = pc.fill_null(
+            match(column, pattern=self.text.encode(), ignore_case=self.ignore_case), False
+        ).to_numpy(zero_copy_only=False)
+        return found
+
+
+class _Task(NamedTuple):
+    """Records number `low` to `high` of a segment."""
+
+    tp: TopicPartition
+    reader: SegmentRanges
+    low: int
+    high: int
+
+
+Matches = Callable[[TopicPartition, RecordBlock], npt.NDArray[np.bool_]]
+"""bool[n]: which records of a partition's are looked for. It is asked by many threads."""
+
+Seen = Callable[[int, int], None]
+"""Is told, from any thread, how many records and bytes were looked through."""
+
+
+def find(
+    store: Store,
+    partitions: Iterable[tuple[str, ArchivedPartition]],
+    matches: Matches,
+    window: Window,
+    seen: Seen,
+) -> Generator[Found, None, None]:
+    """The records in `window` of these partitions (each with its topic) that match, in order.
+
+    Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage
+    is given.
+    """
+    stop = threading.Event()
+    tasks = _tasks(store, partitions, window)
+    waiting: deque[Future[list[Found]]] = deque()
+    with ThreadPoolExecutor(_THREADS, "find") as pool:
+        try:
+            while True:
+                for task in islice(tasks, _THREADS + _AHEAD - len(waiting)):
+                    waiting.append(pool.submit(_look, task, matches, window, seen, stop))
+                if not waiting:
+                    return
+                yield from waiting.popleft().result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def to_search(partition: ArchivedPartition, window: Window) -> tuple[int, int]:
+    """Records and bytes that have to be looked through, at most."""
+    segments = list(filter(window.may_hold, partition.segments))
+    return sum(s.count for s in segments), sum(s.bytes for s in segments)
+
+
+def _tasks(
+    store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], window: Window
+) -> Iterator[_Task]:
+    for topic, partition in partitions:
+        tp = TopicPartition(topic, partition.partition)
+        for segment in filter(window.may_hold, partition.segments):
+            reader = SegmentRanges(store, segment)
+            ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
+            for start, end in ranges:
+                for low, high in _pieces(segment, *reader.numbers(start, end)):
+                    yield _Task(tp, reader, low, high)
+
+
+def _pieces(segment: Segment, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Of about `_PIECE` bytes."""
+    step = max(1, segment.count * _PIECE // max(segment.bytes, 1))
+    for start in range(low, high, step):
+        yield start, min(start + step, high)
+
+
+def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> list[Found]:
+    found: list[Found] = []
+    for block in task.reader.numbered(task.low, task.high):
+        if stop.is_set():
+            break
+        wanted, _ = window.cut(block)
+        if len(wanted):
+            hits = select_records(wanted, matches(task.tp, wanted))
+            if len(hits):
+                found.append(Found(task.tp, _own(hits)))
+        seen(len(block), block.nbytes)
+    return found
+
+
+def _own(block: RecordBlock) -> RecordBlock:
+    """In memory of its own: a few records don't keep the piece that they were found in."""
+    return RecordBlock(
+        block.data.copy(),
+        block.offsets,
+        block.positions,
+        block.lengths,
+        block.min_timestamp,
+        block.max_timestamp,
+        block.largest,
+    )

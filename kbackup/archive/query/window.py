@@ -1,0 +1,108 @@
+"""Which records of a partition are wanted: by their timestamps, by their offsets, or both. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kbackup.archive.models import Part
+from kbackup.archive.segments.table import Segment
+from kbackup.formats.block import heads, select_records
+from kbackup.types import Int64Array, RecordBlock
+
+
+class Window(Part, frozen=True, kw_only=True):
+    """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges` (start
+    inclusive, end exclusive; disjoint, rising). None is no bound.
+
+    A record without a timestamp is in no window that has a bound in time: nobody knows when it was written.
+    """
+
+    from_time: int | None = None
+    to_time: int | None = None
+    ranges: tuple[tuple[int, int], ...] | None = None
+
+    @property
+    def timed(self) -> bool:
+        return self.from_time is not None or self.to_time is not None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the partition was not asked for at all."""
+        return self.ranges == ()
+
+    def may_hold(self, segment: Segment) -> bool:
+        """Whether a record of the segment can lie in the window, as far as its descriptor tells. One without any
+        timestamp is looked into all the same: they may only be unknown (files of the Java tool)."""
+        if not self._offsets(segment):
+            return False
+        low, high = segment.min_timestamp, segment.max_timestamp
+        early = high is not None and self.from_time is not None and high < self.from_time
+        late = low is not None and self.to_time is not None and low > self.to_time
+        return not early and not late
+
+    def at_most(self, segment: Segment) -> int:
+        """How many of its records can lie in the window."""
+        return min(segment.count, self._offsets(segment)) if self.may_hold(segment) else 0
+
+    def _offsets(self, segment: Segment) -> int:
+        """How many of the offsets that the segment spans are wanted."""
+        first, end = segment.first, segment.last + 1
+        if self.ranges is None:
+            return end - first
+        return sum(max(0, min(b, end) - max(a, first)) for a, b in self.ranges)
+
+    def clip(self, low: int | None, high: int | None) -> tuple[int | None, int | None]:
+        """Bounds on the timestamps of what is left of records between `low` and `high`."""
+        if low is None or high is None:
+            return low, high
+        return (
+            low if self.from_time is None else max(low, self.from_time),
+            high if self.to_time is None else min(high, self.to_time),
+        )
+
+    def cut(self, block: RecordBlock) -> tuple[RecordBlock, int]:
+        """The block's records in the window, and how many were left out for want of a timestamp alone."""
+        if not len(block):
+            return block, 0
+        wanted = self._in_ranges(block.offsets)
+        untimed = 0
+        if self.timed:
+            head = heads(block.data, block.positions)
+            timed = head["type"] >= 0
+            untimed = int(np.count_nonzero(wanted & ~timed))
+            wanted &= timed & self._in_time(head["timestamp"])
+        return select_records(block, wanted), untimed
+
+    def _in_ranges(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
+        if self.ranges is None:
+            return np.ones(len(offsets), np.bool_)
+        edges = np.array(self.ranges, np.int64).ravel()
+        inside: npt.NDArray[np.bool_] = np.searchsorted(edges, offsets, side="right") % 2 == 1
+        return inside
+
+    def _in_time(self, timestamps: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        inside = np.ones(len(timestamps), np.bool_)
+        if self.from_time is not None:
+            inside &= timestamps >= self.from_time
+        if self.to_time is not None:
+            inside &= timestamps <= self.to_time
+        return inside
+
+
+class Choice(Part, frozen=True, kw_only=True):
+    """What a window in time or in offsets made of an archive, and why.
+
+    `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
+    captured at `groups_captured_at`; each null where there is none. `notes` say why; `left_out` is what holds
+    records in the window and is not restored, and how far the archive does not reach into it.
+    """
+
+    from_time: int | None = None
+    to_time: int | None = None
+    ranges: tuple[str, ...] = ()
+    as_of: int | None = None
+    groups_as_of: int | None = None
+    groups_captured_at: str | None = None
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()

@@ -1,0 +1,209 @@
+"""The offset map of a restore: restores/<id>/offsets.parquet, and the parts it is put together from.
+
+A restore unit writes one part before each of its transactions is committed and commits the part's name with
+it, so that the parts of committed transactions, and no others, can be found again after a crash. Parts of one
+attempt are numbered; each names the part of the attempt before that it goes on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kbackup.archive import layout
+from kbackup.archive.segments.bounds import check_bounds
+from kbackup.errors import CorruptError
+from kbackup.store.base import Store
+from kbackup.types import Int64Array, TopicPartition
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("topic", pa.string(), nullable=False),
+    pa.field("partition", pa.int32(), nullable=False),
+    pa.field("source", pa.int64(), nullable=False),
+    pa.field("target", pa.int64(), nullable=False),
+    pa.field("count", pa.int64(), nullable=False),
+]
+SCHEMA = pa.schema(_FIELDS)
+_PREVIOUS = b"kbackup.previous"
+_CUT = b"kbackup.cut"
+_LARGE = 1 << 20  # bytes of a map that is worth threads
+_KEY = b"kbackup.key"
+_SUM = b"kbackup.sum"
+_NO_SUM = b"sha256:" + b"0" * 64
+
+
+class PartName(NamedTuple):
+    """Written as `<attempt>-<number>` in the progress that is committed with a transaction."""
+
+    attempt: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.attempt}-{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> PartName | None:
+        attempt, _, number = text.rpartition("-")
+        return cls(attempt, int(number)) if attempt and number.isdecimal() else None
+
+
+class Cut(NamedTuple):
+    """Of parts with a window alone: the records in it, their bytes, and how many were left out for want of a
+    timestamp."""
+
+    records: int = 0
+    bytes: int = 0
+    untimed: int = 0
+
+    def plus(self, other: Cut) -> Cut:
+        return Cut(*map(sum, zip(self, other, strict=True)))
+
+
+NOTHING = Cut()
+
+
+class Committed(NamedTuple):
+    """All that a unit has committed: its map, and what windows selected of what it read for that."""
+
+    runs: pa.Table
+    cut: Cut
+
+
+def runs_table(runs: Mapping[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]) -> pa.Table:
+    """Runs (source, target, count) by target partition, as a table."""
+    tables = [
+        pa.Table.from_arrays(
+            [
+                pa.array([tp.topic] * len(source), pa.string()),
+                pa.array([tp.partition] * len(source), pa.int32()),
+                *(pa.array(column, pa.int64()) for column in (source, target, count)),
+            ],
+            schema=SCHEMA,
+        )
+        for tp, (source, target, count) in runs.items()
+    ]
+    return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
+
+
+def by_partition(
+    table: pa.Table,
+) -> Iterator[tuple[TopicPartition, tuple[Int64Array, Int64Array, Int64Array]]]:
+    """The runs of a table in which each target partition's stand together, as in every map and part."""
+    if not len(table):
+        return
+    topics: Any = table.column("topic").combine_chunks().dictionary_encode()
+    codes, numbers = topics.indices.to_numpy(), table.column("partition").to_numpy()
+    source, target, count = (table.column(name).to_numpy() for name in ("source", "target", "count"))
+    edges = (np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1).tolist()
+    for a, b in pairwise([0, *edges, len(table)]):
+        tp = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(numbers[a]))
+        yield tp, (source[a:b], target[a:b], count[a:b])
+
+
+def _part_key(restore_id: str, unit: int, name: PartName) -> str:
+    return layout.restore_key(restore_id, f"map/{unit}/{name}.parquet")
+
+
+def write_part(
+    store: Store,
+    restore_id: str,
+    unit: int,
+    name: PartName,
+    runs: pa.Table,
+    previous: PartName | None,
+    cut: Cut = NOTHING,
+) -> None:
+    """`cut` is what windows selected since the part before."""
+    told = {_PREVIOUS: str(previous or "").encode(), _CUT: ",".join(map(str, cut)).encode()}
+    key = _part_key(restore_id, unit, name)
+    store.put_new(key, encode(runs.replace_schema_metadata(told), key))
+
+
+def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> Committed:
+    """Everything that a unit has committed, `last` being the part named in its progress."""
+    tables: list[pa.Table] = []
+    while last is not None:
+        some = [
+            _read_part(store, restore_id, unit, PartName(last.attempt, n)) for n in range(last.number + 1)
+        ]
+        tables = some + tables
+        last = previous_of(some[0])
+    cut = NOTHING
+    for table in tables:
+        cut = cut.plus(_cut(table))
+    bare = [t.replace_schema_metadata(None) for t in tables]
+    return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
+
+
+def begun_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
+    """Every part that an attempt at the unit has written, whether its transaction was committed or not."""
+    for entry in store.list(layout.restore_key(restore_id, f"map/{unit}/")):
+        yield decode(store.get(entry.key), entry.key)
+
+
+def previous_of(part: pa.Table) -> PartName | None:
+    """The part of an earlier attempt that the attempt of `part` went on from."""
+    return PartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+
+
+def _cut(part: pa.Table) -> Cut:
+    """Nothing where it is not told: that part is older than windows are."""
+    told = part.schema.metadata.get(_CUT)
+    return Cut(*map(int, told.decode().split(","))) if told else NOTHING
+
+
+def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.Table:
+    key = _part_key(restore_id, unit, name)
+    return decode(store.get(key), key)
+
+
+def encode(table: pa.Table, key: str) -> bytes:
+    """The file says where it belongs, and its own sum: nothing else vouches for it."""
+    told = {**(table.schema.metadata or {}), _KEY: key.encode(), _SUM: _NO_SUM}
+    sink = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(told), sink, compression="zstd")
+    data = sink.getvalue()
+    return data.replace(_NO_SUM, _sum(data), 1)
+
+
+def _sum(data: bytes) -> bytes:
+    return b"sha256:" + hashlib.sha256(data).hexdigest().encode()
+
+
+def write_map(store: Store, restore_id: str, tables: Iterable[pa.Table]) -> pa.Table:
+    """offsets.parquet, in order of topic, partition and source offset."""
+    whole = pa.concat_tables([*tables, SCHEMA.empty_table()])
+    whole = whole.sort_by([("topic", "ascending"), ("partition", "ascending"), ("source", "ascending")])
+    key = layout.restore_key(restore_id, layout.OFFSETS)
+    store.put(key, encode(whole, key))
+    return whole
+
+
+def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
+    """The map or the part that belongs under the key `name`; `CorruptError` for anything else, before it is parsed."""
+    sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
+    if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
+        raise CorruptError(
+            f"file {name} does not match its own checksum", "it was changed after it was written"
+        )
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+        check_bounds(file, len(data), name)
+        table = file.read(use_threads=len(data) > _LARGE)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
+    if table.schema.names != schema.names:
+        raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")
+    belongs = (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace")
+    if belongs != name:
+        raise CorruptError(f"file {name} belongs at {belongs!r}", "it was copied from elsewhere")
+    return table

@@ -1,0 +1,70 @@
+"""The last archived record of a partition: what a later run holds against the log to know that it is the same one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from kbackup.archive.models import LastRecord, Manifest
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments.ranged import SegmentRanges
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import CorruptError
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock, TopicPartition
+
+_THREADS = 16
+_DIGITS = 16
+
+
+def digest_of(block: RecordBlock, number: int) -> str:
+    """Of record `number` of the block (negative: from its end), as `LastRecord` has it."""
+    start = int(block.positions[number])
+    data = block.data[start : start + int(block.lengths[number])]
+    return hashlib.sha256(data.tobytes()).hexdigest()[:_DIGITS]
+
+
+def last_of(block: RecordBlock) -> LastRecord:
+    """The last record of `block`, without its leader epoch."""
+    return LastRecord(offset=int(block.offsets[-1]), leader_epoch=None, digest=digest_of(block, -1))
+
+
+def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
+    """An epoch of -1 is not known."""
+    return msgspec.structs.replace(record, leader_epoch=None if leader_epoch < 0 else leader_epoch)
+
+
+def read_last_records(
+    archive: Archive, manifest: Manifest, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, LastRecord | str]:
+    """The last record of each of `partitions` as it stands in the archive, without epochs, or why it can't be read.
+
+    Two or three requests a partition. One whose records have all expired is left out.
+    """
+    topics = {tp.topic for tp in partitions}
+    newest: dict[TopicPartition, Segment] = {}
+    for segment in archive.segments(manifest, [t for t in manifest.topics if t.name in topics]):
+        tp = TopicPartition(segment.topic, segment.partition)
+        if tp in partitions and (tp not in newest or segment.first > newest[tp].first):
+            newest[tp] = segment
+
+    return last_records(archive.store, newest)
+
+
+def last_records(
+    store: Store, segments: Mapping[TopicPartition, Segment]
+) -> Mapping[TopicPartition, LastRecord | str]:
+    """The last record of each segment, or why it can't be read."""
+
+    def read(segment: Segment) -> LastRecord | str:
+        try:
+            *_, block = SegmentRanges(store, segment).last(1)
+        except CorruptError as error:
+            return error.message
+        return last_of(block)
+
+    with ThreadPoolExecutor(_THREADS, "kbackup-last") as pool:
+        return dict(zip(segments, pool.map(read, segments.values()), strict=True))

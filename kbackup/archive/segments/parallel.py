@@ -1,0 +1,159 @@
+"""Reading many segments side by side: pieces of work of about the same size, and their records as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from kbackup.archive.query.tables import to_table_batch
+from kbackup.archive.query.window import Window
+from kbackup.archive.segments.ranged import SegmentRanges
+from kbackup.archive.segments.read import read_segment
+from kbackup.archive.segments.table import Segment
+from kbackup.formats.block import slice_block
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock
+
+PART_BYTES = 32 << 20
+"""Small pieces are packed together up to this."""
+CUT_BYTES = 256 << 20
+"""A larger segment is cut. What is read whole is held against its checksum: twice what a segment usually has."""
+WHOLE = 1 << 62
+"""None is cut: each is held against its checksum, and no task has less than one."""
+BATCH_BYTES = 4 << 20
+"""Bytes of records that become one table, where one record is not more."""
+
+_OPENING = 1 << 20
+"""What opening one more segment counts as, in bytes."""
+_NEAR = 1 << 20
+"""Offsets that are wanted are read at once where no more bytes than this lie between them."""
+_EVERYTHING = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of `segment` with `start` <= offset < `stop`, those of them that lie in `window`. `bytes` is about what
+    has to be read for them."""
+
+    segment: Segment
+    start: int
+    stop: int
+    window: Window
+    bytes: int
+
+    @property
+    def whole(self) -> bool:
+        return self.start <= self.segment.first and self.stop > self.segment.last
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task reads, in order. It can be pickled."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(piece.bytes for piece in self.pieces)
+
+
+def everything(segment: Segment) -> Window:
+    """The window of a segment that is wanted as it is."""
+    return _EVERYTHING
+
+
+def plan_parts(
+    segments: Iterable[Segment],
+    window_of: Callable[[Segment], Window] = everything,
+    *,
+    part_bytes: int = PART_BYTES,
+    cut_bytes: int = CUT_BYTES,
+) -> list[Part]:
+    """Those of `segments` that may hold records in their window, as parts, in the same order.
+
+    A segment that has to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets,
+    and of others the records that are wanted are read alone.
+    """
+    parts: list[Part] = []
+    held: list[Piece] = []
+    size = 0
+    for segment in segments:
+        for piece in _pieces(segment, window_of(segment), cut_bytes):
+            if held and size + piece.bytes + _OPENING > part_bytes:
+                parts.append(Part(tuple(held)))
+                held, size = [], 0
+            held.append(piece)
+            size += piece.bytes + _OPENING
+    return [*parts, Part(tuple(held))] if held else parts
+
+
+def read_part(
+    store: Store, part: Part, *, headers: bool = True, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The part's records in columns of `tables.SCHEMA` (see `to_table_batch`), in batches of about `BATCH_BYTES`.
+
+    Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its
+    end, when its records have gone out: they must not count unless all of the part came.
+    """
+    for piece in part.pieces:
+        s = piece.segment
+        for block in read_piece(store, piece):
+            for some in _slices(block):
+                yield to_table_batch(some, s.topic, s.partition, s.key, headers=headers, columns=columns)
+
+
+def read_piece(store: Store, piece: Piece) -> Iterator[RecordBlock]:
+    """The piece's records as blocks with at least one."""
+    blocks = (
+        read_segment(store, piece.segment)
+        if piece.whole
+        else SegmentRanges(store, piece.segment).between(piece.start, piece.stop)
+    )
+    for block in blocks:
+        wanted, _ = piece.window.cut(block)
+        if len(wanted):
+            yield wanted
+
+
+def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[Piece]:
+    if not segment.count or not window.may_hold(segment):
+        return
+    span = segment.last + 1 - segment.first
+    for start, stop in _spans(segment, window):
+        size = -(-segment.bytes * (stop - start) // span)
+        cuts = -(-size // cut_bytes)
+        edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
+        for low, high in pairwise(edges):
+            if low < high:
+                yield Piece(segment, low, high, window, -(-size // cuts))
+
+
+def _spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
+    """Offsets that are read, from and to (exclusive): those wanted, joined where little lies between them."""
+    first, end = segment.first, segment.last + 1
+    if window.ranges is None:
+        return [(first, end)]
+    near = _NEAR * (end - first) // segment.bytes
+    found: list[tuple[int, int]] = []
+    for low, high in window.ranges:
+        start, stop = max(low, first), min(high, end)
+        if start >= stop:
+            continue
+        if found and start - found[-1][1] <= near:
+            start = found.pop()[0]
+        found.append((start, stop))
+    return found
+
+
+def _slices(block: RecordBlock) -> Iterator[RecordBlock]:
+    ends = block.positions + block.lengths
+    first = 0
+    while first < len(block):
+        edge = int(block.positions[first]) + BATCH_BYTES
+        cut = max(int(np.searchsorted(ends, edge, side="right")), first + 1)
+        yield slice_block(block, first, cut)
+        first = cut

@@ -1,0 +1,99 @@
+"""What `verify --against` and `drill` share: options, and how a comparison is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kbackup.cli.common.frame import State
+from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.options import key_option, key_options, options
+from kbackup.cli.common.output import Reporter
+
+if TYPE_CHECKING:
+    from kbackup.jobs.compare.report import AgainstReport
+    from kbackup.jobs.compare.result import Comparison, Difference
+
+show_option = click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=20,
+    metavar="N",
+    help="So many differences are named one by one; all are counted. [default 20]",
+)
+selection_options = options(
+    key_options("restore.to_time", "restore.from_time", "restore.range"),
+    key_option("restore.topics", "-t", "--topic", "--topics"),
+    key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics"),
+)
+against_options = options(
+    click.option(
+        "--against",
+        type=click.Choice(["target", "source"]),
+        help="Compare the records of this cluster with the archive's.",
+    ),
+    key_option("restore.restore_id", "--restore-id", help="Compare what this restore made."),
+    selection_options,
+    key_options("restore.map", "restore.map_regex"),
+    key_option("restore.state", "--state"),
+    click.option("--groups", is_flag=True, help="Compare consumer groups, too. Needs --restore-id."),
+    click.option("--exact", is_flag=True, help="Records after the archive's last one are a difference, too."),
+    show_option,
+)
+
+
+def choices_given() -> bool:
+    """Whether an option says what of an archive is meant."""
+    settings = click.get_current_context().ensure_object(State).settings
+    return any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
+
+
+def show_against(report: AgainstReport, reporter: Reporter) -> None:
+    """The table of topics, the differences that are named, and one line with the result."""
+    reporter.table(
+        ("topic", "compared with", "partitions", "records", "same", "result"),
+        [
+            (t.source, t.target, t.partitions, t.records, t.same, "as archived" if t.ok else "DIFFERS")
+            for t in report.topics
+        ],
+    )
+    lines = [line for found in report.partitions for line in _named(found)]
+    if lines:
+        reporter.line()
+    for line in lines:
+        reporter.line(line)
+    for note in report.notes:
+        reporter.note(f"note: {note}")
+    for finding in report.findings:
+        reporter.warning(finding)
+    groups = f", {plural(len(report.groups), 'group offset')}" if report.groups else ""
+    result = plural(len(report.findings), "finding") if report.findings else "no difference"
+    reporter.line(
+        f"{report.archive} against the {report.against} cluster {report.cluster_id}: {result}; "
+        f"{plural(report.records, 'record')}, {human_size(report.bytes)}{groups}; "
+        f"{human_duration(sum(report.seconds.values()))}"
+    )
+
+
+def _named(found: Comparison) -> list[str]:
+    return [f"{found.target}-{found.partition}: {difference_text(each)}" for each in found.differences]
+
+
+def difference_text(each: Difference) -> str:
+    """'value differs: source offset 12, target offset 14'"""
+    where = [f"source offset {each.source}"] if each.source is not None else []
+    where += [f"target offset {each.target}"] if each.target is not None else []
+    if each.what == ("place",):
+        due = (
+            f", which should be {each.expected}"
+            if each.expected is not None
+            else ", which the map doesn't have"
+        )
+        return f"elsewhere: {', '.join(where)}{due}"
+    many = f"{each.count:,} records from " if each.count > 1 else ""
+    if each.what[0] in ("missing", "extra"):
+        return f"{each.what[0]}: {many}{where[0]}"
+    if each.what == ("order",):
+        return f"in another order: {', '.join(where)}"
+    return f"{' and '.join(each.what)} differ{'s' if len(each.what) == 1 else ''}: {', '.join(where)}"

@@ -1,0 +1,88 @@
+"""The frame that every command runs in: its configuration and its reporter."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
+
+import click
+
+from kbackup.cli.common.output import Reporter, configure_logging
+from kbackup.config import Config, Files, Loaded, Setting, is_secret, load
+from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.metrics.exposition import MetricsFile
+
+P = ParamSpec("P")
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class State:
+    """What the flags said, collected while click parses them; one a run, shared by group and command."""
+
+    settings: list[Setting] = field(default_factory=list)
+    files: Files = field(default_factory=Files)
+    json: bool = False
+    quiet: bool = False
+    debug: bool = False
+    verbose: int = 0
+    reporter: Reporter | None = None
+    metrics: MetricsFile | None = None
+    accept_rollback: bool = False
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A command's surroundings. Its first argument, where it is decorated with `pass_frame`."""
+
+    loaded: Loaded
+    reporter: Reporter
+    metrics: MetricsFile | None = None
+    accept_rollback: bool = False
+
+    @property
+    def config(self) -> Config:
+        return self.loaded.config
+
+    @property
+    def archive(self) -> str:
+        """The archive's URL; `UsageError` where none is named."""
+        if not self.config.archive:
+            raise UsageError(
+                "no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml"
+            )
+        return self.config.archive
+
+
+def load_config(state: State) -> Loaded:
+    """The configuration under the flags of `state`; what had to be left out is logged, and what lies open warned of."""
+    loaded = load(state.settings, state.files)
+    for setting in state.settings:
+        if is_secret(setting.path) and setting.value and "${" not in str(setting.value):
+            log.warning(
+                "%s stands on the command line, which everybody on this machine can read: "
+                "write ${env:NAME} or ${file:/path}",
+                setting.path,
+            )
+    for note in loaded.notes:
+        log.info(note)
+    return loaded
+
+
+def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable[P, int]:
+    """Makes a function a command's body: it gets a `Frame` first and may return an exit code (None is 0)."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> int:
+        state = click.get_current_context().ensure_object(State)
+        configure_logging(2 if state.debug else state.verbose)
+        state.reporter = Reporter(json=state.json, quiet=state.quiet)
+        frame = Frame(load_config(state), state.reporter, state.metrics, state.accept_rollback)
+        return command(frame, *args, **kwargs) or 0
+
+    return run

@@ -1,0 +1,135 @@
+"""`kbackup drill`: a restore for practice, compared with the archive, and a report of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kbackup.archive import layout
+from kbackup.cli.common.compare import selection_options, show_against, show_option
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.listener import ShownProgress
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    common_options,
+    key_option,
+    key_options,
+    s3_options,
+    spark_options,
+    target_options,
+)
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
+from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
+from kbackup.jobs.drill.report import DrillReport, store_report
+from kbackup.metrics import registry as metrics
+from kbackup.store import Store
+
+
+@click.command("drill")
+@archive_argument
+@common_options
+@archive_option
+@target_options
+@key_option("restore.backup", "-b", "--backup")
+@selection_options
+@key_option("restore.topic_config", "--topic-config")
+@key_option("restore.groups", "-g", "--group", "--groups")
+@key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
+@key_options("restore.no_groups", "restore.replication_factor", "restore.transactions")
+@key_option("restore.state", "--state")
+@click.option(
+    "--prefix",
+    metavar="TEXT",
+    help="What the names of scratch topics and groups begin with; nothing else may. [default drill-<date>-<random>.]",
+)
+@click.option(
+    "--report",
+    "folder",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the report here, too: <id>.json and <id>.html.",
+)
+@click.option("--keep", is_flag=True, help="Leave the scratch topics and groups on the target.")
+@click.option("--on-source", is_flag=True, help="Allow the cluster that was backed up as the target.")
+@show_option
+@s3_options
+@spark_options
+@pass_frame
+def command(
+    frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int
+) -> int:
+    """Restore a restore point for practice, compare all of it with the archive, and report.
+
+    Records go to scratch topics, groups to scratch groups; both are deleted in the end, also after an error or
+    Ctrl-C. The report is put into the archive as drills/<id>/report.json and report.html. Ends with exit code 3 when
+    anything differs or is left behind, else with the code of the error that ended it.
+    """
+    config, reporter = frame.config, frame.reporter
+    store = archive_store(frame)
+    state = state_store(frame, store)
+    if folder is not None:
+        _make(folder)
+
+    def publish(report: DrillReport) -> None:
+        _publish(report, folder, state, reporter)
+
+    say_connecting(frame, "target")
+    with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
+        from kbackup.jobs.drill.job import Drill, drill  # while the JVM starts
+
+        asked = Drill(config.restore, prefix, keep, on_source, show)
+        report = drill(asked, config.target, store, state, session, shown, publish)
+    metrics.drilled(report)
+    _show(report, state, reporter)
+    reporter.document(report)
+    if report.error is not None:
+        return report.error.exit_code
+    return EXIT_LOSS if report.findings else EXIT_OK
+
+
+def _make(folder: Path) -> None:
+    """Before the work: a report that can't be written must not be found out at the end."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"folder {folder} can't be made: {error.strerror}", "give another --report"
+        ) from error
+
+
+def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: Reporter) -> None:
+    from kbackup.archive.models import dump
+    from kbackup.cli.drill.page import drill_page
+
+    page = drill_page(report)
+    if folder is not None:
+        (folder / f"{report.drill_id}.html").write_text(page, encoding="utf-8")
+        (folder / f"{report.drill_id}.json").write_bytes(dump(report))
+    try:
+        store_report(state, report, page)
+    except KbackupError as error:
+        if report.error is None:
+            raise
+        reporter.warning(
+            f"the report could not be stored: {error}"
+        )  # what ended the drill is what is to be told
+
+
+def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
+    if report.comparison is not None:
+        show_against(report.comparison, reporter)
+    told = set(report.comparison.findings) if report.comparison is not None else set()
+    for finding in report.findings:
+        if finding not in told:
+            reporter.warning(finding)
+    for name in report.kept:
+        reporter.note(f"kept: {name}")
+    if report.error is not None:
+        reporter.warning(f"the drill ended with an error: {report.error.message}")
+        if report.error.hint:
+            reporter.note(f"hint: {report.error.hint}")
+    where = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
+    reporter.line(f"drill {report.drill_id} {report.result}; its report: {where}")

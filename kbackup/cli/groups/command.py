@@ -1,0 +1,215 @@
+"""`kbackup groups`: consumer groups of an archive, what they would get on a target, setting them, and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.options import (
+    archive_option,
+    common_options,
+    key_option,
+    options,
+    s3_options,
+    target_options,
+)
+from kbackup.cli.common.session import archive_store
+from kbackup.cli.groups import tables as tables
+from kbackup.config import parse_time
+from kbackup.config.windows import TIMES
+from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError
+from kbackup.store import Store, open_store
+
+if TYPE_CHECKING:
+    from kbackup.jobs.groups.job import Prepared
+    from kbackup.jobs.groups.selection import Moment
+    from kbackup.kafka.admin.cluster import Cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _InOrder(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group("groups", cls=_InOrder)
+@common_options
+def command() -> None:
+    """Consumer groups: what an archive holds of them, what they get on a target, setting them, and undoing that."""
+
+
+def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    try:
+        return parse_time(value, now=time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is not {TIMES}") from error
+
+
+_moment_options = options(
+    click.option("-b", "--backup", metavar="[N|LABEL|latest]", help="Groups as of this restore point."),
+    click.option(
+        "--at", metavar="TIME", callback=_time, help=f"Groups as they were captured last by then: {TIMES}."
+    ),
+)
+_choice_options = options(
+    key_option("restore.restore_id", help="The restore whose offset map is used."),
+    click.option(
+        "--same-offsets", is_flag=True, help="On the source cluster itself: no restore, offsets as archived."
+    ),
+    key_option("restore.groups", "-g", "--group", "--groups"),
+    key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups"),
+    key_option("restore.map_group"),
+    _moment_options,
+    key_option("restore.state", "--state"),
+)
+
+
+@command.command("show")
+@click.argument("group", required=False)
+@common_options
+@archive_option
+@_moment_options
+@s3_options
+@pass_frame
+def show(frame: Frame, group: str | None, backup: str | None, at: int | None) -> None:
+    """Show the groups that an archive holds; with GROUP its offsets, their leader epochs and metadata.
+
+    Lag is counted in offsets that are archived past the group's.
+    """
+    from kbackup.archive.java.content import is_java_archive
+    from kbackup.archive.query.group_overview import groups_overview, java_groups_overview
+    from kbackup.archive.reader import open_archive
+
+    store, moment = archive_store(frame), _moment(backup, at)
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        if moment or not is_java_archive(store):
+            raise
+        found = java_groups_overview(store)
+    else:
+        found = groups_overview(archive, moment.of(archive))
+    if group is None:
+        tables.show_groups(found, frame.reporter)
+        frame.reporter.document(found)
+        return
+    one = tables.one(found, group)
+    tables.show_group(one, found, frame.reporter)
+    frame.reporter.document(
+        {
+            "archive": found.archive,
+            "restore_point": found.restore_point,
+            "captured_at": found.captured_at,
+            "group": one,
+        }
+    )
+
+
+@command.command("plan")
+@common_options
+@archive_option
+@target_options
+@_choice_options
+@s3_options
+@pass_frame
+def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
+    """Show what each group would get on the target and why; write nothing.
+
+    Ends with exit code 3 when a group could not be set, or not in all its partitions.
+    """
+    from kbackup.jobs.groups.job import plan_report
+
+    cluster, prepared = _prepare(frame, same_offsets, _moment(backup, at))
+    report = plan_report(cluster, prepared, named=not same_offsets)
+    tables.show_plan(report, frame.reporter)
+    frame.reporter.document(report)
+    return EXIT_LOSS if report.missing else EXIT_OK
+
+
+@command.command("apply")
+@common_options
+@archive_option
+@target_options
+@_choice_options
+@s3_options
+@pass_frame
+def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
+    """Set groups on the target, by the offset map of a restore, however long ago that was.
+
+    What they have now is stored first, so that it can be undone. A group with live members is left alone. Ends with
+    exit code 3 when a group could not be set, or not in all its partitions.
+    """
+    from kbackup.jobs.groups import job as groups_apply
+
+    cluster, prepared = _prepare(frame, same_offsets, _moment(backup, at))
+    report = groups_apply.apply(cluster, _state(frame), prepared)
+    tables.show_applied(report, frame.reporter)
+    frame.reporter.document(report)
+    return EXIT_LOSS if report.missing else EXIT_OK
+
+
+@command.command("undo")
+@click.argument("number", type=click.IntRange(min=1), required=False)
+@common_options
+@archive_option
+@target_options
+@key_option("restore.restore_id", help="The restore that set the groups, or the id that 'apply' named.")
+@key_option("restore.groups", "-g", "--group", "--groups")
+@key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
+@key_option("restore.state", "--state")
+@s3_options
+@pass_frame
+def undo(frame: Frame, number: int | None) -> int:
+    """Put back what groups had before they were set; delete what was not there before.
+
+    NUMBER is one of the captures that were stored before each write [default: the newest that no undo made]. A group
+    with live members is left alone. Ends with exit code 3 when a group could not be put back.
+    """
+    from kbackup.archive.query.selection import Selection
+    from kbackup.jobs.groups import undo as groups_undo
+
+    restore = frame.config.restore
+    if restore.restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id")
+    selection = Selection.of(restore.groups, restore.exclude_groups)
+    cluster = _cluster(frame)
+    report = groups_undo.undo(cluster, _state(frame), restore.restore_id, number, selection)
+    tables.show_undone(report, frame.reporter)
+    frame.reporter.document(report)
+    return EXIT_LOSS if report.missing else EXIT_OK
+
+
+def _cluster(frame: Frame) -> Cluster:
+    from kbackup.kafka.admin.cluster import Cluster
+
+    return Cluster(frame.config.target, "target")
+
+
+def _state(frame: Frame) -> Store:
+    config = frame.config
+    if not config.restore.state:
+        return archive_store(frame)
+    return open_store(config.restore.state, config.s3, config.encryption.key or "")
+
+
+def _moment(backup: str | None, at: int | None) -> Moment:
+    from kbackup.jobs.groups.selection import Moment
+
+    if backup is not None and at is not None:
+        raise UsageError("--backup and --at both say as of when", "give one of them")
+    return Moment(backup, at)
+
+
+def _prepare(frame: Frame, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:
+    from kbackup.jobs.groups.job import prepare
+
+    cluster = _cluster(frame)
+    store, state = archive_store(frame), _state(frame)
+    return cluster, prepare(cluster, store, state, frame.config.restore, moment, same_offsets)

@@ -1,0 +1,108 @@
+"""Committing a restore point, and what follows from it."""
+
+from __future__ import annotations
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.operations import add_point, end_run, label_point
+from kbackup.archive.catalog.state import State
+from kbackup.archive.models import Capture, Loss, Manifest, now
+from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.errors import KbackupError
+from kbackup.jobs.backup.hold_back import held_back
+from kbackup.jobs.backup.next_state import next_states, same_groups, same_settings
+from kbackup.jobs.backup.plan import Plan, retention_loss
+from kbackup.jobs.backup.run import BackupReport, Captured, Read, Run
+from kbackup.jobs.capture.settings import settings_warnings
+from kbackup.metrics.events import Phases
+
+
+def commit(
+    run: Run,
+    captured: Captured,
+    read: Read,
+    last: bool,
+) -> Manifest:
+    """The commit; `run` stands at the new restore point then, and has ended where it is the `last` one."""
+    plan, groups, segments = captured.plan, captured.groups, read.segments
+    writing, number = run.writing, run.writing.next_point
+    losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
+    not_carried = [f"group {group} is not carried: {why}" for group, why in groups.not_carried.items()]
+    topics = next_states(number, plan, segments, read.lasts)
+    older = {t.captured for t in topics} - {number}
+    draft = Draft(
+        number=number,
+        started_at=captured.started_at,
+        committed_at=now(),
+        cluster_id=run.cluster_id,
+        isolation_level=run.options.isolation_level,
+        topics=topics,
+        segments=segments,
+        losses=losses,
+        warnings=(*plan.warnings, *not_carried, *settings_warnings(captured.settings)),
+        captures=(
+            *(c for c in (run.head.captures if run.head is not None else ()) if c.number in older),
+            _capture(run, captured, number),
+        ),
+        groups=len(groups.groups),
+        captured_topics=len(plan.topics),
+        captured_partitions=sum(len(t.partitions) for t in plan.topics),
+    )
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+
+    def operation(state: State) -> State:
+        added = add_point(state, writing.run, new)
+        added = label_point(added, run.label, number) if run.label else added
+        return end_run(added, writing.run) if last else added
+
+    records = manifest.totals.records
+    writing.commit(operation, "backup", f"restore point {number}: {records} records added")
+    run.head, run.groups, run.settings = manifest, captured.groups, captured.settings
+    run.interrupted = False
+    return manifest
+
+
+def _capture(run: Run, captured: Captured, number: int) -> Capture:
+    """Documents of the capture; one that says the same as the newest restore point's is not written again."""
+    old = (
+        next((c for c in run.head.captures if c.number == run.head.number), None)
+        if run.head is not None
+        else None
+    )
+    writing = run.writing
+    if old is not None and run.groups is not None and same_groups(run.groups, captured.groups):
+        groups = old.groups
+    else:
+        groups = writing.put_document(number, layout.GROUPS, captured.groups)
+    if old is not None and run.settings is not None and same_settings(run.settings, captured.settings):
+        metadata = old.metadata
+    else:
+        metadata = writing.put_document(number, layout.METADATA, captured.settings)
+    return Capture(number=number, started_at=captured.started_at, groups=groups, metadata=metadata)
+
+
+def refresh(run: Run, phases: Phases) -> None:
+    """Write what follows from the restore point just taken."""
+    try:
+        with phases.step("refresh derived files"):
+            run.writing.refresh_derived()
+    except KbackupError as error:
+        raise type(error)(
+            f"restore point {run.parent} is committed, but not all derived files are written: {error.message}",
+            f"the next backup writes them; {error.hint}",
+        ) from error
+
+
+def report(run: Run, manifest: Manifest, plan: Plan, phases: Phases) -> BackupReport:
+    return BackupReport(
+        restore_point=manifest.number,
+        parent=manifest.previous,
+        committed_at=manifest.committed_at,
+        archive=run.archive.store.url,
+        totals=manifest.totals,
+        topics=manifest.topics,
+        losses=manifest.losses,
+        warnings=manifest.warnings,
+        held_back=len(held_back(plan)),
+        seconds=phases.seconds,
+    )

@@ -1,0 +1,206 @@
+"""Backing up without end: restore point after restore point under one lease, until it is asked to stop.
+
+Each round looks at the cluster as a backup does, and commits if that says anything new. What fails on the way is
+tried again from the start: connect, look at the archive, take over what the failed round left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.models import now
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import ClusterError, KbackupError
+from kbackup.jobs.backup.commit import refresh
+from kbackup.jobs.backup.hold_back import (
+    NO_PATIENCE,
+    Patience,
+    Place,
+    held_back,
+    hold_back,
+    new_bytes,
+    waiting,
+)
+from kbackup.jobs.backup.job import begin, connect
+from kbackup.jobs.backup.plan import Plan
+from kbackup.jobs.backup.restore_point import look, take
+from kbackup.jobs.backup.run import BackupReport, Run
+from kbackup.jobs.common.rounds import run_rounds
+from kbackup.jobs.common.stop import Stop
+from kbackup.kafka.client.client import Properties
+from kbackup.metrics import registry as metrics
+from kbackup.metrics.events import Listener, Phases
+from kbackup.spark.tasks import Spark
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+_LOOK = 5.0  # s, between looks at the ends of the logs, which cost a request for 2,000 partitions
+
+
+class Watcher(Protocol):
+    """What is told of each round."""
+
+    def committed(self, report: BackupReport) -> None: ...
+
+    def well(self) -> None:
+        """A round has ended well: the newest restore point says all there is, but for what is held back."""
+        ...
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        """It is tried again after `pause` seconds."""
+        ...
+
+
+@dataclass
+class FollowReport:
+    """What was done from start to end. `restore_point` is the newest; `losses` counts by kind."""
+
+    archive: str
+    restore_point: int | None = None
+    restore_points: int = 0
+    rounds: int = 0
+    retries: int = 0
+    records: int = 0
+    bytes: int = 0
+    stored_bytes: int = 0
+    losses: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def add(self, report: BackupReport) -> None:
+        self.restore_point = report.restore_point
+        self.restore_points += 1
+        self.records += report.totals.records
+        self.bytes += report.totals.bytes
+        self.stored_bytes += report.totals.stored_bytes
+        for loss in report.losses:
+            self.losses[loss.kind] = self.losses.get(loss.kind, 0) + 1
+
+
+@dataclass
+class Follower:
+    """One process's following. `clock` is in seconds."""
+
+    options: Backup
+    rhythm: Follow
+    source: Properties
+    store: Store
+    spark: Spark
+    listener: Listener
+    watcher: Watcher
+    stop: Stop
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self.report = FollowReport(self.store.url)
+        self._run: Run | None = None
+        self._follows = True
+        self._since: dict[Place, float] = {}
+        rhythm = self.rhythm
+        share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
+        self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
+
+    def follow(self) -> FollowReport:
+        """Until it is asked to stop; then a last round takes all there is. Where it was asked before, that round is the
+        only one, and no follower is counted. Raises a `KbackupError` for what can't be
+        tried again, for a cluster or store that is not there at the start, and where the last round fails."""
+        began = self.clock()
+        self._follows = not self.stop.asked
+        metrics.backup_begins()
+        if self._follows:
+            metrics.following_begins()
+        connected = connect(self.source)
+        open_or_create(self.store)
+        with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
+            self._run = begin(self.options, self.source, self.store, *connected, lease)
+            run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
+        self.report.seconds = round(self.clock() - began, 3)
+        return self.report
+
+    def _attempt(self, lease: HeldLease, last: bool) -> None:
+        lease.check()
+        run = self._run = self._run or self._open(lease)
+        due = self.clock() + self.rhythm.interval_seconds
+        self._round(run, last)
+        if not last:
+            self._wait(run, due)
+
+    def _open(self, lease: HeldLease) -> Run:
+        connected = connect(self.source)
+        return begin(self.options, self.source, self.store, *connected, lease)
+
+    def _failed(self, error: KbackupError, pause: float) -> None:
+        self._run = None
+        self.report.retries += 1
+        metrics.failed(error)
+        metrics.counted.add("kbackup_retries_total")
+        self._count_round("failed")
+        self.watcher.failed(error, pause)
+
+    def _round(self, run: Run, last: bool) -> None:
+        # at the start nobody knows how long records wait already, and at the end nobody waits for more
+        patience = NO_PATIENCE if last or not self.report.rounds else self._patience
+        phases = Phases(self.listener)
+        captured = look(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
+        if captured.says_more_than(run):
+            report = take(run, captured, phases, self.spark, self.listener, last=last)
+            self._since = {place: self._since[place] for place in held_back(captured.plan)}
+            self._committed(report)
+            refresh(run, phases)
+        else:
+            self._count_round("unchanged")
+            if last:
+                run.writing.end()
+        self.report.rounds += 1
+        self.watcher.well()
+
+    def _committed(self, report: BackupReport) -> None:
+        self.report.add(report)
+        metrics.backed_up(report)
+        self._count_round("committed")
+        if self.rhythm.topic_metrics:
+            metrics.topic_lag(metrics.lag_of(report.topics))
+        self.watcher.committed(report)
+
+    def _count_round(self, result: str) -> None:
+        """Alerts know a follower by its rounds."""
+        if self._follows:
+            metrics.counted.add("kbackup_rounds_total", 1, result)
+
+    def _choose(self, plan: Plan, patience: Patience) -> Plan:
+        moment = self.clock()
+        self._since = {place: self._since.get(place, moment) for place in waiting(plan)}
+        return hold_back(plan, patience, self._since, moment)
+
+    def _wait(self, run: Run, due: float) -> None:
+        """Until the next round is `due`, a whole segment has come in, or it is asked to stop."""
+        every = min(self.rhythm.interval_seconds, _LOOK)
+        while (left := due - self.clock()) > 0:
+            if self.stop.wait(min(left, every)) or self._a_segment_came_in(run):
+                return
+
+    def _a_segment_came_in(self, run: Run) -> bool:
+        """Counts what is new by the way: the lag is as of now, not of the last round."""
+        assert run.head is not None  # noqa: S101 (a round went well)
+        known = {
+            TopicPartition(t.name, p.partition): p
+            for t in run.head.topics
+            if t.state == "present"
+            for p in t.partitions
+        }
+        try:
+            ends = run.cluster.log_ends(known, self.options.isolation_level)
+        except ClusterError:
+            return True  # a topic is gone, for instance: the round finds out
+        new = {tp: max(0, ends[tp] - p.end) for tp, p in known.items()}
+        by_topic: dict[str, list[int]] = {}
+        for tp, count in new.items():
+            by_topic.setdefault(tp.topic, []).append(count)
+        metrics.lag(by_topic)
+        if self.rhythm.topic_metrics:
+            metrics.topic_lag(by_topic)
+        return any(new_bytes(count, known[tp]) >= self.options.segment_bytes for tp, count in new.items())

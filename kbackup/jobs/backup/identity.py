@@ -1,0 +1,42 @@
+"""Check that an archive belongs to the cluster and the topics that a backup would go on with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kbackup.archive.models import Manifest
+from kbackup.errors import MismatchError, RefusedError, some_of
+from kbackup.jobs.backup.plan import LiveTopic
+
+_SHOWN = 5
+
+
+def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
+    """`MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+
+    Ids that are not known ('') fit every cluster: of an adopted folder, and of a source that tells none.
+    """
+    if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
+        return
+    raise MismatchError(
+        f"archive {archive} is of cluster {head.cluster_id}, the source is cluster {cluster_id}",
+        "check bootstrap.servers, or back up this cluster to an address of its own; "
+        "where it is the same cluster, rebuilt, run one backup with --adopt-cluster",
+    )
+
+
+def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
+    """`RefusedError` where the archive has a topic without an id (it was adopted, or repaired with nothing left that
+    told it) and the cluster has one with: records of another topic of that name would go on after it."""
+    if head is None or adopt:
+        return
+    unknown = {t.name for t in head.topics if not t.id}
+    found = [t.name for t in selected if t.id and t.name in unknown]
+    if not found:
+        return
+    raise RefusedError(
+        f"nothing in the archive tells whether topic {some_of(found, _SHOWN)} of the source is the one that it has "
+        "records of",
+        "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
+        "--adopt-topics",
+    )

@@ -1,0 +1,153 @@
+"""What `verify --against` tells: totals, every partition with something to tell, groups, and what was left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from msgspec.structs import replace
+
+from kbackup.archive.models import Part
+from kbackup.archive.restores.remap import How
+from kbackup.jobs.compare.result import Comparison, Kind
+from kbackup.jobs.restore.plan import PlannedTopic
+
+Against = Literal["target", "source"]
+
+
+class ComparedTopic(Part, frozen=True, kw_only=True):
+    """`source` in the archive, `target` in the cluster. Counts are of records, as in `Comparison`. `timestamps` False:
+    the cluster's topic has the broker's own times (LogAppendTime), so they were left out."""
+
+    source: str
+    target: str
+    partitions: int
+    records: int
+    bytes: int
+    same: int
+    counts: dict[Kind, int]
+    after: int
+    timestamps: bool
+    ok: bool
+
+
+class GroupOffsetCheck(Part, frozen=True, kw_only=True):
+    """`committed` in the source. `due` is where that record is in the target, or (`how` 'past end', 'empty') the least
+    offset after the last one; `found` is what the group has there, null where it has nothing."""
+
+    group: str
+    source_group: str
+    topic: str
+    partition: int
+    committed: int
+    due: int
+    found: int | None
+    how: How
+    ok: bool
+
+
+class AgainstReport(Part, frozen=True, kw_only=True):
+    """`partitions` are those that differ or have records after the archive's last one. `findings` say in words what
+    is wrong, `notes` what is worth knowing: nothing is wrong where there is no finding. `groups` are all offsets that
+    were compared."""
+
+    against: Against
+    cluster_id: str
+    archive: str
+    archive_id: str
+    restore_point: int
+    restore_id: str | None
+    topics: tuple[ComparedTopic, ...]
+    partitions: tuple[Comparison, ...]
+    groups: tuple[GroupOffsetCheck, ...]
+    partitions_compared: int
+    records: int
+    bytes: int
+    same: int
+    counts: dict[Kind, int]
+    after: int
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: dict[str, float]
+
+
+WORDS: dict[Kind, str] = {
+    "missing": "missing in the topic",
+    "extra": "in the topic and not in the archive",
+    "order": "in another order",
+    "key": "with another key",
+    "value": "with another value",
+    "headers": "with other headers",
+    "timestamp": "with another timestamp",
+    "place": "at another offset than the offset map says",
+}
+
+
+def told(counts: dict[Kind, int]) -> str:
+    """'3 missing in the topic, 1 with another key'"""
+    return ", ".join(f"{counts[kind]:,} {words}" for kind, words in WORDS.items() if counts.get(kind))
+
+
+def is_wrong(found: Comparison, exact: bool) -> bool:
+    return bool(found.counts or found.stopped or (exact and found.after))
+
+
+def topics_of(
+    topics: Iterable[PlannedTopic],
+    results: Sequence[Comparison],
+    unstamped: set[str],
+    absent: set[str],
+    exact: bool,
+) -> tuple[ComparedTopic, ...]:
+    """`results` are without partitions that are empty on both sides; `unstamped` and `absent` are targets."""
+    by_topic: dict[str, list[Comparison]] = {}
+    for result in results:
+        by_topic.setdefault(result.target, []).append(result)
+    made = []
+    for topic in topics:
+        some = by_topic.get(topic.target, [])
+        made.append(
+            ComparedTopic(
+                source=topic.source,
+                target=topic.target,
+                partitions=topic.partitions,
+                records=sum(r.records for r in some),
+                bytes=sum(r.bytes for r in some),
+                same=sum(r.same for r in some),
+                counts=sum_counts(some),
+                after=sum(r.after for r in some),
+                timestamps=topic.target not in unstamped,
+                ok=topic.target not in absent and not any(is_wrong(r, exact) for r in some),
+            )
+        )
+    return tuple(made)
+
+
+def sum_counts(results: Iterable[Comparison]) -> dict[Kind, int]:
+    total: Counter[Kind] = Counter()
+    for result in results:
+        total.update(result.counts)
+    return {kind: total[kind] for kind in WORDS if total[kind]}
+
+
+def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:
+    """One line a partition that differs."""
+    found = []
+    for r in results:
+        what = [told(r.counts)] if r.counts else []
+        what += [f"not compared any further: {r.stopped}"] if r.stopped else []
+        what += [f"{r.after:,} after the last restored one"] if exact and r.after else []
+        if what:
+            found.append(f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(what)}")
+    return found
+
+
+def fewer_named(results: Sequence[Comparison], show: int) -> tuple[Comparison, ...]:
+    """The same with at most `show` differences named in all."""
+    made = []
+    for result in results:
+        named = result.differences[:show]
+        show -= len(named)
+        made.append(replace(result, differences=named))
+    return tuple(made)

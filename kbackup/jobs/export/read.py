@@ -1,0 +1,49 @@
+"""What a task of an export reads: pieces of segments, as rows of exported tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kbackup.archive.query.export_rows import to_export_batch
+from kbackup.archive.segments.parallel import Part, Piece, read_piece
+from kbackup.formats.block import rotation_cut, slice_block
+from kbackup.jobs.export.plan import TopicKey
+from kbackup.spark.progress import ProgressSender
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock
+
+BATCH_BYTES = 4 << 20
+"""Bytes of records that become one batch, where one record is not more."""
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """The work of a task: the rows of its part, `point` being the restore point that they came with."""
+
+    store: Store
+    point: int
+    partitions: Mapping[TopicKey, int]
+
+    def __call__(self, part: Part, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
+        for piece in part.pieces:
+            for block in read_piece(self.store, piece):
+                for some in cut(block, BATCH_BYTES):
+                    yield self.rows(piece, some)
+                    progress.add(len(some), some.nbytes)
+
+    def rows(self, piece: Piece, block: RecordBlock) -> pa.RecordBatch:
+        s = piece.segment
+        count = self.partitions[s.topic, s.incarnation]
+        return to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)
+
+
+def cut(block: RecordBlock, most: int) -> Iterator[RecordBlock]:
+    """The block in pieces that end with the record that makes them larger than `most` bytes."""
+    at = 0
+    while at < len(block):
+        count = rotation_cut(block.lengths[at:], 0, most)
+        yield slice_block(block, at, at + count)
+        at += count

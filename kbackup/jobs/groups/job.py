@@ -1,0 +1,176 @@
+"""Planning and setting groups on their own: after a restore, however long ago, or on the source cluster itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import asdict
+
+from kbackup.archive.models import Manifest, Part, now
+from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.remap import SameLog
+from kbackup.config.models import Restore
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set_groups
+from kbackup.jobs.groups.before import Captures
+from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
+from kbackup.jobs.groups.selection import Chosen, Moment, choose_for_restore, choose_same, finished_restore
+from kbackup.jobs.restore.content import check_same_target
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is to be written to which cluster. `restore_id` names the folder for what groups had before."""
+
+    restore_id: str
+    cluster_id: str
+    chosen: Chosen
+    plans: tuple[GroupPlan, ...]
+
+
+class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
+    """With what the group has there `now` (null: nothing)."""
+
+    now: int | None
+
+
+class PlannedGroupReport(Part, frozen=True, kw_only=True):
+    """`hindered` says why it would not be set."""
+
+    source: str
+    group: str
+    hindered: str
+    offsets: tuple[PlannedOffset, ...]
+    left_out: tuple[str, ...]
+
+
+class GroupsPlanReport(Part, frozen=True, kw_only=True):
+    restore_id: str | None
+    restore_point: int
+    captured_at: str | None
+    target_cluster_id: str
+    groups: tuple[PlannedGroupReport, ...]
+
+    @property
+    def missing(self) -> list[str]:
+        return [
+            *(f"group {g.group} can't be set: {g.hindered}" for g in self.groups if g.hindered),
+            *(f"group {g.group} would lack an offset: {why}" for g in self.groups for why in g.left_out),
+        ]
+
+
+class GroupsReport(Part, frozen=True, kw_only=True):
+    """`capture` numbers what the groups had before; 0: nothing was written."""
+
+    restore_id: str
+    restore_point: int
+    captured_at: str | None
+    target_cluster_id: str
+    capture: int
+    groups: tuple[GroupResult, ...]
+
+    @property
+    def missing(self) -> list[str]:
+        return not_applied(self.groups)
+
+
+def prepare(
+    cluster: Cluster, store: Store, state: Store, options: Restore, moment: Moment, same_offsets: bool
+) -> Prepared:
+    """What would be set, by the offset map of restore `options.restore_id`; with `same_offsets` without any map, on
+    the cluster that was archived."""
+    cluster_id, _ = cluster.connect()
+    if same_offsets:
+        return _prepare_same(cluster, cluster_id, store, options, moment)
+    if options.restore_id is None:
+        raise UsageError("no restore is named", "give --restore-id, or --same-offsets on the source cluster")
+    plan, whole = finished_restore(state, options.restore_id)
+    check_same_target(plan, cluster_id)
+    chosen = choose_for_restore(store, plan, moment, options)
+    plans = plan_by_map(cluster, plan, chosen.groups, whole, chosen.unusable)
+    return Prepared(plan.restore_id, cluster_id, chosen, plans)
+
+
+def _prepare_same(
+    cluster: Cluster, cluster_id: str, store: Store, options: Restore, moment: Moment
+) -> Prepared:
+    chosen, manifest = choose_same(open_archive(store), moment, options)
+    if manifest.cluster_id != cluster_id:
+        raise RefusedError(
+            f"restore point {manifest.number} is of cluster {manifest.cluster_id}, this is {cluster_id}: "
+            "offsets are not the same there",
+            "restore into it, then use --restore-id",
+        )
+    wanted = {TopicPartition(o.topic, o.partition) for g in chosen.groups for o in g.offsets}
+    unusable = _changed(cluster, manifest, wanted)
+    usable = wanted - unusable.keys()
+    starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_uncommitted")
+    maps = {tp: SameLog(starts[tp], ends[tp]) for tp in usable}
+    names = {tp.topic: tp.topic for tp in wanted}
+    plans = plan_groups(chosen.groups, names, maps, unusable)
+    plans = with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=True)
+    restore_id = options.restore_id or f"groups-{now()[:10]}-{uuid.uuid4().hex[:8]}"
+    return Prepared(restore_id, cluster_id, chosen, plans)
+
+
+def _changed(cluster: Cluster, manifest: Manifest, wanted: set[TopicPartition]) -> dict[TopicPartition, str]:
+    """Partitions that are not the archived ones any more, and why."""
+    archived = {t.name: t.id for t in manifest.topics}
+    there = cluster.topics({tp.topic for tp in wanted})
+    found: dict[TopicPartition, str] = {}
+    for tp in wanted:
+        topic = there.get(tp.topic)
+        if topic is None or tp.partition not in topic.partitions:
+            found[tp] = f"{tp} is not on the target"
+        elif topic.id != archived[tp.topic]:
+            found[tp] = f"{tp} is another log: the topic was made anew since"
+    return found
+
+
+def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
+    """Beside what the groups would get, what they have. `named`: whether there is a restore to tell of."""
+    groups = [p.group for p in prepared.plans]
+    members, failed = cluster.groups.members(groups)
+    committed, unread = cluster.groups.committed(groups)
+    hindered = {g: f"it has {n} live member(s)" for g, n in members.items() if n} | failed | unread
+    has = {g: {c.tp: c.offset for c in offsets} for g, offsets in committed.items()}
+    return GroupsPlanReport(
+        restore_id=prepared.restore_id if named else None,
+        restore_point=prepared.chosen.restore_point,
+        captured_at=prepared.chosen.captured_at,
+        target_cluster_id=prepared.cluster_id,
+        groups=tuple(_planned(p, hindered.get(p.group, ""), has.get(p.group, {})) for p in prepared.plans),
+    )
+
+
+def _planned(plan: GroupPlan, hindered: str, has: dict[TopicPartition, int]) -> PlannedGroupReport:
+    return PlannedGroupReport(
+        source=plan.source,
+        group=plan.group,
+        hindered=hindered or ("" if plan.offsets else "it gets no offset"),
+        offsets=tuple(PlannedOffset(**asdict(o), now=has.get(o.tp)) for o in plan.offsets),
+        left_out=plan.left_out,
+    )
+
+
+def apply(cluster: Cluster, state: Store, prepared: Prepared) -> GroupsReport:
+    """Sets what was prepared, after what the groups have was stored."""
+    captures = Captures(state, prepared.restore_id)
+    results, number = set_groups(cluster, captures, "apply", prepared.cluster_id, prepared.plans)
+    return GroupsReport(
+        restore_id=prepared.restore_id,
+        restore_point=prepared.chosen.restore_point,
+        captured_at=prepared.chosen.captured_at,
+        target_cluster_id=prepared.cluster_id,
+        capture=number,
+        groups=_in_order(results),
+    )
+
+
+def _in_order(results: Sequence[GroupResult]) -> tuple[GroupResult, ...]:
+    return tuple(sorted(results, key=lambda r: r.group))

@@ -1,0 +1,284 @@
+"""Records of Delta tables as an archive: the first half of a restore from them.
+
+The archive is made beside the tables, in `_kbackup/restores/<restore id>/`, with one restore point. All that a restore
+does (plan, windows, checks, transactions, going on after a crash) works on it, and the tables may change meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
+from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.catalog.state import State
+from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.models import (
+    Capture,
+    Document,
+    Groups,
+    Metadata,
+    PartitionState,
+    TopicState,
+    dump,
+    now,
+)
+from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.segments.table import Segment
+from kbackup.config import parse_range
+from kbackup.config.models import Backup, Restore
+from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
+from kbackup.jobs.export.delta_table import DeltaTable
+from kbackup.jobs.export.destination import FOLDER, Place
+from kbackup.jobs.importing.rows import Held, TableRows
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.client.client import Properties
+from kbackup.metrics.events import Listener, Phases
+from kbackup.spark.delta import delta_session, hadoop_options
+from kbackup.spark.tasks import Spark
+from kbackup.store.base import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_IMPORT = "import.json"
+
+
+class Import(Document, frozen=True, kw_only=True):
+    """import.json beside the archive that is made: which rows of the tables it has."""
+
+    format: Literal["kbackup-import"] = "kbackup-import"
+    topics: tuple[str, ...]
+    exclude_topics: tuple[str, ...]
+    backup: str
+
+
+@dataclass(frozen=True)
+class DeltaImport:
+    """What is to be imported from `place`, and how segments are written; `key` encrypts them as an archive."""
+
+    place: Place
+    options: Restore
+    segments: Backup
+    key: str
+    restore_id: str
+
+    @property
+    def staging(self) -> Store:
+        """Where the archive is made."""
+        layout.restore_key(self.restore_id, layout.PLAN)  # refuses what is no name
+        return self.place.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
+
+    @property
+    def asked(self) -> Import:
+        ranged = sorted({parse_range(text).topic for text in self.options.range})
+        return Import(
+            topics=tuple(ranged) or self.options.topics,
+            exclude_topics=self.options.exclude_topics,
+            backup=str(self.options.backup),
+        )
+
+    def _asked_before(self) -> bool:
+        """Whether the attempt before this one was of the same choice."""
+        try:
+            return self.staging.get(_IMPORT) == dump(self.asked)
+        except NotFoundError:
+            return False
+
+    def run(self, target: Properties, state: Store, spark: Spark, listener: Listener) -> None:
+        """Makes the archive, unless an attempt before this has, for the same choice, or the restore has ended. What
+        can't be finished is removed, and nothing begun while the target can't be reached."""
+        phases = Phases(listener)
+        staging = self.staging
+        if self._has(state, layout.REPORT):
+            return
+        with phases.step("connect"):
+            Cluster(target, "target").connect()
+        with (
+            phases.step("import"),
+            HeldLease(staging, "kbackup restore", self.segments.lease_seconds) as lease,
+        ):
+            begun = self._has(state, layout.PLAN)  # then that is gone on with, whatever is asked now
+            if open_or_create(staging).restore_points and (begun or self._asked_before()):
+                return
+            clear(staging)
+            staging.put(_IMPORT, dump(self.asked))
+            try:
+                open_or_create(staging)
+                self._fill(begin_writing(staging, lease, "import"), delta_session(spark()))
+            except BaseException:
+                clear(staging)
+                raise
+
+    @contextmanager
+    def leaving(self, state: Store) -> Iterator[None]:
+        """Around the restore, whose plan and report are in `state`: what was read goes when it has served, but stays
+        for a restore that was begun and has not ended."""
+        try:
+            yield
+        except BaseException:
+            with suppress(KbackupError):  # what it failed with is to be told
+                self._leave(state)
+            raise
+        self._leave(state)
+
+    def _leave(self, state: Store) -> None:
+        if not self._has(state, layout.PLAN):
+            remove(self.staging, "")
+        elif self._has(state, layout.REPORT):
+            clear(self.staging)
+
+    def _has(self, state: Store, name: str) -> bool:
+        try:
+            state.stat(layout.restore_key(self.restore_id, name))
+        except NotFoundError:
+            return False
+        return True
+
+    def _fill(self, writing: WritingRun, session: SparkSession) -> None:
+        rows = self._rows(session)
+        held = rows.held()
+        if not held:
+            raise UsageError(
+                f"the Delta tables at {self.place.url} have no record that matches",
+                "see --topic, --exclude-topic and --backup",
+            )
+        segments = rows.write(writing.plain, self.segments, held)
+        _commit(writing, held, segments)
+
+    def _rows(self, session: SparkSession) -> TableRows:
+        url, selection = self.place.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
+        urls, topics = [url], []
+        if not self._is_table(""):
+            names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]
+            if not names:
+                raise NoArchiveError(
+                    f"there are no Delta tables at {url}", "give the URL that 'kbackup export --delta' had"
+                )
+            check_selection(selection, "topic", names, f"in the Delta tables at {url}", "see --topic")
+            topics = selection.topics(names)
+            urls = [f"{url}/{name}" for name in topics]
+        options = hadoop_options(self.place.s3, url)
+        tables = [DeltaTable(session, each, options).rows() for each in urls]
+        last = number_of(self.options.backup)
+        rows = TableRows(session, tables, selection, last)
+        if last is not None:
+            check_reached(self.place, topics, rows.newest(), last)
+        return rows
+
+    def _is_table(self, folder: str) -> bool:
+        return next(self.place.store.list(f"{folder}_delta_log/"), None) is not None
+
+
+def number_of(backup: int | str) -> int | None:
+    """The restore point by its number, None for 'latest'. `UsageError` for a label: tables have none."""
+    if isinstance(backup, int):
+        return backup
+    if backup != "latest":
+        raise UsageError(
+            f"Delta tables don't know label {backup!r}", "give the restore point's number, or latest"
+        )
+    return None
+
+
+def check_reached(place: Place, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
+    """`UsageError` where a table may lack records that came up to restore point `last`. `newest` is what the rows of
+    each are from (`TableRows.newest`); `topics` are those of the tables, none for one of all topics."""
+    noted = place.noted()  # a table to which nothing came for long does not tell by itself
+    even: Sequence[str] = ()
+    if noted is not None and noted.restore_point >= last:
+        even = Selection.of(noted.topics, noted.exclude_topics).topics(topics) if topics else ("",)
+    behind = [(topic, seq) for topic, seq in zip(topics or ("",), newest, strict=False) if seq < last]
+    behind = [(topic, seq) for topic, seq in behind if topic not in even]
+    if behind:
+        (topic, seq), others = behind[0], len(behind) - 1
+        where = f"{place.url}/{topic}" if topic else place.url
+        raise UsageError(
+            f"Delta table {where} is known to be at restore point {seq}, not at {last}"
+            + (f", and {others} more are behind" if others else ""),
+            f"run 'kbackup export --delta {place.url}', or give an earlier --backup, or latest for what there is",
+        )
+
+
+def clear(staging: Store) -> None:
+    """Removes the records; what a restore keeps of itself stays."""
+    for prefix in (
+        layout.CATALOG,
+        layout.DERIVED,
+        layout.POINTS,
+        layout.TABLES,
+        layout.TOPICS,
+    ):  # the catalog first
+        remove(staging, prefix)
+
+
+def remove(staging: Store, prefix: str) -> None:
+    for failed in staging.delete([entry.key for entry in staging.list(prefix)]):
+        raise failed.error
+
+
+def _commit(writing: WritingRun, held: Sequence[Held], segments: Sequence[Segment]) -> None:
+    """One restore point with what the tables held, under the number of the newest that they have it from."""
+    at, number = now(), max(h.restore_point for h in held)
+    topics = [_state(name, held, segments, number) for name in sorted({h.topic for h in held})]
+    metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
+    groups = Groups(captured_at=at, groups=())
+    draft = Draft(
+        number=number,
+        started_at=at,
+        committed_at=at,
+        origin="tables",
+        topics=topics,
+        segments=segments,
+        captures=[
+            Capture(
+                number=number,
+                started_at=at,
+                groups=writing.put_document(number, layout.GROUPS, groups),
+                metadata=writing.put_document(number, layout.METADATA, metadata),
+            )
+        ],
+        groups=0,
+        captured_topics=len(topics),
+        captured_partitions=sum(len(t.partitions) for t in topics),
+    )
+    manifest, ref = put_manifest(writing, draft)
+    new = new_point(manifest, ref, segments)
+
+    def operation(state: State) -> State:
+        return end_run(add_point(skip_numbers(state, number), writing.run, new), writing.run)
+
+    writing.commit(operation, "import", f"restore point {number} of Delta tables")
+    writing.refresh_derived()
+
+
+def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], number: int) -> TopicState:
+    ours = [h for h in held if h.topic == topic]
+    count = max(max(h.partitions, h.partition + 1) for h in ours)
+    by_number = {h.partition: h for h in ours}
+    return TopicState(
+        name=topic,
+        id="",
+        incarnation=1,
+        captured=number,
+        state="present",
+        partitions=tuple(_partition(n, by_number.get(n), topic, segments) for n in range(count)),
+    )
+
+
+def _partition(number: int, held: Held | None, topic: str, segments: Sequence[Segment]) -> PartitionState:
+    start, end = (held.first, held.last + 1) if held is not None else (0, 0)
+    ours = [s for s in segments if (s.topic, s.partition) == (topic, number)]
+    return PartitionState(
+        partition=number,
+        start=start,
+        end=end,
+        log_start=start,
+        log_end=end,
+        records=sum(s.count for s in ours),
+        bytes=sum(s.bytes for s in ours),
+    )

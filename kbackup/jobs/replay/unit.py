@@ -1,0 +1,133 @@
+"""One unit of work: read its partitions' segments in order and produce them, exactly once.
+
+A transaction ends only where a segment ends, so that nothing becomes visible before its segment's checksum is
+verified. A segment too large for that is read through once before, with no transaction open: the broker ends one that
+lasts too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from kbackup.archive.restores.offset_map import NOTHING, Cut
+from kbackup.jobs.replay.prefetch import ahead
+from kbackup.jobs.replay.read import Piece, read_part
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
+from kbackup.spark.progress import ProgressSender
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+LARGE_SEGMENT = 256 << 20
+_AHEAD = 1  # lists of pieces that wait while one is produced; the store is read two ranges ahead as well
+_TOGETHER = 1 << 20  # bytes
+
+
+class Reached(NamedTuple):
+    """Everything of `part` before source offset `next` is read."""
+
+    part: UnitPart
+    next: int
+
+
+class Ledger(Protocol):
+    """Where a unit writes down what it produced: its names, its offset map and the notes of its progress."""
+
+    transactions: bool
+
+    def publish(
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+    ) -> Mapping[TopicPartition, Progress]:
+        """Write a part of the offset map, and return the progress that names it. Nothing of it is committed yet.
+
+        `runs`, `reached` and `cut` are those since the last call."""
+        ...
+
+    def committed(self) -> None:
+        """The transaction of the last part is committed."""
+        ...
+
+
+def together(
+    pieces: Iterable[tuple[UnitPart, Piece]], least: int = _TOGETHER
+) -> Iterator[list[tuple[UnitPart, Piece]]]:
+    """Yield pieces, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
+    to the broker. A list ends with a pause."""
+    gathered: list[tuple[UnitPart, Piece]] = []
+    size = 0
+    for part, piece in pieces:
+        gathered.append((part, piece))
+        size += piece.read
+        if size >= least or piece.pause:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
+
+
+@dataclass
+class UnitRun:
+    """`start` says from which source offset a part is read, None where nothing of it is left.
+
+    `pending` is how many bytes were read since the last commit, `counted` what windows selected of them.
+    """
+
+    store: Store
+    parts: Sequence[UnitPart]
+    producer: BlockProducer
+    ledger: Ledger
+    sender: ProgressSender
+    transaction_bytes: int
+    start: Callable[[UnitPart], int | None]
+    pending: int = 0
+    sent: bool = False
+    counted: Cut = NOTHING
+    reached: dict[TopicPartition, Reached] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for pieces in ahead(together(self._read()), _AHEAD):
+            for part, piece in pieces:
+                self._take(part, piece)
+        self._commit()
+
+    def _read(self) -> Iterator[tuple[UnitPart, Piece]]:
+        """Runs ahead of what is produced, from one segment into the next."""
+        check_first = LARGE_SEGMENT if self.ledger.transactions else None
+        for part in self.parts:
+            start = self.start(part)
+            if start is None:
+                continue
+            for piece in read_part(self.store, part, start, check_first):
+                yield part, piece
+
+    def _take(self, part: UnitPart, piece: Piece) -> None:
+        before = self.reached.get(part.tp)
+        if before is not None and before.part is not part:
+            self._commit()  # another incarnation: its source offsets begin anew
+        block = piece.block
+        if block is not None:
+            self.producer.send(part.tp, block)
+            self.sender.add(len(block), block.nbytes)
+            self.sent = True
+        if part.window is not None:
+            size = (len(block), block.nbytes) if block is not None else (0, 0)
+            self.counted = self.counted.plus(Cut(*size, piece.untimed))
+        # not what was sent: a window that selects little must not keep a transaction open for long
+        self.pending += piece.read
+        self.reached[part.tp] = Reached(part, piece.next)
+        may_end = block is None or piece.segment.bytes > LARGE_SEGMENT
+        if piece.pause or (may_end and self.pending >= self.transaction_bytes):
+            self._commit()
+
+    def _commit(self) -> None:
+        self.pending = 0
+        if not self.sent:
+            return
+        progress = self.ledger.publish(self.producer.flush(), self.reached, self.counted)
+        if self.ledger.transactions:
+            self.producer.commit(progress)
+        self.ledger.committed()
+        self.counted, self.sent = NOTHING, False
+        self.reached = {}

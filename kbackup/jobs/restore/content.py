@@ -1,0 +1,212 @@
+"""What a restore is about: the content of the archive that is asked for, and the plan for it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from kbackup.archive.java.content import JAVA, is_java_archive, java_content, java_topics
+from kbackup.archive.models import now
+from kbackup.archive.query.content import Content, narrowed
+from kbackup.archive.query.coverage import not_reached
+from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_of
+from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.query.window import Choice, Window
+from kbackup.archive.reader import open_archive
+from kbackup.config import Range, parse_range, parse_time
+from kbackup.config.models import Restore
+from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
+from kbackup.jobs.restore.plan import (
+    RestorePlan,
+    check_groups,
+    check_names,
+    check_rules,
+    make_units,
+    plan_groups,
+    plan_topic,
+    target_name,
+)
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+
+def choose_content(options: Restore, store: Store) -> Content:
+    """What the archive (or the Java tool's folder) has of the topics, the times and the offsets asked for."""
+    ranges = tuple(map(parse_range, options.range))
+    if ranges and (options.topics or options.exclude_topics):
+        raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
+    names = tuple(sorted({r.topic for r in ranges}))
+    selection = Selection.of(names or options.topics, options.exclude_topics)
+    window = time_window(options, int(time.time() * 1000))
+    try:
+        archive = open_archive(store)
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        content = java_content(store, _named(selection, java_topics(store), [], f"the folder {store.url}"))
+        choice = Choice(
+            from_time=window.from_time,
+            to_time=window.to_time,
+            ranges=tuple(map(str, ranges)),
+            notes=(NO_POINTS,),
+        )
+        return _cut(content, window, ranges, choice, {})
+    view = view_of(archive, options.backup, window)
+    where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
+    wanted = set(_named(selection, (t.name for t in view.topics), view.others, where))
+    topics = [t for t in (*view.topics, *view.others.values()) if t.name in wanted]
+    left_out = [
+        words
+        for name, words in view.left_out.items()
+        if selection.matches(name) and name not in wanted & set(view.others)
+    ]
+    content = content_at(archive, view, topics)
+    open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
+    beyond = not_reached(archive, view, content, window, lambda *tp: not ranges or tp in open_ended)
+    choice = choice_of(view, window, map(str, ranges), (*left_out, *beyond))
+    least = {t.name: len(t.partitions) for t in topics}
+    return _cut(content, window, ranges, choice, least)
+
+
+def time_window(options: Restore, now: int) -> Window:
+    """The bounds in time, `now` being in ms since the epoch. `UsageError` where they leave nothing."""
+    start = parse_time(options.from_time, now, up=True) if options.from_time else None
+    end = parse_time(options.to_time, now) if options.to_time else None
+    if start is not None and end is not None and start > end:
+        raise UsageError(
+            f"--from-time {options.from_time} is later than --to-time {options.to_time}",
+            "both are included, the earlier one first",
+        )
+    return Window(from_time=start, to_time=end)
+
+
+def _named(selection: Selection, offered: Iterable[str], others: Container[str], where: str) -> list[str]:
+    """The selected of the topics `offered`, and of `others` those that are asked for by their name."""
+    names = {*offered, *(n for n in selection.names if n in others)}
+    check_selection(selection, "topic", names, f"in {where}", "see 'kbackup info'")
+    return selection.topics(names)
+
+
+def _cut(
+    content: Content, window: Window, ranges: Sequence[Range], choice: Choice, least: Mapping[str, int]
+) -> Content:
+    """The content as it is where no window was asked for."""
+    if not ranges and not window.timed:
+        return content
+    wanted = check_ranges(content, ranges)
+
+    def window_of(topic: str, partition: int) -> Window:
+        some = wanted.get(TopicPartition(topic, partition), ()) if ranges else None
+        return Window(from_time=window.from_time, to_time=window.to_time, ranges=some)
+
+    return narrowed(content, window_of, least, choice)
+
+
+def check_ranges(
+    content: Content, ranges: Sequence[Range]
+) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
+    """Disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
+    for a bound that lies outside of what is."""
+    archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
+    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for wanted in ranges:
+        tp = TopicPartition(wanted.topic, wanted.partition)
+        partition = archived.get(tp)
+        if partition is None:
+            count = sum(t.topic == tp.topic for t in archived)
+            raise UsageError(
+                f"--range {wanted}: topic {tp.topic} has no partition {tp.partition}",
+                f"it is archived with {count} partition(s), from 0",
+            )
+        start = partition.start if wanted.start is None else wanted.start
+        end = partition.end if wanted.end is None else wanted.end
+        if start < partition.start or end > partition.end or start > end:
+            raise UsageError(
+                f"--range {wanted}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
+                "keep to that, or leave out the side that goes beyond it",
+            )
+        found.setdefault(tp, []).append((start, end))
+    return {tp: _merged(some) for tp, some in found.items()}
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(r for r in ranges if r[0] < r[1]):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return tuple(merged)
+
+
+def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
+    """`UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
+    names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
+    if not names:
+        raise UsageError("no topic of the archive matches", "see 'kbackup info' for what it holds")
+    for unknown in sorted(set(options.map) - set(names)):
+        raise UsageError(
+            f"--map names topic {unknown}, which is not restored",
+            suggest_name(unknown, names, "see 'kbackup info' for what there is"),
+        )
+    check_rules(options.map_regex, names)
+    check_names(names)
+    if options.strict and content.damaged:
+        raise RefusedError(
+            f"the archive lacks {content.damaged[0].message}",
+            "restore without --strict, or another restore point; see 'kbackup info'",
+        )
+    selection = None if options.no_groups else Selection.of(options.groups, options.exclude_groups)
+    check_groups(content, names, selection, options.map_group)
+    return RestorePlan(
+        restore_id=options.restore_id or new_restore_id(),
+        archive_id=content.archive_id,
+        restore_point=content.restore_point,
+        choice=content.choice,
+        target_cluster_id=cluster_id,
+        created_at=now(),
+        transactions=options.transactions,
+        transaction_bytes=options.transaction_bytes,
+        into_existing=options.into_existing,
+        topics=tuple(
+            plan_topic(t, names[t.name], options.topic_config, options.replication_factor)
+            for t in content.topics
+        ),
+        units=make_units(content, names),
+        groups=plan_groups(content, names, selection, options.map_group),
+        settings=options.settings,
+        damaged=tuple(f"loss: {loss.message}" for loss in content.damaged),
+        not_carried={
+            group: why
+            for group, why in content.not_carried.items()
+            if selection is not None and selection.matches(group)
+        },
+    )
+
+
+def new_restore_id() -> str:
+    return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
+
+
+def check_same_archive(plan: RestorePlan, store: Store) -> None:
+    """A restore goes on from where it began."""
+    try:
+        archive_id = open_archive(store).info.id
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        archive_id = JAVA
+    if plan.archive_id != archive_id:
+        raise RefusedError(
+            f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
+        )
+
+
+def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
+    """It goes on, and is finished, only where it was begun into."""
+    if plan.target_cluster_id != cluster_id:
+        raise RefusedError(
+            f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
+            "use another --restore-id",
+        )

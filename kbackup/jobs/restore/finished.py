@@ -1,0 +1,71 @@
+"""Checks of a finished restore that is run again with its id: the same options, and its records are still there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kbackup.archive.restores.offset_map import by_partition
+from kbackup.config.models import Restore
+from kbackup.errors import MismatchError
+from kbackup.jobs.groups.selection import finished_restore
+from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.store.base import Store
+
+_ANOTHER = "give another --restore-id to restore it again"
+_FREE = ("restore_id", "state", "from_delta", "transactions", "transaction_bytes")
+"""Keys of `[restore]` that do not decide what is restored."""
+_ORDERED = ("map_regex",)
+
+
+def given_options(options: Restore) -> dict[str, Any]:
+    """The keys of `[restore]` that decide what is restored, as they were given; lists in order where it is free."""
+    keys: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(options))
+    return {
+        name: sorted(value) if isinstance(value, list) and name not in _ORDERED else value
+        for name, value in keys.items()
+        if name not in _FREE
+    }
+
+
+def check_same_options(plan: RestorePlan, options: Restore) -> None:
+    """`MismatchError` where `plan` was made for other options; older versions did not write them down."""
+    if plan.options is None:
+        return
+    given = given_options(options)
+    different = [name for name in given if plan.options.get(name) != given[name]]
+    if different:
+        said = "; ".join(f"{n} was {_text(plan.options.get(n))}, now {_text(given[n])}" for n in different)
+        raise MismatchError(
+            f"restore {plan.restore_id} was done with other options: {said}",
+            "give the same options as then, or another --restore-id",
+        )
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode() if value else "unset"
+
+
+def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None:
+    """`MismatchError` where a topic of a finished restore, or one of its records, is not in the target any more."""
+    there = cluster.topics(t.target for t in plan.topics)
+    for topic in plan.topics:
+        found = there.get(topic.target)
+        if found is None or len(found.partitions) < topic.partitions:
+            what = "is not in the target" if found is None else "has fewer partitions than it had"
+            raise MismatchError(
+                f"topic {topic.target} of finished restore {plan.restore_id} {what}", _ANOTHER
+            )
+    runs = dict(by_partition(finished_restore(state, plan.restore_id)[1]))
+    starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")
+    for tp, (_, target, count) in runs.items():
+        first, end = int(target.min()), int(np.max(target + count))
+        if starts[tp] > first or ends[tp] < end:
+            raise MismatchError(
+                f"finished restore {plan.restore_id} put records at offsets {first} to {end} (exclusive) of {tp}, "
+                f"which has {starts[tp]} to {ends[tp]} now",
+                _ANOTHER,
+            )

@@ -1,0 +1,147 @@
+"""What a restore tells when it ends: restores/<id>/report.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from kbackup.archive.models import Document, Part
+from kbackup.archive.query.window import Choice
+from kbackup.archive.restores.offset_map import NOTHING, Cut
+from kbackup.jobs.groups.apply import GroupResult, not_applied
+from kbackup.jobs.restore.plan import PlannedTopic, RestorePlan
+from kbackup.jobs.settings.plan import SettingsReport
+from kbackup.types import TopicPartition
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Records by target topic and bytes of all. `cut` is what windows selected of them."""
+
+    topics: Mapping[str, int]
+    bytes: int
+    cut: Cut = NOTHING
+
+    @property
+    def records(self) -> int:
+        return sum(self.topics.values())
+
+
+def planned(plan: RestorePlan) -> Restored:
+    """What would be restored; at most so much where a window was asked for."""
+    return Restored({t.target: t.records for t in plan.topics}, plan.bytes)
+
+
+def restored(plan: RestorePlan, whole: pa.Table, cuts: Iterable[Cut]) -> Restored:
+    """What was, by the offset map `whole` and by what each unit's windows selected."""
+    rows = whole.group_by("topic").aggregate([("count", "sum")]).to_pylist()
+    found = {row["topic"]: row["count_sum"] for row in rows}
+    cut = reduce(Cut.plus, cuts, NOTHING)
+    size = sum(s.bytes for unit in plan.units for p in unit if p.window is None for s in p.segments)
+    return Restored({t.target: found.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
+
+
+class RestoredTopic(Part, frozen=True, kw_only=True):
+    source: str
+    target: str
+    partitions: int
+    records: int
+
+
+class RestoreReport(Document, frozen=True, kw_only=True):
+    """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry
+    run's: where a window was asked for, its counts are upper bounds)."""
+
+    format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
+    status: Literal["planned", "restored"]
+    restore_id: str
+    archive: str
+    restore_point: int
+    target_cluster_id: str
+    topics: tuple[RestoredTopic, ...]
+    records: int
+    bytes: int
+    groups: tuple[GroupResult, ...]
+    warnings: tuple[str, ...]
+    missing: tuple[str, ...]
+    """What was asked for and could not be done, and what the archive has lost of it."""
+    seconds: dict[str, float]
+    settings: SettingsReport | None = None
+    choice: Choice | None = None
+    archive_id: str = ""
+    """As in the plan; '' where an older version wrote it."""
+
+
+def make_report(
+    plan: RestorePlan,
+    archive: str,
+    done: Restored,
+    groups: tuple[GroupResult, ...],
+    warnings: Sequence[str],
+    seconds: dict[str, float],
+    status: Literal["planned", "restored"],
+) -> RestoreReport:
+    return RestoreReport(
+        status=status,
+        restore_id=plan.restore_id,
+        archive=archive,
+        archive_id=plan.archive_id,
+        restore_point=plan.restore_point,
+        target_cluster_id=plan.target_cluster_id,
+        topics=tuple(_restored(t, done.topics[t.target]) for t in plan.topics),
+        records=done.records,
+        bytes=done.bytes,
+        groups=groups,
+        warnings=(
+            *(plan.choice.left_out if plan.choice is not None else ()),
+            *plan.group_warnings,
+            *warnings,
+        ),
+        missing=(*plan.damaged, *not_applied(groups)),
+        seconds=dict(seconds),
+        choice=plan.choice,
+    )
+
+
+def _restored(topic: PlannedTopic, records: int) -> RestoredTopic:
+    return RestoredTopic(
+        source=topic.source, target=topic.target, partitions=topic.partitions, records=records
+    )
+
+
+def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
+    return replace(report, warnings=(*report.warnings, warning))
+
+
+def with_settings(report: RestoreReport, settings: SettingsReport | None) -> RestoreReport:
+    """The report with what was done of `--with`; of a dry run nothing can be missing yet."""
+    if settings is None:
+        return report
+    missing = settings.missing if report.status == "restored" else ()
+    return replace(report, settings=settings, missing=(*report.missing, *missing))
+
+
+def moved_timestamps(records: int) -> list[str]:
+    if not records:
+        return []
+    return [
+        f"{records} record(s) with timestamp 0 were restored with timestamp 1: librdkafka takes 0 for 'now'"
+    ]
+
+
+def without_timestamp(done: Restored) -> list[str]:
+    if not done.cut.untimed:
+        return []
+    return [
+        f"at least {done.cut.untimed} record(s) without a timestamp were left out: nobody knows whether they "
+        "belong into a window in time; --range restores them by offset"
+    ]
+
+
+def hidden_records(partitions: list[TopicPartition]) -> list[str]:
+    return [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in partitions]

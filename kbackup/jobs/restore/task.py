@@ -1,0 +1,159 @@
+"""The units of a restore: their transactional ids, and where each keeps its offset map."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from kbackup.archive.restores.offset_map import (
+    NOTHING,
+    Committed,
+    Cut,
+    PartName,
+    begun_parts,
+    read_parts,
+    runs_table,
+    write_part,
+)
+from kbackup.errors import ClusterError
+from kbackup.jobs.replay.earlier_commits import first_committed
+from kbackup.jobs.replay.unit import Reached, UnitRun
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.kafka.client.client import Properties
+from kbackup.kafka.kernel import Kernel, chosen
+from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
+from kbackup.spark.progress import ProgressSender
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    number: int
+    parts: tuple[UnitPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitResult:
+    """`runs` is the unit's whole offset map (`archive.offset_map.SCHEMA`), `cut` what its windows selected; `moved`
+    counts records whose timestamp 0 became 1."""
+
+    number: int
+    runs: pa.Table
+    cut: Cut
+    moved: int
+    kernel: Kernel
+
+
+@dataclass(frozen=True)
+class RestoreWork:
+    """What every unit needs. `state` is where the restore keeps its map, `store` where the segments are."""
+
+    target: Properties = field(repr=False)
+    store: Store
+    state: Store
+    restore_id: str
+    group: str
+    transactions: bool
+    transaction_bytes: int
+
+    def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
+        txid = f"kbackup-{self.restore_id}-{task.number}" if self.transactions else None
+        largest = max((s.largest for part in task.parts for s in part.segments), default=0)
+        producer = BlockProducer(self.target, txid, self.group, largest)
+        try:
+            ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.parts]))
+            unit = UnitRun(
+                self.store, task.parts, producer, ledger, progress, self.transaction_bytes, ledger.start
+            )
+            unit.run()
+        finally:
+            producer.close()
+        done = ledger.everything()
+        yield UnitResult(task.number, done.runs, done.cut.plus(unit.counted), producer.moved, chosen())
+
+
+@dataclass
+class _UnitLedger:
+    """The map and the progress of one attempt at a unit. `progress` is what the attempts before it committed."""
+
+    work: RestoreWork
+    unit: Unit
+    progress: Mapping[TopicPartition, Progress]
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
+    parts_written: int = 0
+    cut: Cut = NOTHING
+
+    def __post_init__(self) -> None:
+        self.transactions = self.work.transactions
+        self.reached = {tp: p.next for tp, p in self.progress.items()}
+        self.began_from = _last_part(self.unit, self.progress)
+        self.tables: list[pa.Table] = []
+        self._last: tuple[pa.Table, Cut] | None = None
+        if self.transactions and not self.progress:
+            self._check_unrestored()
+
+    def start(self, part: UnitPart) -> int:
+        return self.reached.get(part.tp, 0)
+
+    def publish(
+        self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
+    ) -> Mapping[TopicPartition, Progress]:
+        """The map first, then its name with the records themselves."""
+        work, name = self.work, PartName(self.attempt, self.parts_written)
+        self.reached |= {tp: each.next for tp, each in reached.items()}
+        table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
+        self._last = table, cut
+        if not self.transactions:
+            return {}
+        write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
+        self.parts_written += 1
+        return {tp: Progress(at, str(name)) for tp, at in self.reached.items()}
+
+    def committed(self) -> None:
+        assert self._last is not None  # noqa: S101 (it follows `publish`)
+        table, cut = self._last
+        self.tables.append(table)
+        self.cut = self.cut.plus(cut)
+
+    def _check_unrestored(self) -> None:
+        """That what stands nowhere as done is not: a broker forgets the progress of a group without members."""
+        work, number = self.work, self.unit.number
+        parts = begun_parts(work.state, work.restore_id, number)
+        found = first_committed(work.target, work.group, parts)
+        if found is not None:
+            tp, offset = found
+            raise ClusterError(
+                f"the progress of unit {number} is gone from the target: {tp} holds what this restore wrote at offset "
+                f"{offset}, group {work.group} knows of none (it expired after the brokers' offsets.retention.minutes, "
+                "or was deleted)",
+                "begin another restore, with another --restore-id and into topics made anew",
+            )
+
+    def everything(self) -> Committed:
+        """What this attempt committed and those before it."""
+        earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
+        runs = pa.concat_tables([earlier.runs, *self.tables])
+        return Committed(runs, earlier.cut.plus(self.cut))
+
+
+def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartName | None:
+    """The last part of the map that counts, which all progress was committed with. Without it nobody would miss the
+    records before it: neither the map nor the count of a window has them."""
+    found = {PartName.parse(p.note) for p in progress.values()}
+    if not found:
+        return None
+    (name,) = found if len(found) == 1 else (None,)
+    if name is None:
+        raise ClusterError(
+            f"the progress of unit {unit.number} on the target names no part of its offset map",
+            "has somebody else committed to its group? begin another restore, into topics made anew",
+        )
+    return name
+
+
+def units(parts: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:
+    return [Unit(number, unit) for number, unit in enumerate(parts)]

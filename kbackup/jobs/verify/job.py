@@ -1,0 +1,177 @@
+"""The verify job: whether an archive still holds what its restore points promise. Every finding is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.derived import derived_files
+from kbackup.archive.java.content import JAVA, is_java_archive, java_topics
+from kbackup.archive.java.folder import JavaFolder
+from kbackup.archive.reader import in_place
+from kbackup.archive.segments.table import Segment, in_order
+from kbackup.archive.verify.catalog import Survey, check_earlier, survey
+from kbackup.archive.verify.derived import can_judge, check_derived
+from kbackup.archive.verify.findings import Finding, Findings, Note, ToRead
+from kbackup.archive.verify.java import survey_folder
+from kbackup.archive.verify.objects import check_kept_checksums, check_present, note_orphans
+from kbackup.archive.verify.segment import SegmentResult, check_segment
+from kbackup.archive.verify.vectors import check_vectors
+from kbackup.errors import NoArchiveError
+from kbackup.jobs.verify.drills import check_drills
+from kbackup.jobs.verify.restores import check_restores
+from kbackup.metrics.events import Listener, Phases
+from kbackup.spark.progress import ProgressSender
+from kbackup.spark.tasks import Spark, pack, run_counted
+from kbackup.store.base import Store
+
+_TASK_BYTES = 64 << 20
+_TASK_SEGMENTS = 256
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """`restore_points` are the numbers that were looked at; none for a folder of the Java tool. `read_records`
+    and `read_bytes` are what was read back. `orphan_bytes` is the size of what nothing promises."""
+
+    archive: str
+    archive_id: str
+    deep: bool
+    restore_points: tuple[int, ...]
+    segments: int
+    read_records: int
+    read_bytes: int
+    findings: tuple[Finding, ...]
+    notes: tuple[Note, ...]
+    orphan_bytes: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWork:
+    """Reads a task's segments; one result for all of them."""
+
+    store: Store
+
+    def __call__(self, task: Sequence[ToRead], progress: ProgressSender) -> Iterator[SegmentResult]:
+        results = []
+        for item in task:
+            result = check_segment(self.store, item)
+            progress.add(result.records, result.bytes)
+            results.append(result)
+        yield _sum(results)
+
+
+@dataclass
+class _Known:
+    """What is known before records are read."""
+
+    archive_id: str
+    numbers: tuple[int, ...]
+    segments: int
+    left: list[ToRead]
+
+
+def verify(store: Store, wanted: str, quick: bool, spark: Spark, listener: Listener) -> VerifyReport:
+    """`wanted` is 'all', or a restore point (a number, a label, or 'latest'), which stands on those before it.
+
+    Quick: every object by its size, and by its checksum where the store keeps one; Spark is not asked for.
+    Else every segment is read back as well.
+    """
+    phases, findings = Phases(listener), Findings()
+    with phases.step("list objects"):
+        sizes = {entry.key: entry.size for entry in store.list()}
+    if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
+        known = _survey(store, sizes, wanted, quick, phases, findings)
+    elif is_java_archive(store):
+        with phases.step("files"):
+            store = folder = JavaFolder(store)
+            known = _Known(JAVA, (), 0, survey_folder(folder, java_topics(folder), findings))
+            known.segments = len(known.left)
+    else:
+        raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
+    read = SegmentResult(0, 0, ())
+    if not quick:
+        with phases.step("read segments"):
+            expect = sum(item.segment.count for item in known.left)
+            tasks = pack(known.left, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
+            tasks.sort(key=lambda task: -sum(item.segment.stored for item in task))
+            read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, expect))
+    return VerifyReport(
+        archive=store.url,
+        archive_id=known.archive_id,
+        deep=not quick,
+        restore_points=known.numbers,
+        segments=known.segments,
+        read_records=read.records,
+        read_bytes=read.bytes,
+        findings=tuple(sorted(findings.found | set(read.findings))),
+        notes=tuple(sorted(findings.notes)),
+        orphan_bytes=sum(note.bytes for note in findings.notes),
+        seconds=phases.seconds,
+    )
+
+
+def _survey(
+    store: Store, sizes: Mapping[str, int], name: str, quick: bool, phases: Phases, findings: Findings
+) -> _Known:
+    with phases.step("restore points"):
+        found = survey(store, sizes, findings)
+        numbers = _chosen(found, name)
+        referred = check_earlier(store, found, findings)
+        added: dict[int, list[Segment]] = {}
+        if found.archive is not None:
+            for number, segment in found.archive.added_by(0, found.archive.state.next_point):
+                added.setdefault(number, []).append(segment)
+                with findings.catching(segment.key):
+                    in_place(segment)
+            check_vectors(found.archive.state, found.manifests, added, findings)
+        owner = found.archive.info.id if found.archive is not None else found.archive_id
+        check_restores(store, sizes, owner, findings)
+        check_drills(store, sizes, findings)
+    with phases.step("objects"):
+        last = max(numbers, default=0)
+        segments = sorted((s for number, some in added.items() if number <= last for s in some), key=in_order)
+        left = check_present(segments, sizes, findings)
+        if quick and check_kept_checksums(store, left, findings):
+            findings.note("topics/", "was compared by sizes alone: the store keeps no checksums")
+    with phases.step("derived files"):
+        derived = _derived(found)
+        if name == "all" and found.archive is not None:
+            note_orphans(sizes, referred | (derived.keys() or _derived_names(sizes)), found.whole, findings)
+        if derived and can_judge(store, found):
+            check_derived(store, derived, sizes, not quick, findings)
+        elif found.points:
+            findings.note("topics/", "has derived files that could not be judged now")
+    return _Known(found.archive_id, numbers, len(segments), left)
+
+
+def _derived(found: Survey) -> dict[str, bytes]:
+    if found.archive is None or not found.points or not (found.whole and found.documents_whole):
+        return {}
+    return derived_files(found.archive)
+
+
+def _derived_names(sizes: Mapping[str, int]) -> set[str]:
+    """The objects that derived files are named like: where damage keeps from telling which there should be."""
+    names = {key: key.rpartition("/")[2] for key in sizes if layout.parse_topic_key(key) is not None}
+    parsers = (layout.parse_partition_index, layout.parse_group_offsets)
+    return {key for key, name in names.items() if any(parse(name) is not None for parse in parsers)}
+
+
+def _chosen(found: Survey, name: str) -> tuple[int, ...]:
+    """The numbers of the restore points that are verified; `UsageError` where there is no such restore point."""
+    numbers = tuple(p.number for p in found.points)
+    if name == "all" or found.archive is None or not numbers:
+        return numbers
+    last = found.archive.find_point(name).number
+    return tuple(number for number in numbers if number <= last)
+
+
+def _sum(results: Sequence[SegmentResult]) -> SegmentResult:
+    return SegmentResult(
+        sum(r.records for r in results),
+        sum(r.bytes for r in results),
+        tuple(f for r in results for f in r.findings),
+    )

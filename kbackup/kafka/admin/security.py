@@ -1,0 +1,207 @@
+"""What of a cluster is neither topics nor groups, as the admin API shows it: ACLs, SCRAM users, and the configs that
+were set at run time on brokers and groups; and the changes that a restore makes to them.
+
+A cluster need not tell of each of these, and may do without: that is an answer (`Untold`), not an error.
+
+confluent-kafka 2.16 takes a refused DescribeAcls for an answer without ACLs, and a refused DescribeUserScramCredentials
+ends the process (`munmap_chunk(): invalid pointer`): so neither is asked for before the cluster has said that we may.
+
+librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name): it is seen in what each
+broker says it inherits, so one that every broker overrides stays hidden. `admin_protocol` can.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from kbackup.kafka.admin.security_types import (
+    ACLS_AT_ONCE,
+    AclRule,
+    Credential,
+    Setting,
+    Untold,
+    acl_words,
+    binding_of,
+    rule_of,
+)
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.retry import TIMEOUT
+
+_BATCH = 1000  # groups in one request
+
+
+class SecurityAdmin:
+    """What is asked for comes sorted."""
+
+    def __init__(self, connection: Connection, admin: AdminClient) -> None:
+        self.connection = connection
+        self._admin = admin
+
+    def acls(self) -> tuple[list[AclRule], list[str]] | Untold:
+        """Every ACL, and in words those of a kind that the client library doesn't know."""
+        doing = "describing ACLs"
+        rights = self._rights(doing)
+        if isinstance(rights, Untold):
+            return rights
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            None,  # type: ignore[arg-type]  # any name, as documented
+            ResourcePatternType.ANY,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        found = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
+        if isinstance(found, Untold):
+            return found
+        if not found and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
+            return Untold("not there", f"{self.connection.address} has no authorizer")
+        rules = sorted(rule_of(binding) for binding in found)
+        strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
+        return [r for r in rules if r not in set(strange)], [acl_words(r) for r in strange]
+
+    def users(self) -> list[Credential] | Untold:
+        """Each SCRAM credential there is; its secret stays with the broker."""
+        doing = "describing SCRAM users"
+        rights = self._rights(doing)
+        if isinstance(rights, Untold):
+            return rights
+        asked: Any = self._admin.describe_user_scram_credentials(request_timeout=TIMEOUT)
+        found = self._ask(asked, doing)
+        if isinstance(found, Untold):
+            return found
+        return sorted(
+            Credential(user, info.mechanism.name.replace("_", "-"), info.iterations)
+            for user, described in found.items()
+            for info in described.scram_credential_infos
+        )
+
+    def brokers(self) -> list[int] | Untold:
+        found = self._ask(self._admin.describe_cluster(request_timeout=TIMEOUT), "listing brokers")
+        return found if isinstance(found, Untold) else sorted(node.id for node in found.nodes)
+
+    def broker_configs(self) -> list[Setting] | Untold:
+        """The dynamic configs of brokers, and their cluster-wide default."""
+        brokers = self.brokers()
+        if isinstance(brokers, Untold):
+            return brokers
+        asked = [(str(b), self._describe([ConfigResource(ResourceType.BROKER, str(b))])) for b in brokers]
+        own, of_all = (
+            ConfigSource.DYNAMIC_BROKER_CONFIG.value,
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
+        )
+        found: set[Setting] = set()
+        for broker, futures in asked:
+            (future,) = futures.values()
+            entries = self._ask(future, f"reading configs of broker {broker}")
+            if isinstance(entries, Untold):
+                return entries
+            found |= {
+                Setting(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
+                for e in entries.values()
+                if e.source in (own, of_all)
+            }
+        return sorted(found, key=_by_name)
+
+    def group_configs(self, groups: Iterable[str]) -> list[Setting] | Untold:
+        """The configs set on `groups`."""
+        names = sorted(groups)
+        found: list[Setting] = []
+        for at in range(0, len(names), _BATCH):
+            resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
+            for resource, future in self._describe(resources).items():
+                entries = self._ask(future, f"reading configs of group {resource.name}")
+                if isinstance(entries, Untold):
+                    return entries
+                found += [
+                    Setting(resource.name, e.name, None if e.is_sensitive else e.value)
+                    for e in entries.values()
+                    if e.source == ConfigSource.GROUP_CONFIG.value
+                ]
+        return sorted(found, key=_by_name)
+
+    def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
+        """Make each; '' or why it was refused."""
+        refused: dict[AclRule, str] = {}
+        for at in range(0, len(rules), ACLS_AT_ONCE):
+            bindings = {binding_of(rule): rule for rule in rules[at : at + ACLS_AT_ONCE]}
+            futures = self._admin.create_acls(list(bindings), request_timeout=TIMEOUT)
+            for binding, future in futures.items():
+                rule = bindings[binding]
+                refused[rule] = _refusal(self._ask(future, f"creating an ACL {acl_words(rule)}"))
+        return refused
+
+    def set_broker_config(self, broker: str, name: str, value: str | None) -> str:
+        """Set, or remove (None); '' or why it was refused."""
+        return self._set(ConfigResource(ResourceType.BROKER, broker), name, value, f"of broker {broker}")
+
+    def set_group_config(self, group: str, name: str, value: str | None) -> str:
+        return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
+
+    def _rights(self, doing: str) -> set[AclOperation] | Untold:
+        """What we may do to the cluster, Describe among it."""
+        asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT)
+        described = self._ask(asked, doing)
+        if isinstance(described, Untold):
+            return described
+        rights = {*(described.authorized_operations or ())}
+        if AclOperation.DESCRIBE not in rights:
+            return Untold.of(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED), doing, self.connection)
+        return rights
+
+    def _authorizer(self) -> bool:
+        """Whether a broker says that it has one; also where none says anything."""
+        brokers = self.brokers()
+        if isinstance(brokers, Untold):
+            return True
+        (future,) = self._describe([ConfigResource(ResourceType.BROKER, str(brokers[0]))]).values()
+        entries = self._ask(future, f"reading configs of broker {brokers[0]}")
+        return isinstance(entries, Untold) or bool(entries["authorizer.class.name"].value)
+
+    def _set(self, resource: ConfigResource, name: str, value: str | None, of: str) -> str:
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        entry = ConfigEntry(name, value, incremental_operation=operation)
+        resource.add_incremental_config(entry)
+        (future,) = self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT).values()
+        return _refusal(self._ask(future, f"setting {name} {of}"))
+
+    def _describe(self, resources: list[ConfigResource]) -> Mapping[ConfigResource, Future[Any]]:
+        described: Mapping[ConfigResource, Future[Any]] = self._admin.describe_configs(
+            resources, request_timeout=TIMEOUT
+        )
+        return described
+
+    def _ask(self, future: Future[Any], doing: str) -> Any:
+        """The answer, or `Untold`."""
+        try:
+            return future.result(timeout=TIMEOUT * 2)
+        except KafkaException as raised:
+            return Untold.of(raised.args[0], doing, self.connection)
+        except concurrent.futures.TimeoutError:
+            return Untold("failed", f"{self.connection.address} did not answer {doing}")
+
+
+def _refusal(answer: object) -> str:
+    return answer.why if isinstance(answer, Untold) else ""
+
+
+def _by_name(setting: Setting) -> tuple[str, str]:
+    return setting.owner, setting.name

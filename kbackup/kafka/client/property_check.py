@@ -1,0 +1,78 @@
+"""Checks client properties by librdkafka's own rules. No client is made, and nothing connects.
+
+The library is loaded from the file that confluent-kafka brings: to import that package takes five times as long, and
+most commands that read a configuration need no cluster.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from functools import cache
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+from kbackup.kafka.client.oauth import CALLBACK
+
+COMMON = (
+    *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "fetch.message.max.bytes"),
+    *("sasl.mechanism", "sasl.username", "sasl.password", "sasl.kerberos.service.name"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.client.id"),
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem"),
+    *(
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+        "ssl.keystore.location",
+        "ssl.keystore.password",
+    ),
+    *("ssl.endpoint.identification.algorithm", "socket.timeout.ms", "message.max.bytes", "compression.type"),
+)
+"""Properties that a misspelt name is likely to mean."""
+
+_NOT_CHECKED = {CALLBACK, "plugin.library.paths"}
+"""kbackup's own, and one whose check would load foreign code."""
+
+_TEXT = 512  # bytes for librdkafka's words
+_UNKNOWN, _INVALID = -2, -1  # rd_kafka_conf_res_t
+
+
+class Refusal(NamedTuple):
+    """`words` are librdkafka's; they may show the value."""
+
+    kind: Literal["unknown name", "invalid value"]
+    words: str
+
+
+def refusal(name: str, value: str) -> Refusal | None:
+    """What librdkafka says against a property; None where it takes the property."""
+    if name in _NOT_CHECKED:
+        return None
+    library = _library()
+    words = ctypes.create_string_buffer(_TEXT)
+    conf = library.rd_kafka_conf_new()
+    try:
+        result = library.rd_kafka_conf_set(conf, name.encode(), value.encode(), words, _TEXT)
+    finally:
+        library.rd_kafka_conf_destroy(conf)
+    if result not in (_UNKNOWN, _INVALID):
+        return None
+    kind: Literal["unknown name", "invalid value"] = "unknown name" if result == _UNKNOWN else "invalid value"
+    return Refusal(kind, words.value.decode(errors="replace").strip())
+
+
+@cache
+def _library() -> Any:
+    package = find_spec("confluent_kafka")
+    binding = (
+        PathFinder.find_spec("cimpl", package.submodule_search_locations) if package is not None else None
+    )
+    assert binding is not None  # noqa: S101 (kbackup requires confluent-kafka)
+    library: Any = ctypes.CDLL(binding.origin)  # its dependencies' symbols are found through it
+    library.rd_kafka_conf_new.restype = c_void_p
+    library.rd_kafka_conf_destroy.argtypes = (c_void_p,)
+    library.rd_kafka_conf_destroy.restype = None
+    library.rd_kafka_conf_set.argtypes = (c_void_p, c_char_p, c_char_p, c_char_p, c_size_t)
+    library.rd_kafka_conf_set.restype = c_int
+    return library

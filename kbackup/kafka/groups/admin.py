@@ -1,0 +1,198 @@
+"""Consumer groups as the admin API shows them, and what may be changed of them.
+
+Requests for many groups go out together, a bounded number at a time; those whose coordinator is just being
+elected or is loading are asked again for a while.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
+from kbackup.kafka.groups.calls import AT_ONCE, Committed, GroupCalls
+
+__all__ = ["Committed", "GroupAdmin", "GroupInfo"]
+
+_COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
+_ENTRY_BYTES = 100  # of an offset without names and metadata, generously
+_GROUP = "kbackup-groups"
+"""The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
+_GONE = KafkaError.GROUP_ID_NOT_FOUND
+
+OTHER = "other"
+"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
+
+_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
+
+    group: str
+    type: str
+    state: str
+
+
+class GroupAdmin:
+    """Raises `UnreachableError` or `ClusterError` where nothing can be said of any group; what a broker says of
+    one group is returned."""
+
+    def __init__(self, connection: Connection, admin: AdminClient) -> None:
+        self.connection = connection
+        self._admin = admin
+
+    @contextmanager
+    def _calls(self) -> Iterator[GroupCalls]:
+        """Yield calls over a consumer that joins nothing. Over an admin client librdkafka 2.16 ends the process where a
+        broker answers NOT_COORDINATOR: it refers that error to the client's own group, which an admin client lacks."""
+        consumer = self.connection.consumer({"group.id": _GROUP, "enable.auto.commit": False})
+        try:
+            yield GroupCalls(consumer, TIMEOUT)
+        finally:
+            consumer.close()
+
+    def listed(self) -> tuple[list[GroupInfo], dict[str, str]]:
+        """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
+        list theirs have a number for a name."""
+        with self._calls() as calls:
+            named, missing = calls.names()
+        listing = self.connection.result(
+            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
+        )
+        said = [*map(str, listing.errors or []), *filter(None, [missing])]
+        failed = {f"(listing {number})": why for number, why in enumerate(said, 1)}
+        found = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
+        for group in named:
+            known = found.get(group.group)
+            if known is None:
+                classic = bool(group.protocol_type)
+                found[group.group] = GroupInfo(
+                    group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
+                )
+            elif known.type == "classic" and group.state == "Dead":
+                failed[group.group] = _NO_SUCH_GROUP
+        listed = [info for name, info in sorted(found.items()) if name not in failed]
+        return listed, failed
+
+    def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
+        """Every committed offset of each group; and, for groups that could not be read, why."""
+        with self._calls() as calls:
+            found, failed = ask_until_ready(groups, calls.committed, COORDINATOR_NOT_READY)
+        ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
+        return ordered, self._why(failed, "reading offsets of")
+
+    def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
+        """How many live members each group has, 0 for a group that is not there; and, for groups that can't be
+        described, why."""
+
+        def ask(group: str) -> Future[Any]:
+            return self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group]
+
+        answers, failed = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
+        found = {group: len(answer.members) for group, answer in answers.items()}
+        gone = {group for group, error in failed.items() if error.code() == _GONE}
+        unknown = {group: error for group, error in failed.items() if group not in gone}
+        return found | dict.fromkeys(gone, 0), self._why(unknown, "describing")
+
+    def commit(self, group: str, offsets: Sequence[Committed]) -> str:
+        """Set a group's offsets; returns '' or why the broker refused (a live member, for instance)."""
+        return self.commit_all({group: offsets})[group]
+
+    def commit_all(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        """`commit` for each group, many at once. Of a group that was refused, a first part may be set."""
+        portions = {group: deque(_portions(offsets)) for group, offsets in wanted.items()}
+        said = dict.fromkeys(wanted, "")
+        with self._calls() as calls:
+            while going := {group: left[0] for group, left in portions.items() if left}:
+
+                def commit(
+                    some: Iterable[str], now: Mapping[str, list[Committed]] = going
+                ) -> Answers[str, Any]:
+                    return calls.commit({group: now[group] for group in some})
+
+                _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
+                for group in going:
+                    portions[group].popleft()
+                for group, why in self._why(refused, "setting offsets of").items():
+                    portions[group].clear()
+                    said[group] = why
+        return said
+
+    def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        """Take away what groups have committed for these partitions; for each '' or why the broker refused."""
+        with self._calls() as calls:
+            answers, failed = ask_until_ready(
+                wanted,
+                lambda some: calls.delete({group: wanted[group] for group in some}),
+                COORDINATOR_NOT_READY,
+            )
+        gone = [group for group, error in failed.items() if error.code() == _GONE]
+        return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
+
+    def delete(self, groups: Iterable[str]) -> None:
+        """Those that are not there count as deleted; raises for the first one that can't be."""
+        for group, error in self._delete(groups).items():
+            raise self.connection.error(error, f"deleting group {group}")
+
+    def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
+        """For each group '' or why the broker refused; one that is not there counts as deleted."""
+        names = list(groups)
+        return dict.fromkeys(names, "") | self._why(self._delete(names), "deleting")
+
+    def _delete(self, groups: Iterable[str]) -> dict[str, KafkaError]:
+        """Return the error of each group that is still there."""
+
+        def ask(group: str) -> Future[Any]:
+            return self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
+
+        _, refused = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
+        return {group: error for group, error in refused.items() if error.code() != _GONE}
+
+    def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
+        return {
+            group: self.connection.error(error, f"{doing} group {group}").message
+            for group, error in failed.items()
+        }
+
+
+def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[str, Any]:
+    """Each group with what was answered; never too many on the way."""
+    under_way: deque[tuple[str, Future[Any]]] = deque()
+    for group in groups:
+        try:
+            under_way.append((group, ask(group)))
+        except (TypeError, ValueError) as error:  # a name that the library can't send
+            yield group, KafkaError(KafkaError._INVALID_ARG, str(error))
+        if len(under_way) == AT_ONCE:
+            yield answered(*under_way.popleft())
+    while under_way:
+        yield answered(*under_way.popleft())
+
+
+def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
+    """What one commit may hold."""
+    some: list[Committed] = []
+    size = 0
+    for each in offsets:
+        entry = _ENTRY_BYTES + len(each.tp.topic) + len(each.metadata.encode())
+        if some and size + entry > _COMMIT_BYTES:
+            yield some
+            some, size = [], 0
+        some.append(each)
+        size += entry
+    if some:
+        yield some
+
+
+def _name(value: Any) -> str:
+    return "" if value is None else str(value.name).lower()

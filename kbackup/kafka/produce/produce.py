@@ -1,0 +1,274 @@
+"""Producing record blocks to their partitions, exactly once, with the broker's word on where each record
+went.
+
+A producer belongs to one unit of a restore and carries its transactional id: a second one with the same id
+fences the first. Progress is the next source offset of each partition, committed to a group of the target in
+the transaction that carries the records, so that it is true or absent, never ahead or behind.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from kbackup.errors import ClusterError, FencedError
+from kbackup.kafka import kernel
+from kbackup.kafka.client.client import Connection, Properties
+from kbackup.kafka.client.deadline import in_time
+from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
+from kbackup.kafka.consume.read_back import record_offsets
+from kbackup.kafka.groups.calls import Committed, GroupCalls
+from kbackup.kafka.produce.outlet import CAUSED_BY_ANOTHER, Outlet, Progress, RefusedRecordError, Undelivered
+from kbackup.kafka.produce.runs import NotProvenError, Runs, resolve
+from kbackup.types import RecordBlock, TopicPartition
+
+__all__ = ["BlockProducer", "Progress", "Runs"]
+
+_TUNING: dict[str, Any] = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "linger.ms": 5,
+    "batch.size": 1 << 20,
+    "batch.num.messages": 100_000,
+    # what is queued is waited for at each commit: a tenth of a second of it is enough to never run dry between
+    "queue.buffering.max.messages": 100_000,  # 300 bytes each beside the record
+    "queue.buffering.max.kbytes": 32 << 10,
+    "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
+    "compression.type": "lz4",
+}
+_TRANSACTION = 300.0  # s, for one to stay open
+_TRANSACTIONAL = {
+    "transaction.timeout.ms": int(_TRANSACTION * 1000),
+    "message.timeout.ms": 300_000,
+    # a producer that starts over from its bootstrap servers never finds its group's coordinator again
+    "metadata.recovery.strategy": "none",
+}
+FENCED_RESTORE = (
+    "another restore with the same id has taken over",
+    "let that one finish; this one wrote nothing more",
+)
+_FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
+_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
+_TIMEOUT = 300.0  # s, for one transaction call
+_OFFSETS = 60.0  # s, for progress to be read, or to be added to a transaction
+_COORDINATOR = 30.0  # s, for one to become ready
+_PAUSE = 0.3  # s, before it is asked again
+_LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
+_READ_BACK = 60.0  # s
+
+
+class BlockProducer:
+    """`transactional_id` None: idempotent but without transactions or progress. Close it after use.
+
+    `largest` is that of the records to come, in bytes: the queue has room for two of them. `fenced` says that another
+    producer with the same id has taken over, and a hint.
+    """
+
+    def __init__(
+        self,
+        properties: Properties,
+        transactional_id: str | None,
+        progress_group: str,
+        largest: int = 0,
+        fenced: tuple[str, str] = FENCED_RESTORE,
+    ) -> None:
+        self._fenced = fenced
+        self._connection = Connection(properties, "target")
+        self._transactional = transactional_id is not None
+        extra: dict[str, Any] = dict(_TUNING)
+        extra["queue.buffering.max.kbytes"] = max(_TUNING["queue.buffering.max.kbytes"], largest >> 9)
+        if self._transactional:
+            extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
+        self._group = progress_group
+        self._outlet: Outlet = kernel.outlet(self._connection, extra, progress_group)
+        self._next: dict[TopicPartition, int | None] = {}
+        self._open = self._given_up = False
+        self._began = 0.0
+
+    @property
+    def moved(self) -> int:
+        """How many records with timestamp 0 were sent with 1."""
+        return self._outlet.moved
+
+    def close(self) -> None:
+        """Gives up what was not committed."""
+        if self._given_up:
+            return
+        try:
+            if self._open:
+                self.abort()
+        finally:
+            self._outlet.close()
+
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+        """Fence whoever had this id before, end its transaction, and return the progress it left."""
+        if not self._transactional:
+            return {}
+        with self._errors("starting transactions"):
+            self._outlet.init(_TIMEOUT)
+            consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
+            try:
+                found = _committed(consumer, self._group, partitions)
+                self._outlet.join(consumer)
+            finally:
+                consumer.close()
+        # a note is written with the NUL byte behind it that confluent-kafka wants
+        return {c.tp: Progress(c.offset, c.metadata.rstrip("\0")) for c in found}
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        """Queue a block's records for `tp`, in order; blocks while the queue is full.
+
+        The block's memory must not change before `flush` is done. librdkafka takes a timestamp of 0 for 'now':
+        such a record is sent with 1, and counted in `moved`.
+        """
+        if self._transactional and not self._open:
+            self._begin()
+        with self._errors("delivering records"):
+            try:
+                self._outlet.send(tp, block)
+            except RefusedRecordError as refused:
+                self._outlet.serve(_LAST_WORDS)
+                self._check()
+                raise self._undelivered(refused.lost) from refused
+        self._check()
+
+    def flush(self) -> dict[TopicPartition, Runs]:
+        """Wait until every record is delivered; returns where they went, by partition."""
+        with self._errors("delivering records"):
+            left = self._outlet.flush(_TIMEOUT)
+        self._check()
+        if left:
+            raise ClusterError(
+                f"{self._connection.address} did not take {left} records in {_TIMEOUT:.0f} s",
+                "is a broker down?",
+            )
+        found = {tp: self._resolved(tp, runs) for tp, runs in self._outlet.taken().items()}
+        self._next |= {tp: runs.next for tp, runs in found.items()}
+        return found
+
+    def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """End the transaction: the records since the last commit and their progress become visible
+        together."""
+        if not self._open:
+            return
+        with self._errors("committing a transaction"):
+            self._add_progress(progress)
+            self._outlet.commit(_TIMEOUT)
+        self._open = False
+
+    def commit_alone(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """Commit progress in a transaction without records."""
+        self._begin()
+        self.commit(progress)
+
+    def _begin(self) -> None:
+        with self._errors("beginning a transaction"):
+            self._outlet.begin()
+        self._open, self._began = True, time.monotonic()
+
+    def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
+        (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
+        if not in_time(partial(self._outlet.send_progress, progress, _OFFSETS), _OFFSETS + 10):
+            self._open, self._given_up = False, True
+            raise ClusterError(
+                f"{self._connection.address} did not take the progress in {_OFFSETS:.0f} s",
+                "nothing of it is committed; the task begins this part anew",
+            )
+
+    def abort(self) -> None:
+        self._open = False
+        try:
+            self._outlet.abort(_TIMEOUT)
+        except KafkaException as raised:
+            if not raised.args[0].fatal():  # a fenced producer has nothing left to abort
+                raise self._connection.error(raised.args[0], "aborting a transaction") from raised
+
+    def _resolved(self, tp: TopicPartition, runs: Runs) -> Runs:
+        ask = partial(record_offsets, self._connection, self._group, tp, timeout=_READ_BACK)
+        try:
+            return resolve(runs, self._next.get(tp), ask)
+        except NotProvenError as error:
+            raise ClusterError(
+                f"the broker did not say where each record of {tp} went",
+                "nothing is committed; the task begins this part anew",
+            ) from error
+
+    def _check(self) -> None:
+        """Raises for a record that was not delivered, whichever partition it was of."""
+        lost = self._outlet.lost()
+        if lost is not None:
+            raise self._undelivered(lost)
+
+    def _undelivered(self, lost: Undelivered) -> Exception:
+        return self._failed(
+            self._cause(lost.error), f"delivering the record of {lost.tp} from source offset {lost.source}"
+        )
+
+    def _cause(self, error: KafkaError) -> KafkaError:
+        """A transaction that fails takes what is queued with it; why, the next call is told. To begin one within
+        another does nothing else."""
+        if self._open and error.code() in CAUSED_BY_ANOTHER:
+            try:
+                self._outlet.begin()
+            except KafkaException as raised:
+                said: KafkaError = raised.args[0]
+                return error if said.code() == KafkaError._STATE else said
+        return error
+
+    def _failed(self, error: KafkaError, doing: str) -> Exception:
+        last = self._connection.last
+        if error.code() in _FENCED or (last is not None and last.code() in _FENCED):
+            return self._aborted() or FencedError(*self._fenced)
+        if error.code() == KafkaError.INVALID_RECORD:
+            return ClusterError(
+                f"{self._connection.address} failed {doing}: {error.str()}",
+                "is its timestamp out of the topic's bounds (message.timestamp.after.max.ms, "
+                "message.timestamp.before.max.ms), or has it no key where the topic is compacted?",
+            )
+        return self._connection.error(error, doing)
+
+    def _aborted(self) -> ClusterError | None:
+        """The coordinator aborts a transaction that stays open for too long, and fences its producer: no other one need
+        be there. To begin anew tells."""
+        took = time.monotonic() - self._began
+        if not self._open or took < _TRANSACTION:
+            return None
+        return ClusterError(
+            f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
+            f"transaction.timeout.ms ({_TRANSACTION:.0f} s)",
+            "nothing of it is committed; the task begins this part anew",
+        )
+
+    def _errors(self, doing: str) -> _Errors:
+        return _Errors(self, doing)
+
+
+class _Errors:
+    """Turns what confluent-kafka raises inside into kbackup's errors."""
+
+    def __init__(self, producer: BlockProducer, doing: str) -> None:
+        self._producer, self._doing = producer, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, KafkaException):
+            raise self._producer._failed(error.args[0], self._doing) from error
+
+
+def _committed(consumer: Consumer, group: str, partitions: Sequence[TopicPartition]) -> list[Committed]:
+    """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
+    transaction, it is asked again."""
+    until = time.monotonic() + _COORDINATOR
+    while True:
+        ((_, answer),) = GroupCalls(consumer, _OFFSETS).committed([group], partitions, stable=True)
+        if not isinstance(answer, KafkaError):
+            return answer
+        if answer.code() not in _NOT_YET or time.monotonic() > until:
+            raise KafkaException(answer)
+        time.sleep(_PAUSE)

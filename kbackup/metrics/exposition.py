@@ -1,0 +1,102 @@
+"""What was counted, in Prometheus' text format: as a file for node_exporter's textfile collector, or as bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from kbackup.errors import UsageError
+from kbackup.metrics.registry import METRICS, Snapshot
+
+_SHARED = ("command", "archive")
+
+Labels = tuple[tuple[str, str], ...]
+Samples = dict[tuple[str, Labels], float]
+"""(name, its labels sorted by name) -> value."""
+
+
+def samples(snapshot: Snapshot) -> Samples:
+    shared = {"command": snapshot.command, "archive": snapshot.archive}
+    found: Samples = {}
+    for (name, labels), value in snapshot.values.items():
+        own = zip(METRICS[name].labels, labels, strict=True)
+        found[name, tuple(sorted({**shared, **dict(own)}.items()))] = value
+    return found
+
+
+def text(snapshot: Snapshot) -> bytes:
+    return generate_latest(_registry(samples(snapshot)))
+
+
+class MetricsFile:
+    """For node_exporter's textfile collector; made before the work. `UsageError` where nothing could be written
+    there.
+
+    Counters go on from what the file had, and what `stays` stays: a file of one run alone would make Prometheus see
+    half of what happened.
+    """
+
+    def __init__(self, path: str, command: str) -> None:
+        folder = Path(path).absolute().parent
+        if Path(path).is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(
+                f"can't write the metrics file {path}", "name a file in a folder that can be written"
+            )
+        self._path, self._command = path, command
+        self._former = _former(path)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Written beside it and renamed; `OSError` where that fails."""
+        write_to_textfile(self._path, _registry(_with_former(self._former, samples(snapshot), self._command)))
+
+
+def _former(path: str) -> Samples:
+    """What the file has; nothing where there is none, or where it is not one of ours."""
+    try:
+        families = list(text_string_to_metric_families(Path(path).read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in families for s in family.samples}
+
+
+def _with_former(former: Samples, new: Samples, command: str) -> Samples:
+    merged = dict(new)
+    for (name, labels), value in former.items():
+        metric = METRICS.get(name)
+        if metric is None or dict(labels).get("command") != command:
+            continue
+        if metric.kind == "counter":
+            merged[name, labels] = merged.get((name, labels), 0) + value
+        elif metric.stays:
+            merged.setdefault((name, labels), value)
+    return merged
+
+
+def _registry(found: Samples) -> CollectorRegistry:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Found(found))
+    return registry
+
+
+class _Found(Collector):
+    def __init__(self, found: Samples) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        for name, metric in METRICS.items():
+            own = {labels: value for (n, labels), value in self._found.items() if n == name}
+            if not own:
+                continue
+            kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+            names = [*_SHARED, *metric.labels]
+            family = kind(name, metric.help, labels=names)
+            for labels, value in sorted(own.items()):
+                given = dict(labels)
+                family.add_metric([given.get(label, "") for label in names], value)
+            yield family

@@ -1,0 +1,143 @@
+"""`/metrics` and `/healthz` over HTTP, served by daemon threads. Answers come from memory: neither asks Kafka or
+the store, so a scraper can't slow a backup down."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from kbackup.errors import UsageError
+from kbackup.metrics.exposition import text
+from kbackup.metrics.registry import counted
+
+_TIMEOUT = 10.0  # s, for a client that is slow to ask
+_PLAIN = "text/plain; charset=utf-8"
+
+
+class Health:
+    """Whether all is well: something ended well not longer than `stale_after` seconds ago. Thread-safe."""
+
+    def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stale_after, self._clock = stale_after, clock
+        self._well, self._error = clock(), ""
+
+    def well(self) -> None:
+        self._well, self._error = self._clock(), ""
+
+    def failed(self, error: str) -> None:
+        self._error = error
+
+    def answer(self) -> tuple[int, str]:
+        """HTTP status and what to say."""
+        age = self._clock() - self._well
+        said = f"; last error: {self._error.encode('unicode_escape').decode()}" if self._error else ""
+        if age > self._stale_after:
+            return 503, f"stale: no round has ended well for {age:.0f} s{said}\n"
+        return 200, f"ok: {age:.0f} s{said}\n"
+
+
+class JointHealth:
+    """The health of a process with several parts: all is well only where each part is. Thread-safe."""
+
+    def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stale_after, self._clock = stale_after, clock
+        self._parts: dict[str, Health] = {}
+
+    def part(self, name: str) -> Health:
+        """Return the health of a new part."""
+        self._parts[name] = health = Health(self._stale_after, self._clock)
+        return health
+
+    def answer(self) -> tuple[int, str]:
+        """HTTP status, and a line for each part."""
+        answers = {name: health.answer() for name, health in [*self._parts.items()]}
+        status = max((status for status, _ in answers.values()), default=200)
+        return status, "".join(f"{name}: {text}" for name, (_, text) in answers.items())
+
+
+def parse_address(listen: str) -> tuple[str, int]:
+    """Host and port of `host:port`, `[ipv6]:port` or `:port` (loopback); `UsageError` for others."""
+    host, sign, port = listen.rpartition(":")
+    if not sign or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"can't listen on {listen!r}", "write host:port, such as 127.0.0.1:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class Server:
+    """A context manager: serves while it is open. `UsageError` where the address can't be bound."""
+
+    def __init__(self, listen: str, health: Health | JointHealth) -> None:
+        host, port = parse_address(listen)
+        handler = type("Handler", (_Handler,), {"health": health})
+        server = type("HTTPServer", (_HTTPServer,), {"address_family": _family(host)})
+        try:
+            self._server: ThreadingHTTPServer = server((host, port), handler)
+        except OSError as error:
+            why = (error.strerror or str(error)).lower()
+            raise UsageError(f"can't listen on {listen}: {why}", "choose another --listen") from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.2,), name="kbackup-http", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _family(host: str) -> int:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+class _HTTPServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False  # a client that keeps its connection open must not keep us
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that left is nobody's concern."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    health: Health | JointHealth
+    timeout = _TIMEOUT
+    server_version, sys_version = "kbackup", ""
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/metrics":
+            self._say(200, CONTENT_TYPE_LATEST, text(counted.snapshot()))
+        elif path == "/healthz":
+            status, said = self.health.answer()
+            self._say(status, _PLAIN, said.encode())
+        else:
+            self._say(404, _PLAIN, b"/metrics, /healthz\n")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def _say(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not worth a line."""

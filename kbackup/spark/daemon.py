@@ -1,0 +1,118 @@
+"""Spark's Python daemon, warm: what tasks need is imported once, and every worker that is forked from it shares that.
+
+Spark runs it where `spark.python.daemon.module` says `kbackup.spark.daemon`. Nothing that is imported here may start a
+thread or open a client: neither would be whole in a forked process. (pyarrow's allocator has a thread, and looks after
+forks itself.)
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import runpy
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from kbackup.errors import KbackupError
+from kbackup.spark import daemon_prestart as ready
+
+NEEDED = (
+    "pandas",  # pyarrow asks for it at the first value that it converts
+    "pyspark.worker",
+    "pyspark.sql.pandas.serializers",
+    "kbackup.spark.tasks",
+    "kbackup.jobs.backup.task",
+    "kbackup.jobs.restore.task",
+    "kbackup.jobs.mirror.apply.slots",
+    "kbackup.jobs.verify.job",
+    "kbackup.store.file",
+    "kbackup.store.s3",
+)
+
+
+class WorkerImportError(KbackupError):
+    """What tasks need can't be imported where they run."""
+
+
+def preload(modules: Iterable[str] = NEEDED) -> None:
+    """Imports `modules`. stdout is the daemon's line to Spark: what an import prints goes to stderr."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it starts its threads when numpy is imported
+    with redirect_stdout(sys.stderr):
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                failed = WorkerImportError(
+                    f"a Python worker can't import {name}: {error}",
+                    f"is everything that kbackup needs installed for {sys.executable}?",
+                )
+                raise RuntimeError(failed.marker()) from error
+        from kbackup.kafka import kernel
+
+        kernel.load()
+    gc.collect()
+    gc.freeze()  # a collection in a worker would copy the pages that it shares with us
+
+
+def without_zips(path: Iterable[str]) -> list[str]:
+    """`path` without the zips and jars that Spark puts on it, where they lie inside an installed pyspark.
+
+    They hold the same, but a zip's modules are compiled anew at each start (more than a second), and a worker reads the
+    directories of all of them again for each task (60 ms).
+    """
+    entries = list(path)
+    packages = [Path(entry, "pyspark") for entry in entries]
+
+    def is_copy(entry: str) -> bool:
+        return entry.endswith((".zip", ".jar")) and any(map(Path(entry).is_relative_to, packages))
+
+    return [entry for entry in entries if not is_copy(entry)]
+
+
+def _forget_zips() -> None:
+    sys.path[:] = without_zips(sys.path)
+    for gone in sys.path_importer_cache.keys() - set(sys.path):
+        if gone.endswith((".zip", ".jar")):
+            del sys.path_importer_cache[gone]
+
+
+def _say_nothing_of_hang_ups() -> None:
+    """Spark's daemon prints the traceback of a worker whose line to the JVM ends: that one cancelled the task, and
+    knows. What a task fails of goes to the JVM."""
+    plain = traceback.print_exc
+
+    def print_exc(*arguments: Any, **options: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            plain(*arguments, **options)
+
+    traceback.print_exc = print_exc
+
+
+def _become_daemon() -> None:
+    """Never when another took that over."""
+    # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    if ready.FLAG in sys.argv:
+        listener = socket.socket(fileno=int(sys.argv[-1]))
+        preload()
+        if not ready.take_over(listener):
+            return
+        _forget_zips()
+    elif ready.hand_over():
+        return
+    else:
+        _forget_zips()
+        preload()
+    _say_nothing_of_hang_ups()
+    runpy.run_module("pyspark.daemon", run_name="__main__")
+
+
+if __name__ == "__main__":
+    _become_daemon()

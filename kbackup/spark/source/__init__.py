@@ -1,0 +1,62 @@
+"""`spark.read.format("kbackup")` and `spark.readStream.format("kbackup")`: archives as tables of records."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from kbackup.spark.source.options import Request
+
+
+class KbackupDataSource(DataSource):
+    """Whatever it takes is imported when it is used: Spark imports it wherever it looks for data sources."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kbackup"
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._table = secrets.token_hex(8)
+
+    def schema(self) -> str:
+        from kbackup.spark.source.options import TYPES
+
+        return ", ".join(f"{name} {TYPES[name]}" for name in self._request().columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from kbackup.spark.source.batch import PushingReader, Reader
+
+        request, columns = self._request(), columns_of(schema)
+        return (
+            PushingReader(request, columns, self._table) if request.push_filters else Reader(request, columns)
+        )
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's)
+        from kbackup.spark.source.stream import StreamReader
+
+        return StreamReader(self._request(), columns_of(schema))
+
+    def _request(self) -> Request:
+        from kbackup.spark.source.options import request_of
+
+        return request_of(self.options)
+
+
+def columns_of(schema: StructType) -> list[str]:
+    """The names of a schema; `UsageError` for a column that an archive has not, or not of that type."""
+    from kbackup.errors import UsageError
+    from kbackup.spark.source.options import TYPES
+
+    for field in schema.fields:
+        if field.dataType.simpleString() != TYPES.get(field.name):
+            raise UsageError(
+                f"an archive has no column {field.name} of type {field.dataType.simpleString()}",
+                f"there are {', '.join(f'{name} {kind}' for name, kind in TYPES.items())}",
+            )
+    return [field.name for field in schema.fields]

@@ -1,0 +1,26 @@
+"""Pages for browsers: what stands in them is text, whatever it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from kbackup.util.printable import printable
+
+
+def templates(package: str) -> Environment:
+    """The templates of `package`. Everything is escaped, and a name that is missing is an error."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalize,
+    )
+
+
+def _finalize(value: Any) -> Any:
+    """Controls and marks that turn the direction of text are shown, not obeyed."""
+    return printable(value) if type(value) is str else value

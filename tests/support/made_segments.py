@@ -1,0 +1,61 @@
+"""Blocks, segments and restore points made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.models import Manifest, TopicState, now
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments.table import Segment
+from kbackup.archive.segments.writer import Target
+from kbackup.formats.record import encode
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock
+from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
+from tests.unit.formats.reference import Record, to_batch
+
+TOPIC = "orders"
+TOPIC_ID = "id-of-orders"
+
+
+def target(
+    partition: int = 0, threshold: int = 400, compression: str = "none", incarnation: int = 1
+) -> Target:
+    return Target(TOPIC, incarnation, partition, threshold, compression)
+
+
+def records(offsets: Iterable[int]) -> list[Record]:
+    return [Record(o, 0, 1000 + o, b"key-%d" % o, b"v" * (20 + o % 7), []) for o in offsets]
+
+
+def block(offsets: Iterable[int]) -> RecordBlock:
+    return encode(to_batch(records(offsets)))
+
+
+def write(store: Store, to: Target, offsets: Iterable[int]) -> list[Segment]:
+    return write_block(store, to, block(offsets))
+
+
+def state(
+    *partitions: tuple[int, int, int], number: int, name: str = TOPIC, incarnation: int = 1
+) -> TopicState:
+    """`partitions` are (number, start, end)."""
+    return topic_of(name, number, [partition_state(*p) for p in partitions], incarnation, TOPIC_ID)
+
+
+def committed(
+    store: Store,
+    number: int,
+    parent: int | None,
+    segments: Sequence[Segment] = (),
+    topics: Sequence[TopicState] = (),
+    offsets: dict[str, int] | None = None,
+) -> tuple[Archive, Manifest]:
+    """A whole restore point; `offsets` are where groups stand in partition 0. `parent` must be the newest one."""
+    archive = open_or_create(store)
+    newest = archive.state.newest
+    assert parent == (newest.number if newest is not None else None)
+    groups = [group_at(group, (TOPIC, 0, offset)) for group, offset in (offsets or {}).items()]
+    commit_point(archive, number, topics, segments, groups, at=now(), cluster_id="", configs={TOPIC: {}})
+    return archive, archive.restore_point(number)

@@ -1,0 +1,88 @@
+"""The page as a client of it sees it, without a server."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from html import unescape
+from html.parser import HTMLParser
+from urllib.parse import parse_qsl, urljoin, urlsplit
+
+from starlette.testclient import TestClient
+
+from kbackup.store.base import Store
+from kbackup.web.app import make_app
+from kbackup.web.archive_cache import Held
+from kbackup.web.guard import Access
+
+HERE = frozenset({"testserver"})
+
+
+def visit(
+    store: Store, token: str | None = None, clock: Callable[[], float] = lambda: 0.0, held: Held | None = None
+) -> TestClient:
+    app = make_app(held or Held(store, clock), Access(HERE, token))
+    return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        for name, value in attrs:
+            if name in ("href", "src", "action") and value is not None:
+                self.found.append(value)
+
+
+def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
+    parser = _Links()
+    parser.feed(html)
+    return parser.tags
+
+
+def links(html: str) -> list[str]:
+    parser = _Links()
+    parser.feed(html)
+    return parser.found
+
+
+def text(html: str) -> str:
+    """What stands on it, without the tags."""
+    parts: list[str] = []
+
+    class Text(HTMLParser):
+        def handle_data(self, data: str) -> None:
+            parts.append(data)
+
+    Text().feed(html)
+    return " ".join(unescape(" ".join(parts)).split())
+
+
+def crawl(client: TestClient, start: str = "/", of_a_kind: int = 6) -> Iterator[tuple[str, int, str]]:
+    """Pages that can be come to, so many of each shape of address: address, status and HTML ('' for others)."""
+    waiting, seen = [start], {start}
+    kinds: Counter[str] = Counter()
+    while waiting:
+        address = waiting.pop(0)
+        answer = client.get(address)
+        html = answer.text if answer.headers.get("content-type", "").startswith("text/html") else ""
+        yield address, answer.status_code, html
+        found = links(html) + ([answer.headers["location"]] if "location" in answer.headers else [])
+        for link in found:
+            there = urlsplit(urljoin(address, link))._replace(fragment="").geturl()
+            kind = _shape(there)
+            if there not in seen and kinds[kind] < of_a_kind:
+                kinds[kind] += 1
+                seen.add(there)
+                waiting.append(there)
+
+
+def _shape(address: str) -> str:
+    """The path without numbers, and the names in the query."""
+    parts = urlsplit(address)
+    return re.sub(r"\d+", "0", parts.path) + "?" + "&".join(sorted(dict(parse_qsl(parts.query))))

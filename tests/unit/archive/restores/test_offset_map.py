@@ -1,0 +1,113 @@
+"""The offset map, put together from what several attempts committed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.restores.offset_map import (
+    SCHEMA,
+    Cut,
+    PartName,
+    decode,
+    read_parts,
+    runs_table,
+    write_map,
+    write_part,
+)
+from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
+from kbackup.types import TopicPartition
+from tests.support.faulty_store import FaultyStore
+
+TP = TopicPartition("orders", 3)
+
+
+def run(source: int, target: int, count: int, tp: TopicPartition = TP) -> pa.Table:
+    return runs_table({tp: (np.array([source]), np.array([target]), np.array([count]))})
+
+
+def rows(table: pa.Table) -> list[tuple[int, int, int]]:
+    return [(r["source"], r["target"], r["count"]) for r in table.to_pylist()]
+
+
+@pytest.mark.parametrize("name", [PartName("a", 0), PartName("0f-3", 12), PartName("x" * 32, 10**6)])
+def test_names_are_read_back(name: PartName) -> None:
+    assert PartName.parse(str(name)) == name
+
+
+@pytest.mark.parametrize("text", ["", "-", "-1", "a-", "a", "a-b", "a--1 "])
+def test_a_note_that_is_none_of_ours(text: str) -> None:
+    assert PartName.parse(text) is None
+
+
+def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -> None:
+    """Three attempts; each leaves a last part whose transaction was never committed."""
+    for number in range(3):
+        write_part(store, "r", 0, PartName("one", number), run(number, 100 + number, 1), None)
+    for number in range(3):
+        write_part(
+            store, "r", 0, PartName("two", number), run(2 + number, 200 + number, 1), PartName("one", 1)
+        )
+    write_part(store, "r", 0, PartName("three", 0), run(3, 300, 9), PartName("two", 0))
+    write_part(store, "r", 1, PartName("other", 0), run(0, 900, 1), None)
+
+    assert rows(read_parts(store, "r", 0, PartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
+    assert rows(read_parts(store, "r", 0, PartName("three", 0)).runs) == [
+        (0, 100, 1),
+        (1, 101, 1),
+        (2, 200, 1),
+        (3, 300, 9),
+    ]
+    assert rows(read_parts(store, "r", 1, PartName("other", 0)).runs) == [(0, 900, 1)]
+    nothing, cut = read_parts(store, "r", 0, None)
+    assert cut == Cut()
+    assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
+
+
+def test_what_windows_selected_is_summed_over_the_committed_parts(store: FaultyStore) -> None:
+    write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
+    write_part(store, "r", 0, PartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
+    write_part(store, "r", 0, PartName("two", 0), run(1, 200, 4), PartName("one", 0), Cut(4, 90, 0))
+    assert read_parts(store, "r", 0, PartName("two", 0)).cut == Cut(5, 120, 2)
+
+
+def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
+    write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None)
+    with pytest.raises(AlreadyExistsError):
+        write_part(store, "r", 0, PartName("one", 0), run(0, 555, 1), None)
+    assert rows(read_parts(store, "r", 0, PartName("one", 0)).runs) == [(0, 100, 1)]
+
+
+def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
+    write_part(store, "r", 0, PartName("one", 1), run(0, 100, 1), None)
+    with pytest.raises(NotFoundError):
+        read_parts(store, "r", 0, PartName("one", 1))
+
+
+def test_the_whole_map_is_in_order(store: FaultyStore) -> None:
+    other = TopicPartition("a-topic", 12)
+    whole = write_map(
+        store, "r", [run(50, 7, 2), run(0, 3, 4, other), run(4, 0, 3), run(9, 1, 1, TP._replace(partition=1))]
+    )
+    key = layout.restore_key("r", layout.OFFSETS)
+    assert decode(store.get(key), key) == whole
+    assert [(r["topic"], r["partition"], r["source"]) for r in whole.to_pylist()] == [
+        ("a-topic", 12, 0),
+        ("orders", 1, 9),
+        ("orders", 3, 4),
+        ("orders", 3, 50),
+    ]
+    assert write_map(store, "none", []).num_rows == 0
+
+
+def test_a_map_that_is_cut_changed_or_not_in_its_place(store: FaultyStore) -> None:
+    write_map(store, "r", [run(0, 0, 1)])
+    key = layout.restore_key("r", layout.OFFSETS)
+    data = store.get(key)
+    for changed in (data[:-5], b"", data + b"x", data[:40] + b"?" + data[41:]):
+        with pytest.raises(CorruptError, match="does not match its own checksum"):
+            decode(changed, key)
+    with pytest.raises(CorruptError, match=r"belongs at .restores/r/offsets\.parquet"):
+        decode(data, layout.restore_key("other", layout.OFFSETS))

@@ -1,0 +1,158 @@
+"""Segments as they are written: cut by the rule, write-once, and whole or not there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kbackup.archive import layout
+from kbackup.archive.reader import in_place
+from kbackup.archive.segments.read import adopt, crc_of, read_segment
+from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
+from kbackup.errors import StoreError, UnreachableError
+from kbackup.formats.record import decode, encode
+from tests.support.faulty_store import Fault, FaultyStore, down
+from tests.support.made_segments import block, records, target, write
+from tests.support.memory_store import MemoryStore
+from tests.unit.formats.reference import Record, encode_record, from_batch, to_batch
+from tests.unit.formats.strategies import records as any_records
+
+
+def _cut(rows: list[Record], threshold: int) -> list[bytes]:
+    """The rule of rotation, one record at a time: the check is made before a record is appended."""
+    files: list[bytes] = []
+    for row in rows:
+        if not files or len(files[-1]) > threshold:
+            files.append(b"\x01")
+        files[-1] += encode_record(row)
+    return files
+
+
+@settings(max_examples=25)
+@given(
+    rows=any_records(min_size=1),
+    threshold=st.integers(1, 600),
+    pieces=st.lists(st.integers(1, 9), max_size=8),
+    compression=st.sampled_from(["none", "zstd"]),
+)
+def test_what_is_written_comes_back(
+    rows: list[Record], threshold: int, pieces: list[int], compression: str
+) -> None:
+    store = MemoryStore()
+    to = target(3, threshold, compression)
+    segments = []
+    with PartitionWriter(store, to) as writer:
+        rest = rows
+        for size in [*pieces, len(rows)]:
+            if rest[:size]:
+                segments += writer.append(encode(to_batch(rest[:size])))
+            rest = rest[size:]
+        segments += writer.finish()
+    back = [row for s in segments for b in read_segment(store, s) for row in from_batch(decode(b))]
+    assert back == rows
+    files = _cut(rows, threshold)
+    assert [s.bytes for s in segments] == list(map(len, files))
+    if compression == "none":
+        assert [store.get(s.key) for s in segments] == files
+    for s in segments:
+        own = [r for r in rows if s.first <= r.offset <= s.last]
+        stamps = [r.timestamp for r in own if r.timestamp is not None]
+        assert (s.first, s.last, s.count) == (own[0].offset, own[-1].offset, len(own))
+        assert (s.min_timestamp, s.max_timestamp) == (
+            min(stamps, default=None),
+            max(stamps, default=None),
+        )
+        assert s.largest == max(len(encode_record(r)) for r in own)
+        assert (s.stored, s.crc) == (len(store.get(s.key)), crc_of(store.get(s.key)))
+        assert adopt(store, to, s.key) == s, "what another attempt reads off the objects is the same"
+
+
+def test_records_come_before_their_index(store: FaultyStore) -> None:
+    (segment,) = write(store, target(threshold=1 << 20), range(5))
+    commits = [key for operation, key in store.calls if operation == "commit"]
+    assert commits == [segment.key, layout.index_key_of(segment.key)]
+
+
+def test_a_segment_that_is_there_is_left_as_it_is(store: FaultyStore) -> None:
+    (first,) = write(store, target(threshold=1 << 20), range(5))
+    before = {e.key: store.get(e.key) for e in store.list()}
+    with pytest.raises(SegmentTakenError) as taken:
+        write(store, target(threshold=1 << 20), range(3))
+    assert (taken.value.key, taken.value.first) == (first.key, 0)
+    assert {e.key: store.get(e.key) for e in store.list()} == before
+    assert not _unfinished(store)
+
+
+def test_an_index_without_records_takes_the_name(store: FaultyStore) -> None:
+    (segment,) = write(store, target(threshold=1 << 20), range(5))
+    store.delete([segment.key])
+    with pytest.raises(SegmentTakenError):
+        write(store, target(threshold=1 << 20), range(5))
+
+
+@pytest.mark.parametrize("first", [5, 12_345_678_901])
+def test_a_spare_name_is_of_the_same_segment(store: FaultyStore, first: int) -> None:
+    offsets = range(first, first + 5)
+    plain, spare = (
+        write(store, target(threshold=1 << 20)._replace(spare=spare), offsets)[0] for spare in (0, 2)
+    )
+    assert plain.key != spare.key
+    assert replace(spare, key=plain.key) == plain
+    assert layout.parse_segment(spare.key.rpartition("/")[2]) == (0, first, "records", 2)
+    assert [s.key for s in map(in_place, (plain, spare))] == [plain.key, spare.key]
+    assert [re.search(layout.SPARE_NAME, s.key) is not None for s in (plain, spare)] == [False, True]
+    assert from_batch(decode(next(read_segment(store, spare)))) == records(offsets)
+
+
+@pytest.mark.parametrize("pattern", ["*_records", "*_index"])
+def test_a_commit_that_fails_leaves_nothing_half(pattern: str, store: FaultyStore) -> None:
+    store.faults.append(down("commit", pattern))
+    with pytest.raises(UnreachableError, match="the store is down"):
+        write(store, target(threshold=1 << 20), range(5))
+    assert not _unfinished(store)
+    left = [e.key for e in store.list()]
+    store.faults.clear()
+    if pattern == "*_records":
+        assert left == []
+        write(store, target(threshold=1 << 20), range(5))
+    else:  # whole records without an index: the next attempt makes it
+        assert [key.rpartition("_")[2] for key in left] == ["records"]
+        segment = adopt(store, target(), left[0])
+        assert from_batch(decode(next(read_segment(store, segment)))) == records(range(5))
+
+
+def test_an_answer_that_is_lost_is_found_by_the_next_attempt(store: FaultyStore) -> None:
+    store.faults.append(Fault("commit", "*_records", StoreError("no answer"), after=True, times=1))
+    with pytest.raises(StoreError, match="no answer"):
+        write(store, target(threshold=1 << 20), range(5))
+    with pytest.raises(SegmentTakenError) as taken:
+        write(store, target(threshold=1 << 20), range(5))
+    assert adopt(store, target(), taken.value.key).count == 5
+
+
+def test_a_writer_that_is_left_keeps_whole_segments_alone(store: FaultyStore) -> None:
+    def give_up() -> None:
+        with PartitionWriter(store, target(threshold=300)) as writer:
+            done.extend(writer.append(block(range(20))))
+            raise InterruptedError
+
+    done: list[object] = []
+    with pytest.raises(InterruptedError):
+        give_up()
+    assert len([e for e in store.list() if e.key.endswith("_records")]) == len(done) > 1
+    assert not _unfinished(store)
+
+
+def test_nothing_written_is_nothing_there(store: FaultyStore) -> None:
+    with PartitionWriter(store, target()) as writer:
+        assert writer.finish() == []
+    assert list(store.list()) == []
+
+
+def _unfinished(store: FaultyStore) -> list[Path]:
+    return list(Path(store.url).rglob("*.part"))

@@ -1,0 +1,80 @@
+"""What a follower counts of its rounds. The cluster and the rounds are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kbackup.config.models import Backup, Follow
+from kbackup.errors import KbackupError, UnreachableError
+from kbackup.jobs.backup import follow
+from kbackup.jobs.backup.follow import Follower
+from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.common.stop import Stop
+from kbackup.metrics.events import Silent
+from kbackup.metrics.registry import ROUNDS, counted
+from tests.support.memory_store import MemoryStore
+
+
+class Watcher:
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+
+    def committed(self, report: BackupReport) -> None:
+        pytest.fail("nothing is new")
+
+    def well(self) -> None:
+        self.stop.ask()
+
+    def failed(self, error: KbackupError, pause: float) -> None:
+        pytest.fail(str(error))
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
+    """Of rounds that find nothing new."""
+    lease = SimpleNamespace(check=lambda: None)
+    run = SimpleNamespace(writing=SimpleNamespace(end=lambda: None))
+    monkeypatch.setattr(follow, "connect", lambda *_: ())
+    monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
+    monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
+    monkeypatch.setattr(follow, "begin", lambda *_: run)
+    monkeypatch.setattr(follow, "look", lambda *_, **__: SimpleNamespace(says_more_than=lambda _: False))
+    counted.begin("mirror")
+    with closing(Stop()) as made:
+        yield made
+    counted.begin("")
+
+
+def rounds(stop: Stop) -> float | None:
+    more: Any = {"source": {}, "spark": lambda: pytest.fail("Spark"), "listener": Silent()}
+    Follower(Backup(), Follow(), store=MemoryStore(), watcher=Watcher(stop), stop=stop, **more).follow()
+    return counted.snapshot().values.get(("kbackup_rounds_total", ("unchanged",)))
+
+
+def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
+    assert rounds(stop) == 2, "one, and the last one"
+
+
+def test_a_follower_is_counted_before_its_first_round(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cluster is not there at the start, the alert on silence sees the follower."""
+
+    def connect(*_: Any) -> None:
+        raise UnreachableError("source is away", "")
+
+    monkeypatch.setattr(follow, "connect", connect)
+    with pytest.raises(UnreachableError):
+        rounds(stop)
+    values = counted.snapshot().values
+    assert [values["kbackup_rounds_total", (result,)] for result in ROUNDS] == [0, 0, 0]
+    assert ("kbackup_last_success_timestamp_seconds", ()) not in values
+
+
+def test_one_restore_point_is_no_following(stop: Stop) -> None:
+    """`kbackup mirror --once` by night: no alert must wait for its next round."""
+    stop.ask()
+    assert rounds(stop) is None

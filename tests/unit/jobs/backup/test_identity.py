@@ -1,0 +1,42 @@
+"""Whose backups an archive holds: a run that would mix two clusters is refused before it writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.lease.hold import HeldLease
+from kbackup.config.models import Backup
+from kbackup.errors import MismatchError
+from kbackup.jobs.backup.job import begin
+from kbackup.jobs.backup.run import Run
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+
+
+def begun(store: MemoryStore, cluster_id: str, *, adopt: bool = False) -> Run:
+    options = Backup(adopt_cluster=adopt)
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        open_or_create(store)
+        return begin(options, {}, store, None, cluster_id, 1, lease)  # type: ignore[arg-type]
+
+
+def test_another_cluster_is_refused_before_anything_is_written() -> None:
+    store = MemoryStore()
+    make_archive(store)
+    before = {e.key: store.get(e.key) for e in store.list() if e.key != "lock.json"}
+    with pytest.raises(MismatchError, match="is of cluster source, the source is cluster other") as raised:
+        begun(store, "other")
+    assert raised.value.exit_code == 10
+    assert "--adopt-cluster" in raised.value.hint
+    store.delete(["lock.json"])
+    assert {e.key: store.get(e.key) for e in store.list()} == before
+
+
+def test_the_same_cluster_and_one_that_was_rebuilt_go_on() -> None:
+    store = MemoryStore()
+    make_archive(store)
+    assert begun(store, "source").writing.next_point == 3
+    assert begun(store, "other", adopt=True).writing.next_point == 3
+    assert begun(store, "").writing.next_point == 3, "a source that tells no id"
+    assert begun(MemoryStore(), "other").writing.next_point == 1, "an archive without a restore point"

@@ -1,0 +1,300 @@
+"""What a cluster tells of its settings, or does not, as a restore point has it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from kbackup.archive.models import Metadata
+from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.capture.cluster import read_brokers
+from kbackup.jobs.capture.settings import NEVER, settings_warnings
+from kbackup.jobs.metadata.merge import merge
+from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.jobs.settings.before import SettingsCaptures
+from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
+from kbackup.jobs.settings.plan import SettingsReport
+from kbackup.jobs.settings.restore import apply_settings, compare_settings
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.security_types import AclRule, Credential, Setting, Untold
+from kbackup.metadata.entities import BrokerConfig, ClientQuota, GroupConfig, ScramUser
+from kbackup.store import open_store
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+
+READ = AclRule("topic", "orders", "literal", "User:a", "*", "read", "allow")
+DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session for admin requests, and what it is told."""
+
+    told_quotas: Any = ()
+    told_tokens: Any = ()
+    told_default: Any = ()
+    told_acls: Any = ()
+
+    @property
+    def read(self) -> Session:
+        return self
+
+    def acls(self) -> Any:
+        return self.told_acls
+
+    def default_broker_configs(self) -> Any:
+        return self.told_default
+
+    def client_quotas(self) -> Any:
+        return self.told_quotas
+
+    def delegation_tokens(self) -> Any:
+        return self.told_tokens
+
+    def client_metrics(self) -> Any:
+        return ()
+
+    def features(self) -> Any:
+        return ()
+
+    def registrations(self) -> Any:
+        return ()
+
+
+NOTHING = Session()
+
+
+@dataclass
+class Told:
+    """A cluster's answers; it refuses what is in `refuses`."""
+
+    told_acls: Any = field(default_factory=lambda: ([READ], []))
+    told_users: Any = field(default_factory=list)
+    told_configs: Any = field(default_factory=list)
+    told_group_configs: Any = field(default_factory=list)
+    session: Any = NOTHING
+    refuses: tuple[object, ...] = ()
+    done: list[object] = field(default_factory=list)
+
+    def acls(self) -> Any:
+        return self.told_acls
+
+    def users(self) -> Any:
+        return self.told_users
+
+    def brokers(self) -> Any:
+        return [1]
+
+    def broker_configs(self) -> Any:
+        return self.told_configs
+
+    def group_configs(self, groups: Any) -> Any:
+        return self.told_group_configs
+
+    def create_acls(self, rules: list[AclRule]) -> dict[AclRule, str]:
+        return {rule: self._do(rule) for rule in rules}
+
+    def set_broker_config(self, broker: str, name: str, value: str) -> str:
+        return self._do((broker, name, value))
+
+    def set_group_config(self, group: str, name: str, value: str) -> str:
+        return self._do((group, name, value))
+
+    def _do(self, what: object) -> str:
+        if what in self.refuses:
+            return "no"
+        self.done.append(what)
+        return ""
+
+
+def captured(told: Told) -> Metadata:
+    return merge([read_brokers(cluster(told), {}, "source", ["billing"])], "now", 1).metadata
+
+
+def test_everything_that_is_told() -> None:
+    told = Told(
+        told_users=[Credential("a", "SCRAM-SHA-512", 4096)],
+        session=Session(told_default=[Setting("", "log.retention.ms", "1")]),
+        told_configs=[
+            Setting("", "log.retention.ms", "of an old look"),
+            Setting("12", "ssl.keystore.password", None),
+        ],
+        told_group_configs=[Setting("billing", "consumer.session.timeout.ms", "45000")],
+    )
+    found = captured(told)
+    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in found.acls or ()] == [READ]
+    assert found.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
+    assert found.broker_configs == (
+        BrokerConfig(broker=None, name="log.retention.ms", value="1"),
+        BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
+    )
+    assert found.group_configs == (
+        GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
+    )
+    assert found.not_carried == NEVER
+    assert settings_warnings(found) == []
+
+
+def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
+    found = captured(Told(told_acls=Untold("not there", "no authorizer")))
+    assert found.acls == ()
+    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [("ACLs", "not there")]
+    assert settings_warnings(found) == []
+
+
+def test_what_is_denied_is_one_warning() -> None:
+    no = Untold("denied", "it takes more")
+    found = captured(Told(told_acls=no, told_users=no, told_configs=no))
+    assert (found.acls, found.scram_users, found.broker_configs, found.group_configs) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert settings_warnings(found) == [
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs"
+    ]
+
+
+def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
+    found = captured(
+        Told(told_users=Untold("failed", "timed out"), told_group_configs=Untold("not supported", "old"))
+    )
+    assert settings_warnings(found) == ["SCRAM users are not in this restore point: timed out"]
+    assert found.group_configs is None
+
+
+def test_acls_that_the_client_library_does_not_know_are_named() -> None:
+    strange = ["allow unknown for User:a from * on unknown x (literal)"]
+    no = Untold("not supported", "no connection")
+    found = captured(Told(told_acls=([READ], strange), session=no))
+    assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
+        n.what for n in found.not_carried
+    }
+
+
+ASKED_BY_PROTOCOL = {
+    "client quotas",
+    "delegation tokens",
+    "client metrics",
+    "features",
+    "registrations",
+}
+
+
+@pytest.mark.parametrize("reason", ["not supported", "failed"])
+def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
+    no = Untold(reason, "no connection")
+    found = captured(Told(session=no, told_configs=[Setting("", "log.retention.ms", "1")]))
+    assert {n.what for n in found.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
+    assert (found.client_quotas, found.delegation_tokens, found.features) == (None, None, None)
+    assert found.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
+    assert len(settings_warnings(found)) == (reason == "failed")
+    assert {*found.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
+
+
+def test_what_the_protocol_tells() -> None:
+    quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
+    on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
+    session = Session(
+        told_quotas=[quota],
+        told_tokens=Untold("not there", "tokens are disabled"),
+        told_acls=([READ, on_user], []),
+    )
+    found = captured(Told(told_acls=([READ], ["allow unknown"]), session=session))
+    assert (found.client_quotas, found.delegation_tokens) == ((quota,), ())
+    assert [(acl.resource, acl.name) for acl in found.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
+    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [
+        ("delegation tokens", "not there")
+    ]
+    assert {*found.sources.values()} == {"brokers"}
+    assert {"client_quotas", "delegation_tokens"} <= {*found.sources}
+
+
+def cluster(told: Told) -> Cluster:
+    @dataclass
+    class Stand:
+        security: Told
+        connection: Any
+
+        def topic_configs(self, topics: Any) -> dict[str, dict[str, str]]:
+            return {}
+
+        def admin_session(self) -> Any:
+            return nullcontext(self.security.session)
+
+    @dataclass
+    class Connected:
+        address: str
+        properties: dict[str, str]
+
+    return cast(Cluster, Stand(told, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
+
+
+def plan(*settings: str, point: int = 2) -> RestorePlan:
+    return RestorePlan(
+        restore_id="r",
+        archive_id="a",
+        restore_point=point,
+        target_cluster_id="target",
+        created_at="now",
+        transactions=True,
+        transaction_bytes=1,
+        into_existing=False,
+        topics=(),
+        units=(),
+        groups=(),
+        settings=settings,  # type: ignore[arg-type]  # as it comes from a file
+    )
+
+
+def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
+    assert compare_settings(open_store(str(tmp_path)), plan(), cluster(Told())) is None
+    captures = SettingsCaptures(MemoryStore(), "r")
+    assert apply_settings(cluster(Told()), captures, "target", None) is None
+    assert list(captures.every()) == []
+
+
+@pytest.mark.parametrize("part", ["acls", "configs", "users"])
+def test_an_older_restore_point_is_refused(part: str, tmp_path: Any) -> None:
+    store = open_store(str(tmp_path))
+    make_archive(store)
+    with pytest.raises(RefusedError, match=r"restore point 2 does not tell its .*older version"):
+        compare_settings(store, plan(part), cluster(Told()))
+
+
+def test_a_folder_of_the_java_tool_has_none(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="holds no settings"):
+        compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(Told()))
+
+
+def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
+    set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
+    refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
+    acls = captured(Told(told_acls=([DENY, READ], []))).acls or ()
+    of_all = ConfigChange(
+        kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True
+    )
+    quota = QuotaChange(
+        entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1
+    )
+    told = Told(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
+    planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
+    captures = SettingsCaptures(MemoryStore(), "r")
+    done = apply_settings(cluster(told), captures, "target", planned)
+    assert done is not None
+    assert told.done == [DENY, ("1", "num.io.threads", "4")]
+    assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
+    assert done.missing == (
+        "a user",
+        "ACL allow read for User:a from * on topic orders (literal) was not made: no",
+        "config x of group g was not set: no",
+        "config min.insync.replicas of all brokers was not set: no connection; set it by hand: kafka-configs.sh "
+        "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
+        "quota producer_byte_rate of user a, default client-id was not set: no connection",
+    )
+    (before,) = captures.every()
+    assert before.changes == planned.changes

@@ -1,0 +1,60 @@
+"""Rounds until stopped, and which errors are tried again."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from kbackup.errors import CorruptError, FencedError, KbackupError, UnreachableError
+from kbackup.jobs.common import rounds
+from kbackup.jobs.common.rounds import run_rounds
+from kbackup.jobs.common.stop import Stop
+
+
+class Script:
+    """Rounds that end as they are told to; then it asks to stop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *outcomes: KbackupError | None) -> None:
+        monkeypatch.setattr(rounds, "_FIRST_PAUSE", 0.001)
+        monkeypatch.setattr(rounds, "_LAST_PAUSE", 0.003)
+        self.outcomes = list(outcomes)
+        self.lasts: list[bool] = []
+        self.pauses: list[float] = []
+        self.stop = Stop()
+
+    def attempt(self, last: bool) -> None:
+        self.lasts.append(last)
+        outcome = self.outcomes.pop(0)
+        if not self.outcomes and not last:
+            self.stop.ask()
+            self.outcomes.append(None)
+        if outcome is not None:
+            raise outcome
+
+    def run(self) -> None:
+        with closing(self.stop):
+            run_rounds(self.stop, self.attempt, lambda _, pause: self.pauses.append(pause))
+
+
+def test_pauses_grow_and_begin_anew_after_a_round_that_went_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = UnreachableError("away", "")
+    script = Script(monkeypatch, away, away, away, None, away, None)
+    script.run()
+    assert script.pauses == [0.001, 0.002, 0.003, 0.001]
+    assert script.lasts == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize("error", [CorruptError("damaged", ""), FencedError("fenced", "")])
+def test_what_is_not_over_in_a_while_is_raised(monkeypatch: pytest.MonkeyPatch, error: KbackupError) -> None:
+    script = Script(monkeypatch, None, error, None)
+    with pytest.raises(type(error)):
+        script.run()
+    assert script.pauses == []
+
+
+def test_errors_of_the_last_round_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(monkeypatch, UnreachableError("away", ""))
+    script.stop.ask()
+    with pytest.raises(UnreachableError):
+        script.run()

@@ -1,0 +1,137 @@
+"""Where records and groups belong by an offset map, and what a comparison says in words. Pure parts alone."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from kbackup.archive.query.content import content_of
+from kbackup.archive.restores.offset_map import SCHEMA, runs_table
+from kbackup.config.models import Restore
+from kbackup.jobs.compare.groups import NOWHERE, _stands_well, due_offset
+from kbackup.jobs.compare.plan import Truth, _compared, _every_part, _places
+from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
+from kbackup.jobs.compare.result import Comparison, Difference, Kind, Places
+from kbackup.jobs.restore.content import choose_plan
+from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.types import TopicPartition
+from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
+
+
+def places(*runs: tuple[int, int, int]) -> Places:
+    return Places(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("committed", "due"),
+    [
+        (0, (7, "before start")),
+        (10, (7, "exact")),
+        (12, (9, "exact")),
+        (13, (11, "gap")),
+        (20, (11, "exact")),
+        (21, (12, "past end")),
+        (99, (12, "past end")),
+    ],
+)
+def test_where_a_group_belongs(committed: int, due: tuple[int, str]) -> None:
+    assert due_offset(places((10, 7, 3), (20, 11, 1)), committed) == due
+
+
+def test_where_a_group_stands_well() -> None:
+    assert due_offset(NOWHERE, 5) == (0, "empty")
+    assert _stands_well(7, 7, "exact", 20)
+    assert not _stands_well(8, 7, "exact", 20)
+    assert [_stands_well(found, 12, "past end", 14) for found in (11, 12, 14, 15)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.fixture(scope="module")
+def plan() -> RestorePlan:
+    archive = make_archive(MemoryStore())
+    point = archive.restore_point("latest")
+    content = content_of(archive, point, [t for t in point.topics if t.name == "orders"])
+    return choose_plan(Restore(map={"orders": "again"}), content, "cluster")
+
+
+def test_every_partition_is_looked_at(plan: RestorePlan) -> None:
+    """Also the one that holds nothing: something may have come there."""
+    parts = _every_part(plan)
+    assert sorted(p.tp for p in parts) == [TopicPartition("again", n) for n in range(3)]
+    assert [p.partition for p in parts if not p.segments] == [2]
+
+
+def test_the_map_is_cut_by_partition(plan: RestorePlan) -> None:
+    runs = {
+        TopicPartition("again", 0): places((0, 0, 10), (15, 11, 1)),
+        TopicPartition("again", 1): places((0, 3, 12)),
+    }
+    table = runs_table({tp: (p.source, p.target, p.count) for tp, p in runs.items()})
+    found = _places(plan, table)
+    assert sorted(found) == [TopicPartition("again", n) for n in range(3)]
+    for tp in found:
+        wanted = runs.get(tp, NOWHERE)
+        for name in ("source", "target", "count"):
+            assert getattr(found[tp], name).tolist() == getattr(wanted, name).tolist()
+    assert all(not len(p.source) for p in _places(plan, SCHEMA.empty_table()).values())
+
+
+@pytest.mark.parametrize(("into_existing", "start"), [(True, 40), (False, 3)])
+def test_what_stands_before_the_first_restored_record(
+    plan: RestorePlan, into_existing: bool, start: int
+) -> None:
+    """Is another's where the topic was not empty, else one too many: it may be a second copy."""
+    part = _every_part(plan)[0]
+    plan = msgspec.structs.replace(plan, into_existing=into_existing)
+    truth = Truth(plan, {part.tp: places((0, 40, 10))}, "read_committed", ends={part.tp: 60})
+    found = _compared(truth, part, 3, "target")
+    assert (found.start, found.end) == (start, 60)
+
+
+def compared(counts: dict[Kind, int], named: int = 0, after: int = 0, stopped: str = "") -> Comparison:
+    return Comparison(
+        topic="orders",
+        partition=1,
+        target="again",
+        records=1000,
+        bytes=5,
+        same=0,
+        counts=counts,
+        differences=tuple(Difference(what=("value",), source=n) for n in range(named)),
+        after=after,
+        stopped=stopped,
+    )
+
+
+def test_findings_in_words() -> None:
+    wrong = compared({"value": 2, "missing": 1}, after=3)
+    assert findings_of([wrong], False) == [
+        "again-1: of 1,000 records compared, 1 missing in the topic, 2 with another value"
+    ]
+    assert findings_of([compared({}, after=3)], False) == []
+    assert findings_of([compared({}, after=3)], True) == [
+        "again-1: of 1,000 records compared, 3 after the last restored one"
+    ]
+    (stopped,) = findings_of([compared({}, stopped="too many")], False)
+    assert "not compared any further: too many" in stopped
+    assert [is_wrong(compared({}, after=1), exact) for exact in (False, True)] == [False, True]
+    assert sum_counts([wrong, wrong, compared({})]) == {"missing": 2, "value": 4}
+
+
+def test_empty_partitions_are_counted(plan: RestorePlan) -> None:
+    """Nothing is compared of a partition that is empty on both sides."""
+    (topic,) = topics_of(plan.topics, [], set(), set(), False)
+    assert (topic.target, topic.partitions, topic.records, topic.ok) == ("again", 3, 0, True)
+
+
+def test_so_many_are_named_in_all() -> None:
+    results = [compared({"value": 3}, named=3), compared({"value": 2}, named=2)]
+    for show in range(6):
+        assert sum(len(r.differences) for r in fewer_named(results, show)) == min(show, 5)
+    assert [len(r.differences) for r in fewer_named(results, 4)] == [3, 1]

@@ -1,0 +1,761 @@
+"""Copies of archives: the same again, whatever cuts them off, and never anything over what somebody else wrote."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.operations import keep_points, label_point, may_salvage, release_points
+from kbackup.archive.catalog.recovery import lose_points, lose_segments
+from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.lease.hold import HeldLease
+from kbackup.archive.query.content import content_of
+from kbackup.archive.reader import open_archive
+from kbackup.config.models import Backup
+from kbackup.errors import (
+    CorruptError,
+    LockedError,
+    NoArchiveError,
+    OutcomeUnknownError,
+    RefusedError,
+    UsageError,
+    WrongKeyError,
+)
+from kbackup.jobs.backup.job import begin
+from kbackup.jobs.copy.job import CopyReport, copy_archive
+from kbackup.jobs.copy.promote import promote
+from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.verify.job import verify
+from kbackup.metrics.events import Silent
+from kbackup.store.base import Store
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.key_files import KEYS
+from kbackup.store.crypt.keyring import Keyring
+from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
+from tests.support.crash_store import Crash, CrashStore, crashed
+from tests.support.exhaustive import sample
+from tests.support.faulty_store import FaultyStore, Operation, lost_answer
+from tests.support.histories import Did, History
+from tests.support.made_segments import target as partition_of
+from tests.support.memory_store import MemoryStore
+
+pytestmark = pytest.mark.exhaustive(keep=2)
+
+OWN = (layout.LOCK, layout.DERIVED, layout.CATALOG, layout.TABLES, KEYS)
+"""What a copy has of its own: its lease, its catalogs, and the data keys of what it derived."""
+
+Place = Callable[[str], MemoryStore]
+Open = Callable[[Store], Store]
+
+
+@pytest.fixture
+def place() -> Place:
+    return defaultdict[str, MemoryStore](MemoryStore).__getitem__
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    if request.param == "plain":
+        return lambda store: store
+    (tmp_path / "key").write_text(generate_key())
+    return lambda store: CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+
+
+def copied(source: Store, target: Store, keep: bool = False) -> CopyReport:
+    return copy_archive(source, target, 60, Silent(), keep=keep)
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """In the clear."""
+    keys = [entry.key for entry in store.list() if not entry.key.startswith(OWN)]
+    return {key: store.get(key) for key in keys}
+
+
+def check_same(source: Store, target: Store) -> None:
+    assert contents(target) == contents(source)
+    assert seen(target) == seen(source)
+    ours, theirs = open_archive(target).state, open_archive(source).state
+    assert (dict(ours.pins), dict(ours.labels)) == (dict(theirs.pins), dict(theirs.labels))
+    assert ours.next_point == theirs.next_point
+    check_whole(target)
+
+
+def check_whole(store: Store) -> None:
+    """An archive that lacks nothing that it promises."""
+    report = verify(store, "all", True, lambda: None, Silent())  # type: ignore[arg-type, return-value]
+    assert report.findings == ()
+
+
+def answers(store: Store, number: int) -> tuple[object, ...]:
+    """What a restore of that restore point would be made of."""
+    archive = open_archive(store)
+    manifest = archive.restore_point(number)
+    content = content_of(archive, manifest, manifest.topics)
+    return (
+        content.topics,
+        content.groups,
+        [store.get(s.key) for s in archive.segments(manifest)],
+        archive.losses(manifest),
+    )
+
+
+def seen(store: Store) -> dict[int, tuple[object, ...]]:
+    return {p.number: answers(store, p.number) for p in open_archive(store).restore_points}
+
+
+def add_point(store: Store, number: int, first: int) -> None:
+    """Restore point `number` of a topic 'more': ten records from `first`, all in all from 0."""
+    archive = open_archive(store)
+    to = partition_of()._replace(topic="more")
+    segments = write(store, to, range(first, first + 10))
+    head = archive.head
+    assert head is not None
+    before = [s for s in archive.segments(head) if s.topic == "more"]
+    state = topic_state("more", number, "present", [(0, first + 10, [*before, *segments])])
+    carried = [t for t in head.topics if t.name != "more"]
+    topics = sorted([*carried, state], key=lambda t: t.name)
+    commit_point(archive, number, topics, segments, [group_at("billing", ("more", 0, first))])
+
+
+def test_a_copy_is_the_same_archive(place: Place, opened: Open) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    report = copied(source, target)
+    check_same(source, target)
+    assert (report.restore_points, report.newest, report.found) == ((1, 2), 2, 0)
+    raw = place("a"), place("b")
+    for entry in raw[0].list():
+        if entry.key.startswith((KEYS, "topics/")) and "segment_" in entry.key:
+            assert raw[1].get(entry.key) == raw[0].get(entry.key), "as it is stored"
+    assert report.objects == sum("segment_" in entry.key for entry in raw[0].list())
+    assert report.bytes == sum(entry.size for entry in raw[0].list() if "segment_" in entry.key)
+
+
+def test_again_it_takes_only_what_is_new(place: Place, opened: Open) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    copied(source, target)
+
+    def etags() -> dict[str, str]:
+        own = (layout.LOCK, layout.CATALOG, layout.DERIVED)
+        return {entry.key: entry.etag for entry in target.list() if not entry.key.startswith(own)}
+
+    before = etags()
+    assert copied(source, target).restore_points == ()
+    assert etags() == before
+    add_point(source, 3, 0)
+    report = copied(source, target)
+    assert report.restore_points == (3,)
+    assert report.objects == sum("/more/segment_" in entry.key for entry in target.list())
+    check_same(source, target)
+
+
+def test_orphans_stay_where_they_are(place: Place, opened: Open) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    orphan = write(source, partition_of()._replace(topic="orders", partition=1), range(100, 110))
+    assert copied(source, target).restore_points == (1, 2)
+    assert orphan[0].key not in {entry.key for entry in target.list()}
+    check_whole(target)
+
+
+def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    for key in ("restores/x/map/0/a-0.parquet", "restores/x/plan.json", "drills/d/report.json"):
+        source.put(key, b"first")
+    assert copied(source, target).beside == 3
+    source.put("drills/d/report.json", b"again")
+    source.put("restores/x/report.json", b"done")
+    assert copied(source, target).beside == 2
+    assert contents(target) == contents(source)
+
+
+def test_the_state_of_flows_stays_where_it_is(place: Place, opened: Open) -> None:
+    """Each address has flows of its own."""
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    own, other = layout.mirror_key("A", "B", "flow.json"), layout.mirror_key("A", "C", "flow.json")
+    source.put_new(own, b"of the origin")
+    copied(source, target)
+    target.put_new(other, b"of the copy")
+    copied(source, target)
+    assert [entry.key for entry in target.list(layout.MIRRORS)] == [other]
+    assert target.get(other) == b"of the copy"
+
+
+@pytest.mark.exhaustive(keep=2)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None:
+    """The destination is whole at each moment as far as it goes, and the next copy ends what was begun."""
+    source = opened(place("a"))
+    make_archive(source)
+    step = 3 if isinstance(source, CryptStore) else 1  # it is the same order of the same writes
+    source.put("restores/x/note.txt", b"nobody's")
+    counting = CrashStore(place("counted"))
+    copied(source, opened(counting))
+    assert counting.writes > 40
+    for at in sample(range(1, counting.writes + 1, step)):
+        name = f"crashed at {at}"
+        crashing = CrashStore(place(name), at, after)
+        with pytest.raises(Crash):
+            copied(source, opened(crashing))
+        inner = place(name)
+        inner.delete([layout.LOCK])  # it ran out
+        try:
+            check_whole(opened(inner))
+        except NoArchiveError:
+            assert all(entry.key.startswith(layout.SCRATCH) for entry in inner.list())
+        copied(source, opened(inner))
+        inner.delete([e.key for e in inner.list(layout.SCRATCH)])
+        check_same(source, opened(inner))
+
+
+def test_a_damaged_object_in_the_way_is_named(place: Place, opened: Open) -> None:
+    """A copy that slept for longer than its lease could hit what another copy committed, if copies deleted."""
+    source, target = opened(place("a")), place("b")
+    make_archive(source)
+    crashing = CrashStore(target)
+    segments = open_archive(source).added(0, 2)
+    crashing.at = 14
+    with pytest.raises(Crash):
+        copied(source, opened(crashing))
+    target.delete([layout.LOCK])
+    keys = [entry.key for entry in target.list(layout.TOPICS)]
+    assert keys
+    target.put(keys[0], b"cut")
+    with pytest.raises(RefusedError, match=f"file {keys[0]} at .* is damaged") as refused:
+        copied(source, opened(target))
+    assert "delete it by hand" in refused.value.hint
+    target.delete([keys[0]])
+    report = copied(source, opened(target))
+    assert report.found == len(keys) - 1
+    assert report.objects == 2 * len(segments) - report.found
+    check_same(source, opened(target))
+
+
+def test_damage_is_not_copied(place: Place, opened: Open) -> None:
+    source, target = place("a"), place("b")
+    make_archive(opened(source))
+    key = next(e.key for e in source.list("topics/orders/segment_partition_001") if "_records" in e.key)
+    whole = source.get(key)
+    source.put(key, whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CorruptError, match=key):
+        copied(opened(source), opened(target))
+    assert key not in {entry.key for entry in target.list()}
+    assert open_archive(opened(target)).restore_points == ()
+    source.put(key, whole)
+    copied(opened(source), opened(target))
+    check_same(opened(source), opened(target))
+
+
+def test_a_damaged_table_is_not_copied(place: Place) -> None:
+    source, target = place("a"), place("b")
+    make_archive(source)
+    (key,) = (e.key for e in source.list("points/0000000002-") if e.key.endswith("/" + layout.GROUPS))
+    source.put(key, source.get(key).replace(b"billing", b"billinh"))
+    with pytest.raises(CorruptError, match=f"file {key} is not what its manifest says"):
+        copied(source, target)
+    assert open_archive(target).restore_points == ()
+
+
+def test_other_places_are_refused(place: Place, opened: Open) -> None:
+    source = opened(place("a"))
+    make_archive(source)
+    with pytest.raises(UsageError, match="is the archive itself"):
+        copied(source, opened(place("a")))
+    another = place("another")
+    make_archive(opened(another))
+    with pytest.raises(RefusedError, match="is another archive"):
+        copied(source, opened(another))
+    folder = place("folder")
+    folder.put("holiday/beach.jpg", b"sand")
+    with pytest.raises(RefusedError, match=r"is not empty and no archive: there is holiday/beach\.jpg"):
+        copied(source, opened(folder))
+    assert [entry.key for entry in folder.list()] == ["holiday/beach.jpg"]
+    with pytest.raises(NoArchiveError):
+        copied(opened(place("nothing")), opened(place("b")))
+    assert list(place("b").list()) == []
+
+
+class Meanwhile(FaultyStore):
+    """Something happens at its first write below topics/."""
+
+    def __init__(self, inner: Store, happens: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.happens: Callable[[], None] | None = happens
+
+    def _before(self, operation: Operation, key: str) -> None:
+        if key.startswith(layout.TOPICS) and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        super()._before(operation, key)
+
+
+def test_backups_go_on_while_it_copies(place: Place, opened: Open) -> None:
+    source, target = opened(place("a")), place("b")
+    make_archive(source)
+    assert copied(source, opened(Meanwhile(target, lambda: add_point(source, 3, 0)))).newest == 2
+    check_whole(opened(target))
+    assert copied(source, opened(target)).restore_points == (3,)
+    check_same(source, opened(target))
+
+
+def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
+    """Under data keys of their own."""
+    source, target = place("a"), place("b")
+    make_archive(opened(source))
+    page = "drills/d/report.html"
+
+    def drill() -> None:
+        opened(source).put(page, b"passed")
+
+    assert copied(opened(source), opened(Meanwhile(target, drill))).beside == 1
+    assert opened(target).get(page) == b"passed"
+
+
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("operation", ["put_new", "commit", "put", "replace"])
+def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, operation: Operation) -> None:
+    source, target = opened(place("a")), place("b")
+    make_archive(source)
+    pattern = "topics/*" if operation == "put" else "[!l]*/*"
+    with pytest.raises(OutcomeUnknownError):
+        copied(source, opened(FaultyStore(target, lost_answer(operation, pattern))))
+    copied(source, opened(target))
+    target.delete([e.key for e in target.list(layout.SCRATCH)])
+    check_same(source, opened(target))
+
+
+def test_one_copy_at_a_time(place: Place) -> None:
+    source, target = place("a"), place("b")
+    make_archive(source)
+    copied(source, target)
+    with HeldLease(target, "kbackup backup", 60), pytest.raises(LockedError):
+        copied(source, target)
+    with HeldLease(source, "kbackup backup", 60):
+        copied(source, target)
+
+
+def test_the_key_must_fit_both(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(generate_key())
+
+    def sealed(store: Store) -> Store:
+        return CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
+
+    make_archive(sealed(place("a")))
+    with pytest.raises(WrongKeyError, match="no key is given"):
+        copied(place("a"), place("b"))
+    assert list(place("b").list()) == []
+
+
+def build(store: Store, made: Callable[[int], object] = lambda number: None) -> None:
+    """Six restore points of two topics, one of them deleted and created again; `made` is called after each."""
+    history = History(store)
+    runs: list[dict[str, Did]] = [
+        {"a": 3, "b": 2}, {"a": 2, "b": 1}, {"a": "anew"}, {"a": 3, "b": 0}, {"a": 1, "b": 2}, {"a": 2, "b": "out"}
+    ]  # fmt: skip
+    for number, run in enumerate(runs, 1):
+        history.run(number, run)
+        made(number)
+
+
+def expired(store: Store, last: int = 0, days: int | None = None) -> None:
+    age = timedelta(days=days) if days is not None else None
+    report = expire(store, Expiry(Policy(last=last), age, timedelta(0)), 60, Silent(), confirm=True)
+    assert report.expiration is not None
+
+
+def swept(store: Store) -> None:
+    expire(store, Expiry(Policy(), None, timedelta(0)), 60, Silent(), confirm=True)
+
+
+def copied_at(reached: int) -> tuple[MemoryStore, MemoryStore]:
+    """An archive, and a copy of it as of restore point `reached`."""
+    source, target = MemoryStore(), MemoryStore()
+    build(source, lambda number: number == reached and copied(source, target))
+    return source, target
+
+
+@pytest.mark.parametrize("reached", [0, 1, 3, 5, 6])
+@pytest.mark.exhaustive(keep=2)
+def test_a_copy_follows_what_expired(reached: int) -> None:
+    """However far behind it is, whatever is swept at the source; a reader of the copy reads on."""
+    source, target = copied_at(reached)
+    expired(source, last=2, days=3)
+    reader = open_archive(target) if reached else None
+    report = copied(source, target)
+    assert (report.dropped, report.newest) == (tuple(n for n in range(1, 5) if n <= reached), 6)
+    assert seen(target) == seen(source)
+    check_whole(target)
+    if reader is not None:
+        keys = [s.key for p in reader.restore_points for s in reader.segments(reader.manifest(p))]
+        assert all(map(target.get, keys))
+    swept(target)
+    assert seen(target) == seen(source)
+    check_whole(target)
+    again = copied(source, target)
+    assert (again.restore_points, again.dropped, again.objects) == ((), (), 0)
+
+
+@pytest.mark.exhaustive(keep=1)
+def test_a_crash_at_every_write_while_it_follows() -> None:
+    """The copy is as it was, or as its source."""
+    source, partly = copied_at(4)
+    expired(source, last=2, days=3)
+    was, due = seen(partly), seen(source)
+    for inner in crashed(partly, lambda store: copied(source, store)):
+        check_whole(inner)
+        assert seen(inner) in (was, due)
+        copied(source, inner)
+        assert seen(inner) == due
+        check_whole(inner)
+
+
+def unchanged(store: Store) -> dict[str, bytes]:
+    return {entry.key: store.get(entry.key) for entry in store.list() if entry.key != layout.LOCK}
+
+
+def forked() -> tuple[History, History]:
+    """Two archives with one history up to restore point 2, and none of the same after it."""
+    one = History(MemoryStore())
+    one.run(1, {"a": 3, "b": 2})
+    one.run(2, {"a": 2})
+    return one, History(inner_copy(one.store), topics={**one.topics})
+
+
+def inner_copy(store: Store) -> MemoryStore:
+    assert isinstance(store, MemoryStore)
+    return store.copy()
+
+
+@pytest.mark.parametrize("last", [0, 2, 1])
+def test_a_source_that_went_another_way_is_refused(last: int) -> None:
+    """Before anything is written, whatever expired there since."""
+    source, other = forked()
+    target = MemoryStore()
+    source.run(3, {"a": 4})
+    copied(source.store, target)
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match="has restore point 3, the source ends at 2") as rolled_back:
+        copied(other.store, target)
+    assert "promote the copy" in rolled_back.value.hint
+    for number in (3, 4, 5):
+        other.run(number, {"a": number})
+    if last:
+        expired(other.store, last=last)
+    with pytest.raises(
+        RefusedError, match="has diverged: its restore point 3 is not of the source's history"
+    ):
+        copied(other.store, target)
+    with pytest.raises(RefusedError, match="has diverged"):
+        point_copied(other.store, target, "5")
+    assert unchanged(target) == before
+    assert copied(source.store, target).newest == 3
+
+
+def test_a_segment_that_another_one_replaced_is_refused() -> None:
+    """The source lost its newest restore point, and its next backup wrote the same offsets anew."""
+    source, target = MemoryStore(), MemoryStore()
+    history = History(source)
+    history.run(1, {"a": 3})
+    topics = {**history.topics}
+    history.run(2, {"a": 2})
+    copied(source, target)
+    state = open_archive(source)
+    commit(source, state.committed, lambda s: lose_points(s, [2]), Author("repair", "", "test"))
+    keys = {s.key for s in state.added(1, 2)}
+    source.delete([*keys, *map(layout.index_key_of, keys)])
+    History(source, topics=topics).run(3, {"a": 3})
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match="has diverged: the source has another segment topics/a/"):
+        copied(source, target)
+    assert unchanged(target) == before
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_user_chooses_what_a_copy_keeps(keep: bool) -> None:
+    source, target = copied_at(5)
+    change(target, lambda state: label_point(keep_points(state, [1], "2026-01-01T00:00:00Z"), "first", 1))
+    old = seen(target)
+    expired(source, last=1, days=1)
+    due = seen(source)
+    for _ in range(2):
+        copied(source, target, keep)
+        swept(target)
+        check_whole(target)
+        now = seen(target)
+        if not keep:
+            assert now == due
+            continue
+        assert {n: each for n, each in now.items() if n <= 5} == old
+        assert set(now) == {1, 2, 3, 4, 5, 6}
+        state = open_archive(target).state
+        assert (dict(state.pins), dict(state.labels)) == ({1: "2026-01-01T00:00:00Z"}, {"first": 1})
+    copied(source, target)
+    assert set(seen(target)) == {6}
+    swept(target)
+    check_whole(target)
+
+
+def test_a_copy_that_keeps_says_which_records_it_never_got() -> None:
+    """They expired at the source before they were copied."""
+    source, target = copied_at(1)
+    old = seen(target)
+    expired(source, last=1, days=1)
+    lag = open_archive(source).state.starts
+    copied(source, target, keep=True)
+    assert seen(target)[1] == old[1]
+    check_whole(target)
+    losses = open_archive(target).losses(open_archive(target).restore_point(6))
+    places = {(loss.partition, loss.end) for loss in losses if loss.topic == "b"}
+    assert len(places) == 2
+    assert places == {(n, start.start) for (topic, _, n), start in lag.items() if topic == "b"}
+    for _ in range(2):
+        copied(source, target, keep=True)
+        assert len(open_archive(target).losses(open_archive(target).restore_point(6))) == len(losses)
+    swept(target)
+    check_whole(target)
+    copied(source, target)
+    assert seen(target) == seen(source)
+
+
+@pytest.mark.exhaustive(keep=1)
+@pytest.mark.parametrize("reached", [2, 5])
+def test_a_copy_that_keeps_can_expire_by_itself(reached: int) -> None:
+    """Also what lived when it was copied, and was over when the source let it go."""
+    source, target = copied_at(reached)
+    expired(source, last=1)
+    copied(source, target, keep=True)
+    expired(target, last=1)
+    swept(target)
+    assert seen(target) == seen(source)
+    assert keys_of(target) == keys_of(source)
+    check_whole(target)
+    copied(source, target, keep=True)
+    assert set(seen(target)) == {6}
+
+
+def test_what_a_copy_let_go_stays_away() -> None:
+    """Also where the source has it still, or took it back."""
+    source, target = copied_at(6)
+    expired(target, last=2, days=2)
+    due = seen(target)
+    assert set(due) == {5, 6}
+    report = copied(source, target)
+    assert (report.restore_points, report.dropped, report.objects) == ((), (), 0)
+    assert seen(target) == due
+    check_whole(target)
+    swept(target)
+    check_whole(target)
+
+
+def keys_of(store: Store) -> set[str]:
+    return open_archive(store).keys()
+
+
+def test_a_damaged_source_takes_no_segment_from_its_copy() -> None:
+    source, target = copied_at(5)
+    due = seen(target)
+    (damaged, *_) = sorted(open_archive(source).keys())
+    change(source, lambda state: lose_segments(state, {damaged: "is missing"}))
+    copied(source, target)
+    assert {n: each for n, each in seen(target).items() if n <= 5} == due
+    assert damaged in keys_of(target)
+    assert damaged not in keys_of(source)
+    check_whole(target)
+    fresh = MemoryStore()
+    copied(source, fresh)
+    assert seen(fresh) == seen(source)
+    check_whole(fresh)
+
+
+def test_a_damaged_copy_says_what_it_lacks() -> None:
+    source, target = copied_at(5)
+    (damaged, *_) = sorted(open_archive(target).keys())
+    target.delete([damaged])
+    change(target, lambda state: lose_segments(state, {damaged: "is missing"}))
+    before = open_archive(target)
+    for _ in range(2):
+        copied(source, target)
+        after = open_archive(target)
+        assert damaged not in keys_of(target)
+        manifest = after.restore_point(1)
+        assert after.losses(manifest) == before.losses(before.restore_point(1))
+        check_whole(target)
+
+
+def change(store: Store, operation: Callable[[State], State]) -> None:
+    commit(store, open_archive(store).committed, operation, Author("keep", "", "test"))
+
+
+def test_pins_and_labels_come_along() -> None:
+    source, target = copied_at(2)
+    change(source, lambda state: keep_points(state, [1, 3], "2026-01-01T00:00:00Z"))
+    change(source, lambda state: label_point(label_point(state, "before", 2), "after", 4))
+    copied(source, target)
+    check_same(source, target)
+    assert open_archive(target).find_point("after").number == 4
+    change(source, lambda state: label_point(release_points(state, [3]), "after", 5))
+    assert copied(source, target).restore_points == ()
+    check_same(source, target)
+    one = MemoryStore()
+    point_copied(source, one, "before")
+    assert dict(open_archive(one).state.labels) == {"before": 2}
+    assert dict(open_archive(one).state.pins) == {}
+
+
+def begun(store: Store) -> int:
+    """A backup begins: the number of its restore point."""
+    store.delete([layout.LOCK])
+    with HeldLease(store, "kbackup backup", 60) as lease:
+        run = begin(Backup(), {}, store, None, "c", 0, lease)  # type: ignore[arg-type]
+        assert run.writing.interrupted == (run.archive.state.isolation_levels > {"read_committed"})
+        return run.writing.next_point
+
+
+def test_backups_go_on_in_a_promoted_copy() -> None:
+    """Whose source may be lost; nothing is copied to it any more."""
+    source, target = copied_at(5)
+    before = unchanged(target)
+    with pytest.raises(RefusedError, match=f"is a copy of {source.url}") as refused:
+        begun(target)
+    assert "run 'kbackup promote'" in refused.value.hint
+    assert unchanged(target) == before
+    due = seen(target)
+    report = promote(target)
+    assert (report.archive_id, report.origin) == (open_archive(source).info.id, source.url)
+    with pytest.raises(RefusedError, match="is not a copy"):
+        promote(target)
+    assert begun(target) == 6
+    for again in (copied, point_copied):
+        with pytest.raises(RefusedError, match="is an archive of its own, not a copy"):
+            again(source, target)
+    head = open_archive(target).head
+    assert head is not None
+    History(target, topics={t.name: t for t in head.topics}).run(6, {"a": 7, "b": "anew"})
+    assert {n: each for n, each in seen(target).items() if n < 6} == due
+    check_whole(target)
+    with pytest.raises(RefusedError, match="is an archive of its own"):
+        copied(source, target)
+    other = MemoryStore()
+    copied(target, other)
+    assert seen(other) == seen(target)
+    with pytest.raises(RefusedError, match="has diverged: its restore point 6"):
+        copied(source, other)
+
+
+@pytest.mark.parametrize("reached", [0, 2])
+@pytest.mark.exhaustive(keep=1)
+def test_an_interrupted_copy_is_a_copy(reached: int) -> None:
+    """No backup goes into it; a promoted one has what had come, and no backup takes over what had not."""
+    source, partly = copied_at(reached)
+    was = seen(partly) if reached else {}
+    for inner in crashed(partly, lambda store: copied(source, store)):
+        try:
+            archive = open_archive(inner)
+        except NoArchiveError:
+            continue
+        if not any(e.key.startswith(layout.TOPICS) for e in inner.list()):
+            continue  # nothing was sent yet: an empty archive at most
+        with pytest.raises(RefusedError, match="is a copy of"):
+            begun(inner)
+        points = seen(inner)
+        assert points in (was, seen(source))
+        interrupted = archive.state.open_run is not None
+        promote(inner)
+        assert begun(inner) == open_archive(inner).state.next_point
+        assert may_salvage(open_archive(inner).state) is not interrupted
+        assert seen(inner) == points
+        check_whole(inner)
+
+
+def point_copied(source: Store, target: Store, wanted: str = "latest") -> CopyReport:
+    return copy_archive(source, target, 60, Silent(), point=wanted)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.exhaustive(keep=3)
+def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, number: int) -> None:
+    source, target = opened(place("a")), opened(place("b"))
+    make_archive(source)
+    add_point(source, 3, 0)
+    add_point(source, 4, 10)
+    report = point_copied(source, target, str(number))
+    assert (report.restore_points, report.newest) == ((number,), number)
+    assert [p.number for p in open_archive(target).restore_points] == [number]
+    assert answers(target, number) == answers(source, number)
+    check_whole(target)
+    again = point_copied(source, target, str(number))
+    assert (again.restore_points, again.objects) == ((), 0)
+    for other in {1, 2, 3, 4} - {number}:
+        with pytest.raises(RefusedError, match="has other restore points already"):
+            point_copied(source, target, str(other))
+    promoted = inner_copy(place("b"))
+    promote(opened(promoted))
+    add_point(opened(promoted), number + 1, 30)
+    assert [p.number for p in open_archive(opened(promoted)).restore_points] == [number, number + 1]
+    check_whole(opened(promoted))
+    assert copied(source, target).restore_points == tuple(range(number + 1, 5))
+    assert seen(target) == {n: answers(source, n) for n in range(number, 5)}
+    check_whole(target)
+
+
+@pytest.mark.parametrize("number", [3, 5, 6])
+def test_a_restore_point_of_an_archive_that_was_expired(number: int) -> None:
+    """Records that expired by then may be younger than what it had: backups go on where it ends."""
+    source, target = copied_at(0)
+    change(source, lambda state: keep_points(state, [5], "2026-01-01T00:00:00Z") if number == 5 else state)
+    expired(source, last=4, days=1)
+    point_copied(source, target, str(number))
+    assert answers(target, number) == answers(source, number)
+    check_whole(target)
+    promote(target)
+    head = open_archive(target).head
+    assert head is not None
+    History(target, topics={t.name: t for t in head.topics}).run(number + 1, {"a": 3, "b": 3})
+    manifest = open_archive(target).restore_point("latest")
+    found = content_of(open_archive(target), manifest, manifest.topics)
+    for topic in found.topics:
+        for part in topic.partitions:
+            assert part.segments[-1].count > 0
+            assert part.start <= part.segments[0].first
+    check_whole(target)
+
+
+@pytest.mark.exhaustive(keep=1)
+def test_a_restore_point_is_copied_whatever_cuts_it_off(place: Place) -> None:
+    source = place("a")
+    make_archive(source)
+    add_point(source, 3, 0)
+    for inner in crashed(MemoryStore(), lambda store: point_copied(source, store, "2"), step=2):
+        assert [p.number for p in reached(inner)] in ([], [2])
+        point_copied(source, inner, "2")
+        assert answers(inner, 2) == answers(source, 2)
+        check_whole(inner)
+
+
+def reached(store: Store) -> tuple[Point, ...]:
+    try:
+        return open_archive(store).restore_points
+    except NoArchiveError:
+        return ()
+
+
+def test_only_an_empty_place_takes_a_restore_point(place: Place) -> None:
+    source, target = place("a"), place("b")
+    make_archive(source)
+    copied(source, target)
+    with pytest.raises(RefusedError, match="has other restore points already"):
+        point_copied(source, target)
+    with pytest.raises(UsageError, match="there is no restore point 9"):
+        point_copied(source, place("c"), "9")
+    assert list(place("c").list()) == []

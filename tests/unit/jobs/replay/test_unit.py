@@ -1,0 +1,183 @@
+"""One unit of a restore: where its transactions end, and what it makes of a target that has forgotten its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kbackup.archive.query.window import Window
+from kbackup.archive.restores.offset_map import PartName, begun_parts, runs_table, write_part
+from kbackup.archive.segments import read as segment_io
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import ClusterError
+from kbackup.jobs.replay import read as restore_read
+from kbackup.jobs.replay import unit as unit_module
+from kbackup.jobs.replay.earlier_commits import within
+from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.unit import together
+from kbackup.jobs.restore import task as restore_task
+from kbackup.jobs.restore.plan import UnitPart
+from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
+from kbackup.kafka.produce.outlet import Progress
+from kbackup.kafka.produce.runs import Runs
+from kbackup.spark.progress import ProgressSender
+from kbackup.store.base import Store
+from kbackup.types import RecordBlock, TopicPartition
+from tests.support.made_segments import target, write
+from tests.support.memory_store import MemoryStore
+
+TP = TopicPartition("orders", 0)
+
+
+class Target:
+    """What a `BlockProducer` was told: 'send' and the source offsets, 'commit' and the progress of the partition."""
+
+    moved = 0
+
+    def __init__(self, *_: object) -> None:
+        self.told: list[tuple[str, int, int]] = []
+        self._queued: list[RecordBlock] = []
+
+    def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
+        return {}
+
+    def send(self, tp: TopicPartition, block: RecordBlock) -> None:
+        self._queued.append(block)
+        self.told.append(("send", int(block.offsets[0]), int(block.offsets[-1])))
+
+    def flush(self) -> dict[TopicPartition, Runs]:
+        source = np.concatenate([block.offsets for block in self._queued])
+        self._queued.clear()
+        return {TP: Runs(source, source, np.ones(len(source), np.int64))}
+
+    def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
+        self.told.append(("commit", progress[TP].next, 0))
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def producer(monkeypatch: pytest.MonkeyPatch) -> Target:
+    made = Target()
+    monkeypatch.setattr(restore_task, "BlockProducer", lambda *_: made)
+    return made
+
+
+@pytest.fixture
+def store() -> Store:
+    return MemoryStore()
+
+
+@pytest.fixture
+def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Segment, Segment]:
+    """Records 0 to 4, and 100 to 299 in some twenty blocks; only the second must be checked first."""
+    monkeypatch.setattr(segment_io, "SPAN", 600)
+    monkeypatch.setattr(restore_read, "SMALL", 0)
+    (small,), (large,) = (
+        write(store, target(threshold=1 << 20), offsets) for offsets in (range(5), range(100, 300))
+    )
+    monkeypatch.setattr(unit_module, "LARGE_SEGMENT", small.bytes)
+    return small, large
+
+
+def part(segments: Sequence[Segment], window: Window | None = None) -> UnitPart:
+    return UnitPart(topic="orders", partition=0, target="orders", segments=tuple(segments), window=window)
+
+
+def run(store: Store, unit: UnitPart) -> UnitResult:
+    work = RestoreWork(
+        target={},
+        store=store,
+        state=store,
+        restore_id="r",
+        group="g",
+        transactions=True,
+        transaction_bytes=1 << 30,
+    )
+    (result,) = work(Unit(0, (unit,)), ProgressSender(None, 0))
+    return result
+
+
+def test_nothing_is_open_while_a_large_segment_is_checked(
+    store: Store, producer: Target, small_then_large: tuple[Segment, Segment]
+) -> None:
+    result = run(store, part(small_then_large))
+    assert producer.told[:3] == [("send", 0, 4), ("commit", 100, 0), ("send", 100, producer.told[2][2])]
+    assert [told for told in producer.told if told[0] == "commit"] == [("commit", 100, 0), ("commit", 300, 0)]
+    assert result.runs.column("count").to_numpy().sum() == 205
+
+
+def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
+    store: Store, producer: Target, small_then_large: tuple[Segment, Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore_read, "QUIET", 2000)
+    large = part(small_then_large[1:], Window(ranges=((100, 103), (290, 292))))
+    result = run(store, large)
+    assert [told[0] for told in producer.told] == ["send", "commit", "send", "commit"]
+    (_, reached, _), (_, end, _) = producer.told[1::2]
+    assert (103 < reached < 290, end) == (True, 300)
+    assert result.runs.column("source").to_pylist() == [100, 101, 102, 290, 291]
+    rest = list(read_part(store, large, reached, check_first=1))
+    assert [n for piece in rest if piece.block for n in piece.block.offsets.tolist()] == [290, 291]
+    assert min(piece.next for piece in rest) >= reached
+
+
+def begun(store: Store, unit: int, first: int) -> None:
+    runs = runs_table({TP: (np.array([0]), np.array([first]), np.array([5]))})
+    write_part(store, "r", unit, PartName("attempt", 0), runs, None)
+
+
+def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
+    store: Store, producer: Target, small_then_large: tuple[Segment, Segment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of another unit says nothing of this one; nor does one whose transaction was given up."""
+    asked: list[list[pa.Table]] = []
+
+    def committed(target: object, group: str, parts: Iterator[pa.Table]) -> tuple[TopicPartition, int] | None:
+        asked.append(list(parts))
+        return (TP, 7) if asked[-1] and producer.told else None
+
+    monkeypatch.setattr(restore_task, "first_committed", committed)
+    begun(store, 10, 70)
+    begun(store, 0, 7)
+    run(store, part(small_then_large))
+    ((table,),) = asked
+    assert table.column("target").to_pylist() == [7]
+    with pytest.raises(
+        ClusterError, match=r"progress of unit 0 is gone .* orders-0 holds .* at offset 7"
+    ) as told:
+        run(store, part(small_then_large))
+    assert "offsets.retention.minutes" in told.value.message
+    assert "another --restore-id" in told.value.hint
+
+
+def test_a_unit_that_was_never_begun_asks_nobody(store: Store) -> None:
+    assert list(begun_parts(store, "r", 0)) == []
+
+
+def test_others_records_are_none_of_a_part() -> None:
+    low, high = np.array([5, 20]), np.array([8, 21])
+    assert within(np.array([0, 4, 5, 7, 8, 19, 20, 21, 99]), low, high).tolist() == [5, 7, 20]
+
+
+def test_small_pieces_go_out_together(store: Store) -> None:
+    segments = [
+        segment
+        for partition in range(5)
+        for segment in write(store, target(threshold=1 << 20), range(10 * partition, 10 * partition + 10))
+    ]
+    pieces = [(part(segments), piece) for piece in read_part(store, part(segments))]
+    assert list(together(iter(pieces))) == [pieces]
+    size = pieces[0][1].read
+    together_of_two = list(together(iter(pieces), 2 * size))
+    assert [len(some) for some in together_of_two] == [3, 4, 3]
+    assert [each for some in together_of_two for each in some] == pieces
+
+
+def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segment, Segment]) -> None:
+    unit = part(small_then_large)
+    lists = list(together((unit, piece) for piece in read_part(store, unit, 0, small_then_large[0].bytes)))
+    assert [some[-1][1].pause for some in lists] == [True, False]

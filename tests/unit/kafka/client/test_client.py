@@ -1,0 +1,174 @@
+"""What a client's words become: the right error with the right hint; and tokens from a function of the user's."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import ModuleType
+
+import pytest
+from confluent_kafka import KafkaError
+
+from kbackup.errors import ClusterError, UnreachableError, UsageError
+from kbackup.kafka.admin.cluster import Cluster
+from kbackup.kafka.admin.properties import with_admin
+from kbackup.kafka.client.client import Connection
+from kbackup.kafka.client.oauth import CALLBACK, Token, Tokens
+
+SOURCE = {"bootstrap.servers": "b:1"}
+ALERT = "ssl://b:1/bootstrap: Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate"
+
+
+@pytest.fixture
+def connection() -> Connection:
+    return Connection(SOURCE, "source")
+
+
+@pytest.mark.parametrize(
+    ("code", "doing", "said"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading configs of topic t", "DescribeConfigs on the topic"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading t-0 from 0 to 9", "Read on the topic"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "delivering the record of t-0", "Write on the topic"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "setting offsets of group g", "Read on the group"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "listing consumer groups", "Describe on the cluster"),
+        (
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "starting transactions",
+            "Write on transactional ids",
+        ),
+    ],
+)
+def test_what_is_forbidden_names_the_right(code: int, doing: str, said: str, connection: Connection) -> None:
+    error = connection.error(KafkaError(code), doing)
+    assert isinstance(error, UnreachableError)
+    assert f"source cluster at b:1 denied access {doing}" in error.message
+    assert f"(it takes {said}" in error.message
+    assert "security.md" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("heard", "hint"),
+    [
+        (KafkaError(KafkaError._AUTHENTICATION, "invalid credentials"), "sasl.mechanism"),
+        (KafkaError(KafkaError._SSL, "certificate verify failed"), "ssl.ca.location"),
+        (KafkaError(KafkaError._TRANSPORT, ALERT), "ssl.ca.location"),
+    ],
+)
+def test_who_is_not_let_in_is_told_what_the_client_heard(
+    heard: KafkaError, hint: str, connection: Connection
+) -> None:
+    assert not connection.locked_out
+    connection.heard(heard)
+    connection.heard(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert connection.locked_out
+    error = connection.error(KafkaError(KafkaError._TRANSPORT), "")
+    assert isinstance(error, UnreachableError)
+    assert error.message == f"source cluster at b:1 denied access: {heard.str()}"
+    assert hint in error.hint
+
+
+def test_what_only_does_not_answer_may_answer_later(connection: Connection) -> None:
+    connection.heard(KafkaError(KafkaError._TRANSPORT, "connection refused"))
+    assert not connection.locked_out
+    error = connection.error(KafkaError(KafkaError._TIMED_OUT), "")
+    assert "did not answer" in error.message
+    assert "connection refused" in error.message
+    assert isinstance(connection.error(KafkaError(KafkaError.INVALID_REQUEST), ""), ClusterError)
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An importable module `ours`, to put functions into."""
+    module = ModuleType("ours")
+    monkeypatch.setitem(sys.modules, "ours", module)
+    return module
+
+
+@pytest.mark.parametrize("client", ["native", "admin"])
+@pytest.mark.exhaustive
+def test_a_token_is_renewed_while_nobody_polls(client: str, ours: ModuleType) -> None:
+    """From a thread of librdkafka's: a client may wait for a transaction, or for nothing."""
+    renewed = threading.Event()
+    given: list[float] = []
+
+    def give(config: str) -> tuple[str, float]:
+        given.append(time.time())
+        if len(given) > 2:  # an admin client tries one first
+            renewed.set()
+        return "t", time.time() + 2
+
+    vars(ours)["give"] = give
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    connection = Connection({"bootstrap.servers": "127.0.0.1:9", **login, CALLBACK: "ours:give"}, "source")
+    if client == "admin":
+        admin = connection.admin()
+        assert renewed.wait(60)
+        del admin
+    else:
+        from kbackup.kafka.native.handle import Handle
+
+        handle = Handle(connection, 1, {})
+        assert renewed.wait(60)
+        handle.close()
+
+
+def test_a_callback_is_no_property_of_librdkafka(ours: ModuleType) -> None:
+    until = time.time() + 100
+    vars(ours)["give"] = lambda config: ("t", until, "me", {"cluster": config})
+    connection = Connection({**SOURCE, CALLBACK: "ours:give"}, "source")
+    assert CALLBACK not in connection.settings({})
+    assert connection.config({})["oauth_cb"]("x") == ("t", until, "me", {"cluster": "x"})
+    assert connection.tokens is not None
+    assert connection.tokens("x") == Token("t", until, "me", {"cluster": "x"})
+
+
+def test_admin_properties_are_those_of_the_admin_client() -> None:
+    """Real clients are made: librdkafka takes no property that it does not know."""
+    carried = with_admin({**SOURCE, "client.id": "reads"}, {**SOURCE, "client.id": "asks"})
+    connection = Connection(carried, "source")
+    assert connection.properties == {**SOURCE, "client.id": "reads"}
+    assert connection.consumer({"group.id": "none"}) is not None
+    assert Cluster(carried, "source").connection.properties == {**SOURCE, "client.id": "asks"}
+    assert Cluster(SOURCE, "source").connection.properties == SOURCE
+
+
+@pytest.mark.parametrize(
+    "name", ["ours", "ours:", ":give", "ours:nothing", "no.such.module:give", "ours:number", ""]
+)
+def test_a_callback_that_is_not_there(name: str, ours: ModuleType) -> None:
+    vars(ours)["number"] = 1
+    with pytest.raises(UsageError, match=rf"\[target\] {CALLBACK} = ") as raised:
+        Tokens(name, "target")
+    assert "module:function" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "answer", [None, "token", ("t",), ("", 2e9), (1, 2e9), ("t", "soon"), ("t", 1.0), (1, 2, 3, 4, 5)]
+)
+def test_an_answer_that_is_no_token(answer: object, ours: ModuleType) -> None:
+    vars(ours)["give"] = lambda config: answer
+    tokens = Tokens("ours:give", "source")
+    with pytest.raises(ValueError, match="its"):
+        tokens("hush")
+    assert tokens.failure.startswith("ours:give raised ValueError: its ")
+
+
+def test_a_failure_is_told_without_what_the_token_is_made_from(ours: ModuleType) -> None:
+    def give(config: str) -> Token:
+        if config == "good":
+            return Token("t", time.time() + 9)
+        raise ConnectionError(f"401 for https://idp/?secret={config}")
+
+    vars(ours)["give"] = give
+    connection = Connection({**SOURCE, CALLBACK: "ours:give", "sasl.oauthbearer.config": "hush"}, "source")
+    with pytest.raises(UnreachableError) as raised:
+        connection.admin()
+    assert raised.value.message == (
+        "no token to log in to the source cluster at b:1: ours:give raised ConnectionError: 401 for https://idp/?secret=…"
+    )
+    assert raised.value.__suppress_context__
+    assert connection.tokens is not None
+    connection.tokens("good")
+    assert connection.tokens.failure == ""

@@ -1,0 +1,74 @@
+"""What must be so before a session is built in a thread, and what of its JVM's words is passed on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kbackup.spark.gateway import _pass_on, _without_secrets
+
+_SCRIPT = """
+import os
+
+late = []
+register = os.register_at_fork
+
+def registering(**hooks):
+    late.append(hooks)
+    register(**hooks)
+
+import kbackup.spark.session
+os.register_at_fork = registering
+import boto3, botocore.httpsession, confluent_kafka.admin, pandas, pyarrow.parquet
+import kbackup.cli.backup, kbackup.cli.drill.command, kbackup.cli.restore
+import kbackup.jobs.backup.job, kbackup.jobs.restore.job
+import kbackup.kafka.native.fill, kbackup.store.s3
+print([hooks for hooks in late if set(hooks) - {"after_in_child"}])
+"""
+
+
+@pytest.mark.exhaustive
+def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
+    """One that is registered between a fork's two halves releases a lock that it never took: a traceback of Python's
+    on the terminal, from a command that works."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_what_is_said_of_jars_that_are_there_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+    dropped = """:: loading settings :: url = jar:file:/x/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml
+io.delta#delta-spark_4.1_2.13 added as a dependency
+:: resolving dependencies :: org.apache.spark#spark-submit-parent-7dea4e78;1.0
+\tfound io.delta#delta-storage;4.3.1 in central
+\t|                  |            modules            ||   artifacts   |
+\t5 artifacts copied, 0 already retrieved (11936kB/44ms)
+"""
+    kept = """downloading https://repo.example/io/delta/delta-storage-4.3.1.jar ...
+:: problems summary ::
+\t\tmodule not found: io.delta#delta-storage;4.3.1
+\tat org.apache.spark.deploy.SparkSubmit.main(SparkSubmit.scala:1133)
+"""
+    reading, writing = os.pipe()
+    os.write(writing, (dropped + kept).encode())
+    os.close(writing)
+    _pass_on(reading)
+    said = capfd.readouterr().err
+    assert [line.split() for line in said.splitlines()] == [line.split() for line in kept.splitlines()]
+
+
+def test_the_jvms_command_line_has_no_secrets() -> None:
+    """Whatever Spark hides in its logs, and what only we know to be one."""
+    hidden = {
+        "spark.hadoop.fs.s3a.secret.key": "hush",
+        "spark.hadoop.fs.s3a.encryption.key": "hush",
+        "spark.hadoop.fs.azure.account.key.mine.dfs.core.windows.net": "hush",
+        "spark.hadoop.fs.azure.sas.container.mine.blob.core.windows.net": "hush",
+        "spark.jars.repositories": "https://hush@repo.example.com/maven",
+    }
+    told = {"spark.app.name": "kbackup", "spark.hadoop.fs.s3a.endpoint": "https://s3.example.com"}
+    assert _without_secrets(told | hidden) == told

@@ -1,0 +1,168 @@
+"""The archive that requests share: what changes while one of them opens it, and who waits for whom."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.retention import expire_points
+from kbackup.archive.reader import open_archive
+from kbackup.errors import CorruptError
+from kbackup.jobs.points.job import keep, label
+from kbackup.store.base import ObjectInfo, Store
+from kbackup.web.archive_cache import FRESH, Held, Snapshot
+from tests.support.archives import commit_point, group_at, topic_state
+from tests.support.faulty_store import FaultyStore
+from tests.support.visits import text, visit
+
+SOON = 20.0
+"""Seconds after which somebody is taken to wait for ever."""
+
+
+class Slow(FaultyStore):
+    """Opening stands still while `go_on` is not set."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.opened = 0
+
+    def get(self, key: str) -> bytes:
+        if key == layout.ARCHIVE:
+            self.opened += 1
+            self.reached.set()
+            assert self.go_on.wait(SOON)
+        return super().get(key)
+
+
+class Meanwhile(FaultyStore):
+    """`happens` once, as soon as the catalogs were listed."""
+
+    happens: Callable[[], object] | None = None
+
+    def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after)]
+        if prefix == layout.CATALOG and self.happens is not None:
+            happens, self.happens = self.happens, None
+            happens()
+        return iter(found)
+
+
+@pytest.fixture
+def slow(store: Store) -> Iterator[Slow]:
+    made = Slow(store)
+    yield made
+    made.go_on.set()
+
+
+def test_a_doubt_waits_for_no_request_that_opens(slow: Slow) -> None:
+    """It is told on the event loop: nobody would be answered meanwhile. What is doubted while the archive is opened
+    is doubted of what was just read."""
+    held = Held(slow, lambda: 0.0)
+    held.doubt()
+    slow.reached.clear()
+    slow.go_on.clear()
+    opening = threading.Thread(target=held.points, daemon=True)
+    opening.start()
+    assert slow.reached.wait(SOON)
+    doubting = threading.Thread(target=held.doubt, daemon=True)
+    doubting.start()
+    doubting.join(SOON / 4)
+    waits = doubting.is_alive()
+    slow.go_on.set()
+    opening.join(SOON)
+    assert not waits
+    assert slow.opened == 2
+    held.points()
+    assert slow.opened == 3
+    held.points()
+    assert slow.opened == 3
+
+
+def _third(store: Store) -> None:
+    state = topic_state("later", 3, "present", [(0, 0, [])])
+    commit_point(open_archive(store), 3, [state], [], [group_at("new", ("later", 0, 0))])
+
+
+def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store) -> None:
+    now = [0.0]
+    meanwhile = Meanwhile(store)
+    meanwhile.happens = lambda: _third(store)
+    held = Held(meanwhile, lambda: now[0])
+    assert [point.number for point in held.points()] == [1, 2]
+    now[0] += FRESH + 1
+    assert [point.number for point in held.points()] == [1, 2, 3]
+    now[0] += FRESH + 1
+    archive = held.snapshot().archive
+    now[0] += FRESH + 1
+    assert held.snapshot().archive is archive, "opened once for it"
+
+
+def test_an_expiration_while_the_archive_opens_is_noticed(store: Store) -> None:
+    now = [0.0]
+    meanwhile = Meanwhile(store)
+    meanwhile.happens = lambda: _expire(store, 1)
+    held = Held(meanwhile, lambda: now[0])
+    archive = held.snapshot().archive
+    assert held.snapshot().archive is archive
+    now[0] += FRESH + 1
+    assert held.snapshot().archive is not archive
+    assert [point.number for point in held.points()] == [2]
+    assert held.let_go() == [1]
+
+
+def _expire(store: Store, *numbers: int) -> None:
+    base = open_archive(store).committed
+    commit(store, base, lambda state: expire_points(state, numbers), Author("expire", "", "test"))
+
+
+def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
+    """The page is of one archive, and the next one of another."""
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    client = visit(store, held=held)
+    snapshot = held.snapshot
+
+    def then_it_goes(wanted: str = "latest") -> Snapshot:
+        found = snapshot(wanted)
+        _expire(store, *({1} & {point.number for point in held.points()}))
+        now[0] += FRESH + 1
+        return found
+
+    held.snapshot = then_it_goes  # type: ignore[method-assign]
+    assert client.get("/points/1").status_code == 200
+    answer = client.get("/points/1")
+    assert answer.status_code == 404
+    assert "restore point 1 was let go" in text(answer.text)
+
+
+def test_pins_and_labels_show_up(store: Store) -> None:
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    keep(store, "1")
+    label(store, "1", "before-migration")
+    assert not held.has_point("before-migration"), "nobody looked yet"
+    now[0] += FRESH + 1
+    first, second = held.points()
+    assert (first.pinned, first.labels) == (True, ("before-migration",))
+    assert (second.pinned, second.labels) == (False, ())
+    assert held.has_point("before-migration")
+    assert held.snapshot("before-migration").number == 1
+
+
+def test_a_newest_catalog_that_is_gone_is_told(store: Store) -> None:
+    """Who may write to the bucket can't take a restore point away unseen."""
+    now = [0.0]
+    held = Held(store, lambda: now[0])
+    archive = held.snapshot().archive
+    assert archive is not None
+    key = layout.catalog_key(archive.state.number)
+    store.delete([key])
+    now[0] += FRESH + 1
+    with pytest.raises(CorruptError, match=key):
+        held.points()
