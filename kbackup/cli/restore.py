@@ -173,14 +173,14 @@ def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
             for t in plan.topics
         ],
     )
-    reporter.line()
-    reporter.table(
-        ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
-    )
+    if plan.groups:
+        reporter.line()
+        reporter.table(
+            ("group", "becomes", "partitions"), [(g.source, g.target, len(g.offsets)) for g in plan.groups]
+        )
     most = "" if plan.choice is None else "at most "
     reporter.line(
-        f"nothing was written to the target; {most}{plural(plan.records, 'record')} in "
-        f"{plural(len(plan.units), 'unit')} would be"
+        f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}"
     )
 
 

@@ -19,9 +19,9 @@ def show_choice(choice: Choice, reporter: Reporter) -> None:
         *([f"up to {time_text(choice.to_time)}"] if choice.to_time is not None else []),
     ]
     if bounds:
-        reporter.note(f"  records {' '.join(bounds)}, both included")
+        reporter.note(f"  records {' '.join(bounds)}, {'both ' if len(bounds) > 1 else ''}included")
     if choice.ranges:
-        reporter.note(f"  offsets {', '.join(choice.ranges)}, the last ones excluded")
+        reporter.note(f"  offsets {', '.join(choice.ranges)}, the end of each range excluded")
     for note in choice.notes:
         reporter.note(f"  {note}")
     for words in choice.left_out:

@@ -266,7 +266,7 @@ def test_what_would_come_back_of_a_moment(root: Path, capsys: Said) -> None:
     """Clicks, deleted since, is back; of orders also what a later run found; groups are as of the first run."""
     assert cli.main(["info", "-a", str(root), "--at", "2026-01-01T12:00:00Z"]) == 0
     out, err = capsys.readouterr()
-    assert "records up to 2026-01-01T12:00:00.000Z, both included" in err
+    assert "records up to 2026-01-01T12:00:00.000Z, included" in err
     assert "groups are as of restore point 1, captured at 2026-01-01T00:00:00.000Z" in err
     assert [line.split()[0] for line in out.splitlines()[-2:]] == ["clicks", "orders"]
     whole = told(capsys, "info", "-a", str(root), "--at", "2026-01-01T12:00:00Z")

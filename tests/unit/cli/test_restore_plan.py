@@ -25,4 +25,6 @@ def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[
         groups=(),
     )
     _show_plan(plan, [], True, Reporter())
-    assert "nothing was written to the target; 0 records in 0 units would be" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "nothing was written to the target; the restore would write 0 records" in out
+    assert "GROUP" not in out, "a plan without groups shows no table of them"
