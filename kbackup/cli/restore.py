@@ -32,8 +32,8 @@ from kbackup.metrics import registry as metrics
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
+    from kbackup.archive.restores.plan import RestorePlan
     from kbackup.jobs.importing.job import DeltaImport
-    from kbackup.jobs.restore.plan import RestorePlan
     from kbackup.jobs.restore.report import RestoreReport
     from kbackup.jobs.settings.plan import SettingsReport
 

@@ -20,9 +20,10 @@ from kbackup.archive.models import dump, now
 from kbackup.archive.segments.table import Segment
 from kbackup.config.models import Backup, Restore
 from kbackup.jobs.backup.commit import commit, refresh
-from kbackup.jobs.backup.plan import LiveTopic, make_plan, make_tasks, without
+from kbackup.jobs.backup.plan import make_plan, make_tasks, without
 from kbackup.jobs.backup.restore_point import reserve
 from kbackup.jobs.backup.run import Captured, Read, Run
+from kbackup.jobs.capture.live import LiveTopic
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.metrics.events import Phases, Silent
 from kbackup.types import OffsetRange

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.jobs.compare.task import ComparedPart, topic_blocks
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.kernel import Kernel
 from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from kbackup.archive import layout
 from kbackup.archive.models import dump, load
-from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.archive.restores.plan import RestorePlan
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup

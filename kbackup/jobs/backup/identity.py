@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbackup.archive.models import Manifest
-from kbackup.errors import MismatchError, RefusedError, some_of
-from kbackup.jobs.backup.plan import LiveTopic
+from kbackup.errors import ClusterError, MismatchError, RefusedError, some_of
+from kbackup.jobs.backup.plan import Plan
+from kbackup.jobs.capture.live import LiveTopic
+from kbackup.kafka.admin.cluster import Cluster
 
 _SHOWN = 5
 
@@ -40,3 +42,15 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
         "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
         "--adopt-topics",
     )
+
+
+def check_same_topics(cluster: Cluster, plan: Plan) -> None:
+    """`ClusterError` where a topic was made anew while it was read: its records may be of either."""
+    now_there = cluster.topics(t.name for t in plan.topics)
+    for topic in plan.topics:
+        found = now_there.get(topic.name)
+        if found is not None and found.id != topic.id:
+            raise ClusterError(
+                f"topic {topic.name} was deleted and created again while it was backed up",
+                "nothing is committed; run again, it will be taken as a new incarnation",
+            )

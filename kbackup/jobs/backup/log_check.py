@@ -21,8 +21,8 @@ from kbackup.archive.models import LastRecord, Manifest, PartitionState, TopicSt
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.last_record import digest_of, last_records, read_last_records
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.backup.plan import Live, LiveTopic
 from kbackup.jobs.backup.run import Run
+from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.kafka.consume.epochs import EpochPosition, validate_epochs
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.types import OffsetRange, TopicPartition

@@ -10,26 +10,10 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
+from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.types import OffsetRange, TopicPartition
 
 PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
-
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """A partition as the cluster shows it: log start, log end to archive (last stable offset or high
-    watermark), and the high watermark."""
-
-    start: int
-    end: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True)
-class LiveTopic:
-    name: str
-    id: str
-    partitions: Mapping[int, Live]
 
 
 @dataclass(frozen=True, slots=True)

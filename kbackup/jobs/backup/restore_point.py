@@ -11,7 +11,7 @@ from kbackup.archive.query.selection import Selection
 from kbackup.archive.secrets import as_archived
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.commit import commit, report
-from kbackup.jobs.backup.identity import check_identity
+from kbackup.jobs.backup.identity import check_identity, check_same_topics
 from kbackup.jobs.backup.log_check import compare_logs, of_another_history
 from kbackup.jobs.backup.plan import Plan, make_plan, make_tasks, without
 from kbackup.jobs.backup.run import BackupReport, Captured, Read, Run
@@ -72,7 +72,7 @@ def take(
         recovered = recover(run, plan, spark, lambda segments: of_another_history(run, segments))
         read = _read(run, plan, recovered, spark, listener)
     with phases.step("commit"):
-        capture.check_same_topics(run.cluster, plan)
+        check_same_topics(run.cluster, plan)
         manifest = commit(run, captured, read, last)
     return report(run, manifest, plan, phases)
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from kbackup.archive.models import Group, Groups, Manifest, now
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
-from kbackup.errors import ClusterError
-from kbackup.jobs.backup.plan import Live, LiveTopic, Plan
+from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.jobs.capture.settings import NEVER, capture_settings
 from kbackup.jobs.groups.before import as_stored
 from kbackup.kafka.admin.cluster import Cluster, Topic
@@ -39,18 +38,6 @@ def discover(
     asked = selection.only_names if later else selection
     check_selection(asked, "topic", known, "in the source cluster", _SYNTAX)
     return cluster.topics(selection.topics(existing)), existing
-
-
-def check_same_topics(cluster: Cluster, plan: Plan) -> None:
-    """`ClusterError` where a topic was made anew while it was read: its records may be of either."""
-    now_there = cluster.topics(t.name for t in plan.topics)
-    for topic in plan.topics:
-        found = now_there.get(topic.name)
-        if found is not None and found.id != topic.id:
-            raise ClusterError(
-                f"topic {topic.name} was deleted and created again while it was backed up",
-                "nothing is committed; run again, it will be taken as a new incarnation",
-            )
 
 
 def groups(

@@ -17,8 +17,8 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Config
 from kbackup.errors import LockedError, NoArchiveError, StoreError
 from kbackup.jobs.backup.identity import check_cluster
-from kbackup.jobs.backup.plan import LiveTopic
 from kbackup.jobs.capture import cluster as capture
+from kbackup.jobs.capture.live import LiveTopic
 from kbackup.jobs.capture.settings import capture_settings
 from kbackup.jobs.check.steps import Step, Steps
 from kbackup.jobs.metadata.read import sources_beside

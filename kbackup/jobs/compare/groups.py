@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.restores.remap import How
 from kbackup.jobs.compare.report import GroupOffsetCheck
 from kbackup.jobs.compare.result import Places
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.types import TopicPartition
 

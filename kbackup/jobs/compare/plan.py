@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.offset_map import by_partition
+from kbackup.archive.restores.plan import RestorePlan, UnitPart, check_same_archive, check_same_target
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.compare.groups import NOWHERE
 from kbackup.jobs.compare.report import Against
 from kbackup.jobs.compare.result import Places
 from kbackup.jobs.compare.task import ComparedPart
-from kbackup.jobs.groups.selection import finished_restore
-from kbackup.jobs.restore.content import check_same_archive, check_same_target, choose_content, choose_plan
-from kbackup.jobs.restore.plan import RestorePlan, UnitPart
+from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

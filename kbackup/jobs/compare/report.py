@@ -9,9 +9,9 @@ from typing import Literal
 from msgspec.structs import replace
 
 from kbackup.archive.models import Part
+from kbackup.archive.restores.plan import PlannedTopic
 from kbackup.archive.restores.remap import How
 from kbackup.jobs.compare.result import Comparison, Kind
-from kbackup.jobs.restore.plan import PlannedTopic
 
 Against = Literal["target", "source"]
 

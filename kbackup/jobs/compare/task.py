@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.jobs.compare.partition import Comparing
 from kbackup.jobs.compare.result import Comparison, Places
 from kbackup.jobs.compare.side import Open, Rules, Side
 from kbackup.jobs.replay.prefetch import ahead
 from kbackup.jobs.replay.read import read_part
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.spark.progress import ProgressSender

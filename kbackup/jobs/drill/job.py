@@ -15,6 +15,7 @@ from kbackup.archive.models import Manifest, now
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.overview import damaged_segments
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.models import Restore
 from kbackup.errors import InterruptedByUserError, KbackupError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.compare.job import verify_against
@@ -25,7 +26,6 @@ from kbackup.jobs.drill.report import DrillError, DrillReport, Result
 from kbackup.jobs.drill.scratch import Names, Scratch
 from kbackup.jobs.restore.content import choose_content
 from kbackup.jobs.restore.job import restore
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kbackup.archive import layout
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError, some_of
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.kafka.admin.cluster import Cluster
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kbackup.archive.models import GroupOffset, Part
 from kbackup.archive.restores.offset_map import by_partition
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.groups.before import By, Captures, capture, resumed
 from kbackup.jobs.groups.plan import (
@@ -22,7 +23,6 @@ from kbackup.jobs.groups.plan import (
     wants_epoch,
     with_epochs,
 )
-from kbackup.jobs.restore.plan import PlannedGroup, RestorePlan
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -10,14 +10,15 @@ from msgspec.structs import asdict
 
 from kbackup.archive.models import Manifest, Part, now
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.finished import finished_restore
+from kbackup.archive.restores.plan import check_same_target
 from kbackup.archive.restores.remap import SameLog
 from kbackup.config.models import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set_groups
 from kbackup.jobs.groups.before import Captures
 from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.groups.selection import Chosen, Moment, choose_for_restore, choose_same, finished_restore
-from kbackup.jobs.restore.content import check_same_target
+from kbackup.jobs.groups.selection import Chosen, Moment, choose_for_restore, choose_same
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from kbackup.archive.models import GroupOffset, Part
+from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.archive.restores.remap import How, Mapped
-from kbackup.jobs.restore.plan import PlannedGroup
 from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 

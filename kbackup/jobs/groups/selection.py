@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
-import pyarrow as pa
 
-from kbackup.archive import layout
 from kbackup.archive.java.content import is_java_archive
-from kbackup.archive.models import Manifest, load
+from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.group_overview import ArchivedGroups, groups_at, java_groups
 from kbackup.archive.query.moment import captured_by
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import decode
+from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config import parse_range
 from kbackup.config.models import Restore
-from kbackup.errors import NoArchiveError, NotFoundError, RefusedError, UsageError
-from kbackup.jobs.restore.plan import PlannedGroup, RestorePlan, plan_groups
+from kbackup.errors import NoArchiveError, RefusedError, UsageError
+from kbackup.jobs.groups.mapping import plan_groups
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -54,25 +52,6 @@ class Chosen:
     captured_at: str | None
     groups: tuple[PlannedGroup, ...]
     unusable: Mapping[TopicPartition, str] = field(default_factory=dict)
-
-
-def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Table]:
-    """A restore's plan and its whole offset map."""
-    plan_key, map_key = (layout.restore_key(restore_id, name) for name in (layout.PLAN, layout.OFFSETS))
-    try:
-        plan = load(RestorePlan, state.get(plan_key), plan_key)
-    except NotFoundError as error:
-        raise UsageError(
-            f"there is no restore {restore_id} at {state.url}",
-            "check the id, and --state if the restore was given one",
-        ) from error
-    try:
-        return plan, decode(state.get(map_key), map_key)
-    except NotFoundError as error:
-        raise RefusedError(
-            f"restore {restore_id} is not finished: it has no offset map yet",
-            f"go on with it: kbackup restore --restore-id {restore_id}",
-        ) from error
 
 
 def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options: Restore) -> Chosen:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import slice_block
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
 

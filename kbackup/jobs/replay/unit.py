@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kbackup.archive.restores.offset_map import NOTHING, Cut
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.jobs.replay.prefetch import ahead
 from kbackup.jobs.replay.read import Piece, read_part
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store

@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from kbackup.archive.java.content import JAVA, is_java_archive, java_content, java_topics
+from kbackup.archive.java.content import is_java_archive, java_content, java_topics
 from kbackup.archive.models import now
 from kbackup.archive.query.content import Content, narrowed
 from kbackup.archive.query.coverage import not_reached
@@ -14,19 +14,12 @@ from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config import Range, parse_range, parse_time
 from kbackup.config.models import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
-from kbackup.jobs.restore.plan import (
-    RestorePlan,
-    check_groups,
-    check_names,
-    check_rules,
-    make_units,
-    plan_groups,
-    plan_topic,
-    target_name,
-)
+from kbackup.jobs.groups.mapping import check_groups, plan_groups
+from kbackup.jobs.restore.plan import check_names, check_rules, make_units, plan_topic, target_name
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
@@ -187,26 +180,3 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
 
 def new_restore_id() -> str:
     return f"{now()[:10]}-{uuid.uuid4().hex[:8]}"
-
-
-def check_same_archive(plan: RestorePlan, store: Store) -> None:
-    """A restore goes on from where it began."""
-    try:
-        archive_id = open_archive(store).info.id
-    except NoArchiveError:
-        if not is_java_archive(store):
-            raise
-        archive_id = JAVA
-    if plan.archive_id != archive_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
-        )
-
-
-def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
-    """It goes on, and is finished, only where it was begun into."""
-    if plan.target_cluster_id != cluster_id:
-        raise RefusedError(
-            f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
-            "use another --restore-id",
-        )

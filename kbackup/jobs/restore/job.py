@@ -10,12 +10,12 @@ from kbackup.archive import layout
 from kbackup.archive.java.content import readable
 from kbackup.archive.models import dump, load
 from kbackup.archive.restores.offset_map import write_map
+from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
 from kbackup.config.models import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.apply import restore_groups
-from kbackup.jobs.restore.content import check_same_archive, check_same_target, choose_content, choose_plan
+from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.finished import check_same_options, check_still_there, given_options
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.jobs.restore.preflight import Findings, check_segments, check_target, warn_of_members
 from kbackup.jobs.restore.report import (
     Restored,

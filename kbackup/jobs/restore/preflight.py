@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kbackup.archive.query.content import ArchivedTopic, Content
+from kbackup.archive.restores.plan import PlannedGroup, PlannedTopic
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import KbackupError, RefusedError
-from kbackup.jobs.restore.plan import PlannedGroup, PlannedTopic
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from kbackup.archive.models import Document, Part
 from kbackup.archive.query.window import Choice
 from kbackup.archive.restores.offset_map import NOTHING, Cut
+from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.jobs.groups.apply import GroupResult, not_applied
-from kbackup.jobs.restore.plan import PlannedTopic, RestorePlan
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.types import TopicPartition
 

@@ -18,10 +18,10 @@ from kbackup.archive.restores.offset_map import (
     runs_table,
     write_part,
 )
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.errors import ClusterError
 from kbackup.jobs.replay.earlier_commits import first_committed
 from kbackup.jobs.replay.unit import Reached, UnitRun
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs

@@ -9,9 +9,9 @@ import msgspec
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture.settings import capture_settings
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.jobs.settings.acls import Names
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.plan import SettingsReport, Target, plan_settings

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from kbackup.archive import layout
 from kbackup.archive.models import Document, load
 from kbackup.archive.restores.offset_map import PartName, decode, previous_of
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings
 from kbackup.jobs.groups.before import GroupsBefore
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
 from kbackup.store.base import Store

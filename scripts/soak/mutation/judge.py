@@ -14,12 +14,12 @@ import msgspec
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.restores.offset_map import decode, read_parts
+from kbackup.archive.restores.plan import RestorePlan, check_same_archive
 from kbackup.config.models import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore import job as restore_job
-from kbackup.jobs.restore.content import check_same_archive, choose_content, choose_plan
-from kbackup.jobs.restore.plan import RestorePlan
+from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.preflight import check_segments
 from kbackup.jobs.verify import job as verify_job
 from kbackup.metrics.events import Silent

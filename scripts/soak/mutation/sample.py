@@ -16,12 +16,12 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import PartName, runs_table, write_map, write_part
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.writer import Target
 from kbackup.config.models import Restore
 from kbackup.jobs.points.job import keep, label, release
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore.content import choose_content, choose_plan
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.retention.job import Expiry, expire
 from kbackup.jobs.retention.policy import Policy

@@ -41,15 +41,17 @@ from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.restores.flow_map.tables import SCHEMA as FLOW_MAP
 from kbackup.archive.restores.flow_map.tables import PartName, folder, runs_table, write_part
 from kbackup.archive.restores.flow_map.thin import EXACT, SHARE, SLACK
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError
 from kbackup.jobs.drill.report import store_report
 from kbackup.jobs.export.destination import ExportedFile, ExportedPoint, ExportInfo, Reached, Seen
 from kbackup.jobs.groups.before import Captures, GroupBefore
+from kbackup.jobs.groups.mapping import plan_groups
 from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.points.job import keep, label
-from kbackup.jobs.restore.plan import RestorePlan, make_units, plan_groups, plan_topic
+from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention.job import Expiry, expire
 from kbackup.jobs.retention.policy import Policy

@@ -19,8 +19,9 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup import salvage as module
-from kbackup.jobs.backup.plan import Live, PartitionPlan, Plan, TopicPlan
+from kbackup.jobs.backup.plan import PartitionPlan, Plan, TopicPlan
 from kbackup.jobs.backup.salvage import recover
+from kbackup.jobs.capture.live import Live
 from kbackup.spark.progress import ProgressSender
 from kbackup.types import TopicPartition
 from tests.support.faulty_store import FaultyStore

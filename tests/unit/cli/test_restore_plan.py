@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.restore import _show_plan
-from kbackup.jobs.restore.plan import RestorePlan
 
 
 def test_a_dry_run_says_where_nothing_was_written(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
 from kbackup.archive.restores.offset_map import Cut
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.replay.unit import Reached
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.produce.produce import Progress, Runs
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive, in_place
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.table import (
     SCHEMA,
     Segment,
@@ -24,7 +25,6 @@ from kbackup.archive.segments.table import (
 from kbackup.jobs.mirror.apply.applied import Recreated
 from kbackup.jobs.mirror.apply.recreated import incarnation_kind
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.types import TopicPartition
 
 _LARGE = 10_000  # rows from which on columns are compared instead of rows

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
 from kbackup.archive.restores.flow_map.tables import PartName
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
 from kbackup.jobs.replay.unit import UnitRun
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.kernel import Kernel, chosen
 from kbackup.kafka.produce.produce import BlockProducer

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from kbackup.archive.query.moment import NO_POINTS
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.config.models import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore.content import choose_content
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.unit.formats.reference import Record, from_batch

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive.query.window import Window
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter
 from kbackup.formats.record import decode, encode
 from kbackup.jobs.replay.read import Piece, read_part
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.store.base import Store
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import target

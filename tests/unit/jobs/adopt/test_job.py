@@ -16,7 +16,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError, NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.adopt.job import adopt
 from kbackup.jobs.backup.identity import check_identity
-from kbackup.jobs.backup.plan import LiveTopic
+from kbackup.jobs.capture.live import LiveTopic
 from kbackup.jobs.repair.job import RepairReport
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent

@@ -20,7 +20,8 @@ from kbackup.jobs.backup.hold_back import (
     waiting,
 )
 from kbackup.jobs.backup.next_state import next_states, says_more
-from kbackup.jobs.backup.plan import Live, LiveTopic, Plan
+from kbackup.jobs.backup.plan import Plan
+from kbackup.jobs.capture.live import Live, LiveTopic
 from tests.unit.jobs.backup.test_plan import archived, live, make_plan, topic
 
 NOW = 10_000.0

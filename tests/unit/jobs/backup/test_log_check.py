@@ -24,7 +24,7 @@ from kbackup.jobs.backup.log_check import (
     expectations,
     with_last_records,
 )
-from kbackup.jobs.backup.plan import Live, LiveTopic
+from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.kafka.consume.epochs import Validation
 from kbackup.kafka.consume.read import Vanished
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition

@@ -9,8 +9,9 @@ import pytest
 
 from kbackup.archive.catalog.state import State
 from kbackup.jobs.backup import restore_point as backup_round
-from kbackup.jobs.backup.plan import Live, LiveTopic, make_plan
+from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.backup.task import BackupWork
+from kbackup.jobs.capture.live import Live, LiveTopic
 
 
 def test_tasks_are_told_of_the_topics_they_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from kbackup.archive.models import Metadata
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture.cluster import read_brokers
 from kbackup.jobs.capture.settings import NEVER, settings_warnings
 from kbackup.jobs.metadata.merge import merge
-from kbackup.jobs.restore.plan import RestorePlan
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
 from kbackup.jobs.settings.plan import SettingsReport

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kbackup.archive.models import GroupOffset
+from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.archive.restores.remap import OffsetMap, SameLog
 from kbackup.jobs.groups.plan import Map, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.restore.plan import PlannedGroup
 from kbackup.types import TopicPartition
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("new", 1)

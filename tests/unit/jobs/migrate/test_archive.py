@@ -17,7 +17,8 @@ from kbackup.archive.query.content import Content
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.config.models import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, UsageError
-from kbackup.jobs.backup.plan import Live, LiveTopic, make_plan
+from kbackup.jobs.backup.plan import make_plan
+from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.jobs.history.job import history
 from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.jobs.migrate import archive as job

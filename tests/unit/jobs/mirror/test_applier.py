@@ -13,6 +13,7 @@ import pytest
 from kbackup.archive.restores.flow_map.reader import FlowMap
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import room
@@ -26,7 +27,6 @@ from kbackup.jobs.mirror.apply.tasks import tasks_to_produce
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.kafka.kernel import chosen
 from kbackup.metrics.events import Silent
 from kbackup.store.base import Store

@@ -10,6 +10,7 @@ import pytest
 
 from kbackup.archive.query.window import Window
 from kbackup.archive.restores.offset_map import PartName, begun_parts, runs_table, write_part
+from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import ClusterError
@@ -19,7 +20,6 @@ from kbackup.jobs.replay.earlier_commits import within
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.replay.unit import together
 from kbackup.jobs.restore import task as restore_task
-from kbackup.jobs.restore.plan import UnitPart
 from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
 from kbackup.kafka.produce.outlet import Progress
 from kbackup.kafka.produce.runs import Runs

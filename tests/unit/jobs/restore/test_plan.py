@@ -7,15 +7,15 @@ import pytest
 from kbackup.archive.models import GroupOffset, dump, load
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import RefusedError, UsageError
+from kbackup.jobs.groups.mapping import plan_groups
 from kbackup.jobs.restore.plan import (
     UNIT_BYTES,
     UNIT_PARTITIONS,
-    RestorePlan,
     check_names,
     make_units,
-    plan_groups,
     plan_topic,
     target_name,
 )

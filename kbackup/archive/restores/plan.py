@@ -1,0 +1,119 @@
+"""The plan of a restore: restores/<id>/plan.json."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from kbackup.archive.java.content import JAVA, is_java_archive
+from kbackup.archive.models import Document, GroupOffset, Part
+from kbackup.archive.query.window import Choice, Window
+from kbackup.archive.reader import open_archive
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import NoArchiveError, RefusedError
+from kbackup.store.base import Store
+from kbackup.types import TopicPartition
+
+
+class PlannedTopic(Part, frozen=True, kw_only=True):
+    """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
+    documented records files; where a window was asked for, both they and `records` are at most so many."""
+
+    source: str
+    incarnation: int
+    as_of: int
+    target: str
+    partitions: int
+    records: int
+    bytes: int
+    configs: dict[str, str]
+    replication_factor: int
+
+
+class UnitPart(Part, frozen=True, kw_only=True):
+    """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
+    are wanted; None: all of them. `kbackup.jobs.replay.read` reads them."""
+
+    topic: str
+    partition: int
+    target: str
+    segments: tuple[Segment, ...]
+    window: Window | None = None
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.target, self.partition)
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class PlannedGroup(Part, frozen=True, kw_only=True):
+    """`offsets` are the committed ones of the source, of partitions that are restored."""
+
+    source: str
+    target: str
+    offsets: tuple[GroupOffset, ...]
+
+
+class RestorePlan(Document, frozen=True, kw_only=True):
+    """restores/<id>/plan.json. A unit is one task, one producer and one transactional id. `choice` is there where a
+    window was asked for. `not_carried` says of groups that were asked for why the restore point is without them.
+    `options` are the keys of `[restore]` that decide what is restored, as they were given; null where an older version
+    wrote the plan."""
+
+    format: Literal["kbackup-restore-plan"] = "kbackup-restore-plan"
+    restore_id: str
+    archive_id: str
+    restore_point: int
+    target_cluster_id: str
+    created_at: str
+    transactions: bool
+    transaction_bytes: int
+    into_existing: bool
+    topics: tuple[PlannedTopic, ...]
+    units: tuple[tuple[UnitPart, ...], ...]
+    groups: tuple[PlannedGroup, ...]
+    settings: tuple[Literal["acls", "configs", "quotas", "users"], ...] = ()
+    choice: Choice | None = None
+    not_carried: dict[str, str] = msgspec.field(default_factory=dict)
+    options: dict[str, Any] | None = None
+    damaged: tuple[str, ...] = ()
+    """What the archive has lost of the records that are asked for, in words."""
+
+    @property
+    def records(self) -> int:
+        return sum(t.records for t in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.bytes for t in self.topics)
+
+    @property
+    def group_warnings(self) -> list[str]:
+        return [f"group {group}: {why}" for group, why in sorted(self.not_carried.items())]
+
+
+def check_same_archive(plan: RestorePlan, store: Store) -> None:
+    """A restore goes on from where it began."""
+    try:
+        archive_id = open_archive(store).info.id
+    except NoArchiveError:
+        if not is_java_archive(store):
+            raise
+        archive_id = JAVA
+    if plan.archive_id != archive_id:
+        raise RefusedError(
+            f"restore {plan.restore_id} was begun from another archive", "use another --restore-id"
+        )
+
+
+def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
+    """It goes on, and is finished, only where it was begun into."""
+    if plan.target_cluster_id != cluster_id:
+        raise RefusedError(
+            f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",
+            "use another --restore-id",
+        )
