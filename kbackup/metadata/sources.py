@@ -1,7 +1,8 @@
-"""Where the metadata of a cluster is read beside its brokers: ZooKeeper, a controller's metadata log.
+"""Where the metadata of a cluster is read beside its brokers: ZooKeeper, a controller's metadata log, metrics.
 
-Both are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are those of a Kafka
-broker's properties; those for SASL, which a broker takes from a JAAS file, are kbackup's own.
+They are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are those of a Kafka
+broker's properties; those for SASL, which a broker takes from a JAAS file, and those for the exporters of controllers'
+metrics are kbackup's own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ PROPERTIES = {
     "zookeeper.ssl.keystore.location": "A PEM file with the certificate that kbackup shows, and its private key.",
     "zookeeper.ssl.keystore.password": "The password to the private key.",
     LOG: "A folder that holds `__cluster_metadata-0` of a KRaft controller, or a copy of it.",
+    "controller.metrics.username": "The user that the exporters of controllers' metrics know, by HTTP basic.",
+    "controller.metrics.password": "The password to `controller.metrics.username`.",
+    "controller.metrics.ssl.truststore.location": "A PEM file of certificates to trust, for exporters with TLS.",
 }
 """The properties of `[source]` that no Kafka client knows, and their meaning."""
 
 _SERVERS = re.compile(r"[^\s,/]+:\d{1,5}(,[^\s,/]+:\d{1,5})*(/[^\s,]*[^\s,/])?/?")
-_HINT = "infra/docs/configuration.md lists the properties of ZooKeeper"
+_HINT = "infra/docs/configuration.md lists the sources of metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +63,23 @@ class ZooKeeperOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsAccess:
+    """How exporters of controllers' metrics are asked. An empty `user`: without a login. `certificates`: the PEM file
+    to trust; "" for the system's."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    certificates: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """`kafka`: the properties of the Kafka client. None, "": the source is not set."""
 
     kafka: Mapping[str, str] = field(repr=False)
     zookeeper: ZooKeeperOptions | None = None
     metadata_log: str = ""
+    metrics: MetricsAccess = MetricsAccess()
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Sources:
@@ -73,12 +88,13 @@ class Sources:
             kafka={name: value for name, value in properties.items() if not is_source_property(name)},
             zookeeper=_zookeeper(properties),
             metadata_log=properties.get(LOG, ""),
+            metrics=_metrics(properties),
         )
 
 
 def is_source_property(name: str) -> bool:
     """Whether a property of `[source]` is none of the Kafka client, rightly spelt or not."""
-    return name.startswith(("zookeeper.", "metadata.log."))
+    return name.startswith(("zookeeper.", "metadata.log.", "controller.metrics."))
 
 
 def check_source_property(path: str, value: str, where: str, *, show: bool) -> None:
@@ -100,6 +116,18 @@ def check_source_property(path: str, value: str, where: str, *, show: bool) -> N
     if expected:
         said = f" {value!r}" if show else ""
         raise UsageError(f"{where}: {path}{said} can't be used", f"give {expected}")
+
+
+def _metrics(properties: Mapping[str, str]) -> MetricsAccess:
+    user, password, certificates = (
+        properties.get(f"controller.metrics.{name}", "")
+        for name in ("username", "password", "ssl.truststore.location")
+    )
+    if bool(user) != bool(password):
+        raise UsageError(
+            "controller.metrics.username and its password only work together", "set both or none"
+        )
+    return MetricsAccess(user=user, password=password, certificates=certificates)
 
 
 def _zookeeper(properties: Mapping[str, str]) -> ZooKeeperOptions | None:

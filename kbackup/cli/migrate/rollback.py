@@ -85,9 +85,9 @@ def command(
         }
     )
     if not situation.report.way_back:
+        words = "is" if situation.report.is_certain else "may be"
         raise MismatchError(
-            f"there is no way back that is certain: the state is {state_words(situation.report)}",
-            guards[0].hint,
+            f"there {words} no way back: the state is {state_words(situation.report)}", guards[0].hint
         )
 
 
@@ -102,7 +102,9 @@ def _show(
         reporter.line(f"deleted {znode.path}: {znode.content}")
     reporter.line(f"state: {state_words(situation.report)}")
     if situation.report.way_back and not steps:
-        reporter.line("nothing is left to roll back")
+        reporter.line(
+            "nothing is left to roll back; delete the controllers' storage before a second migration"
+        )
     for number, step in enumerate(steps, start=1):
         mark = {True: "done", False: "to do", None: "-"}[step.done]
         reporter.line(f"{number}. {mark:<6} {step.text}")

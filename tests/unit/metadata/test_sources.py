@@ -9,7 +9,7 @@ import pytest
 from kbackup.config import Files, Loaded, Origin, Setting, load
 from kbackup.errors import UsageError
 from kbackup.kafka.client.client import Connection
-from kbackup.metadata.sources import Sources, ZooKeeperOptions
+from kbackup.metadata.sources import MetricsAccess, Sources, ZooKeeperOptions
 
 BROKERS = {"bootstrap.servers": "b:1"}
 
@@ -40,6 +40,9 @@ def test_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "zookeeper.ssl.client.enable": "true",
             "zookeeper.ssl.truststore.location": "ca.pem",
             "metadata.log.dir": "/var/kraft",
+            "controller.metrics.username": "watcher",
+            "controller.metrics.password": "quiet",
+            "controller.metrics.ssl.truststore.location": "ca.pem",
         },
     ).config
     sources = config.sources
@@ -54,7 +57,9 @@ def test_every_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         certificates="ca.pem",
     )
     assert (sources.zookeeper.servers, sources.zookeeper.chroot) == ("zk1:2181,zk2:2182", "/a/kafka")
+    assert sources.metrics == MetricsAccess(user="watcher", password="quiet", certificates="ca.pem")
     assert "hush" not in repr(sources)
+    assert "quiet" not in repr(sources)
 
 
 def test_kafka_clients_get_properties_of_their_own_alone() -> None:
@@ -80,6 +85,8 @@ def test_no_chroot(connect: str) -> None:
         ({"zookeeper.ssl.client.enable": "yes"}, "'yes' can't be used", "true or false"),
         ({"zookeeper.sasl.username": "me"}, "zookeeper.sasl.username without zookeeper.connect", "set both"),
         ({"zookeeper.connect": "zk:1", "zookeeper.sasl.username": "me"}, "only work together", "set both"),
+        ({"controller.metrics.user": "me"}, "unknown property", "mean controller.metrics.username?"),
+        ({"controller.metrics.username": "me"}, "only work together", "set both"),
         ({"zookeeper.connect": "zk:1", "zookeeper.ssl.truststore.location": "a"}, "is off", "to true"),
     ],
 )

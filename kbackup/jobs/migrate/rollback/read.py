@@ -44,7 +44,7 @@ def read_situation(
 ) -> Situation:
     """`store` opens the archive's store."""
     witness, znodes = read_witness(zookeeper)
-    metrics = read_metrics_of(options.metrics_urls)
+    metrics = read_metrics_of(options.metrics_urls, sources)
     report = judge(Witnesses(metrics, witness, read_log(sources)))
     configs = read_configs(sources)
     signs = probe(sorted(_addresses(sources, options, configs)), options.stopped)

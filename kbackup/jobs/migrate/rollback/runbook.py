@@ -19,19 +19,12 @@ class Step:
     done: bool | None
 
 
-_STORAGE = Step(
-    "delete the controllers' storage: a second migration formats it anew",
-    "the log directories of the controllers are empty",
-    None,
-)
-
-
 def runbook(situation: Situation) -> tuple[Step, ...]:
     """The steps, in order; none where there is no way back, or nothing to roll back."""
     if not situation.report.way_back:
         return ()
-    steps = (*_steps(situation), _STORAGE)
-    return () if all(step.done for step in steps if step is not _STORAGE) else steps
+    *steps, storage = _steps(situation)
+    return () if storage.done is None and all(step.done for step in steps) else (*steps, storage)
 
 
 def _steps(situation: Situation) -> Iterator[Step]:
@@ -59,7 +52,7 @@ def _steps(situation: Situation) -> Iterator[Step]:
     if situation.due:
         yield Step(
             "kbackup migrate archive",
-            "the newest restore point holds /controller and /migration as they are",
+            f"the newest restore point holds {' and '.join(each.path for each in situation.due)} as now",
             check_archived(situation).holds,
         )
     yield Step(
@@ -73,6 +66,11 @@ def _steps(situation: Situation) -> Iterator[Step]:
         "its znode /brokers/ids/ID is gone",
         "no broker has the migration enabled",
         _is_rolled_back(situation),
+    )
+    yield Step(
+        "delete the controllers' storage: a second migration formats it anew",
+        "the log directories of the controllers are empty",
+        _is_storage_deleted(situation),
     )
 
 
@@ -93,6 +91,12 @@ def _has_controller(situation: Situation) -> bool | None:
         return None
     owner = situation.witness.controller
     return situation.witness.migration is None and owner is not None and not owner.is_kraft
+
+
+def _is_storage_deleted(situation: Situation) -> bool | None:
+    """False where a metadata log was read that tells of a migration; else kbackup doesn't see it."""
+    logs = [claim for claim in situation.report.claims if claim.witness == "metadata log"]
+    return False if any("zookeeper" not in log.states for log in logs) else None
 
 
 def _is_rolled_back(situation: Situation) -> bool | None:

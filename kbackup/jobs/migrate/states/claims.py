@@ -58,19 +58,24 @@ def _claims(witnesses: Witnesses) -> Iterator[Claim]:
     if not isinstance(witnesses.znodes, NotRead):
         yield _of_znodes(witnesses.znodes)
     if not isinstance(witnesses.log, NotRead):
-        yield _of_log(witnesses.log)
+        yield _of_log(witnesses.log, are_znodes_read=not isinstance(witnesses.znodes, NotRead))
 
 
 def _of_metrics(metrics: MetricsWitness, state: KafkaState) -> Claim:
-    role = (
-        "the active controller" if metrics.is_active else "a broker" if state is KafkaState.ZK else "a node"
-    )
     brokers = "" if metrics.zk_brokers is None else f", {_brokers(metrics.zk_brokers)} in ZooKeeper mode"
-    says = f"{role} at {metrics.url}: {state.name}{brokers}"
+    says = f"{_role(metrics, state)} at {metrics.url}: {state.name}{brokers}"
     if state is KafkaState.ZK:
         return Claim("metrics", says, _FROM_BROKER, 1)
     count = metrics.zk_brokers
     return Claim("metrics", says, _of_state(state, count), 4 if metrics.is_active else 3)
+
+
+def _role(metrics: MetricsWitness, state: KafkaState) -> str:
+    if metrics.is_active:
+        return "the active controller"
+    if state is KafkaState.ZK:
+        return "a broker"
+    return "a node" if metrics.is_active is None else "a standby controller"
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
@@ -113,12 +118,16 @@ def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
     return frozenset({"dual write"} if znodes.brokers else {"dual write", "brokers moved", "finished"})
 
 
-def _of_log(log: LogWitness) -> Claim:
+def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
+    """A metadata log never tells that /controller or /migration is deleted: the znodes do, where they are read."""
     says = (
         f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
         f"{_brokers(len(log.kraft_brokers))} in KRaft mode"
     )
-    return Claim("metadata log", says, _of_state(log.state, len(log.zk_brokers)), 0)
+    states = _of_state(log.state, len(log.zk_brokers))
+    if are_znodes_read and log.state is KafkaState.MIGRATION:
+        states |= {"half rolled back"}
+    return Claim("metadata log", says, states, 0)
 
 
 def _brokers(count: int) -> str:

@@ -27,7 +27,10 @@ _NEXT: dict[State, str] = {
     "half rolled back": "run 'kbackup migrate rollback' and finish its steps",
     "unknown": "name all witnesses: zookeeper.connect and metadata.log.dir in [source], and --metrics-url",
 }
-_DISAGREEMENT = "find out why the witnesses disagree before you go on; a copy of a metadata log may be old"
+_DISAGREEMENT = (
+    "find out why the witnesses disagree before you go on: a copy of a metadata log may be old, and after a rollback "
+    "the controllers' storage is there until you delete it"
+)
 _WITHOUT_MIGRATION = (
     "look again, a controller may have just started; else format the controllers' storage anew and start them with "
     "zookeeper.metadata.migration.enable=true: a quorum that began without it never migrates"

@@ -7,9 +7,12 @@ and `kafka_controller_KafkaController_ZkMigrationState_Value`.
 
 from __future__ import annotations
 
+import base64
 import math
+import ssl
 import urllib.request
 from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,29 +20,48 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbackup.errors import CorruptError, UsageError
 from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.metadata.sources import MetricsAccess
 
 _TIMEOUT = 5.0  # s
 _LARGEST = 64 << 20  # bytes of one answer
 _HINT = "give the URL of a Prometheus exporter in a controller, such as http://controller-1:9404/metrics"
+_HINT_LOGIN = "set controller.metrics.username and controller.metrics.password in [source]"
+_HINT_DOWN = "is the controller running, and the exporter in it?"
 _BEAN = "kafkacontroller"
+_NO_LOGIN = MetricsAccess()
 
 
-def read_metrics(url: str) -> MetricsWitness | NotRead:
-    """Ask an exporter. `UsageError` where `url` is none of http or https."""
+def read_metrics(url: str, access: MetricsAccess = _NO_LOGIN) -> MetricsWitness | NotRead:
+    """Ask an exporter. `UsageError` where `url` is none of http or https, or a file of `access` can't be used."""
     shown = shown_url(url)
+    tls = _tls(access) if url.lower().startswith("https:") else None
+    request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
+    if access.user:
+        login = base64.b64encode(f"{access.user}:{access.password}".encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {login}")  # no other server gets it
     try:
-        request = urllib.request.Request(url)  # noqa: S310 (shown_url refuses other schemes)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 (the same)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=tls) as answer:  # noqa: S310 (the same)
             text = answer.read(_LARGEST).decode("utf-8", "replace")
     except (OSError, ValueError, HTTPException) as error:
         why = getattr(error, "reason", error)
-        return NotRead(
-            f"{shown} gave no metrics: {why}", "is the controller running, and the exporter in it?"
-        )
+        refused = isinstance(error, HTTPError) and error.code in (401, 403)
+        if isinstance(error, HTTPError):
+            error.close()
+        return NotRead(f"{shown} gave no metrics: {why}", _HINT_LOGIN if refused else _HINT_DOWN)
     try:
         return parse_metrics(text, shown)
     except CorruptError as error:
         return NotRead(error.message, error.hint)
+
+
+def _tls(access: MetricsAccess) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=access.certificates or None)
+    except OSError as error:
+        raise UsageError(
+            f"controller.metrics.ssl.truststore.location: can't use {access.certificates}: {error.strerror or error}",
+            "name a readable PEM file of certificates",
+        ) from None
 
 
 def shown_url(url: str) -> str:
@@ -48,9 +70,7 @@ def shown_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError("--metrics-url is no http or https URL", _HINT)
     if "@" in parts.netloc:
-        raise UsageError(
-            "--metrics-url has a user or a password", "let the exporter answer this machine without one"
-        )
+        raise UsageError("--metrics-url has a user or a password", _HINT_LOGIN)
     return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 

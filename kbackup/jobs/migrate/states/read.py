@@ -30,12 +30,12 @@ _NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [sourc
 
 def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
     """What can't be read is `NotRead`, with the reason."""
-    return Witnesses(read_metrics_of(metrics_urls), read_znodes(sources), read_log(sources))
+    return Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
 
 
-def read_metrics_of(urls: Iterable[str]) -> tuple[MetricsWitness | NotRead, ...]:
+def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitness | NotRead, ...]:
     """The metrics at each URL."""
-    return tuple(map(read_metrics, urls)) or (_NO_METRICS,)
+    return tuple(read_metrics(url, sources.metrics) for url in urls) or (_NO_METRICS,)
 
 
 def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,7 @@ from kbackup.errors import CorruptError, UsageError
 from kbackup.jobs.migrate.states.metrics import parse_metrics, read_metrics
 from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.metadata.sources import MetricsAccess
 
 PLAIN = """\
 # HELP kafka_controller_KafkaController_Value Attribute exposed for management
@@ -83,7 +86,11 @@ def test_other_text(text: str) -> None:
 def exporter() -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/metrics?a=b" else 404)
+            login = "Basic " + base64.b64encode(b"watcher:hush").decode()
+            paths = {"/metrics?a=b": 200, "/secured": 200 if self.headers["Authorization"] == login else 401}
+            self.send_response(302 if self.path == "/moved" else paths.get(self.path, 404))
+            if self.path == "/moved":
+                self.send_header("Location", "/secured")
             self.end_headers()
             self.wfile.write(PLAIN.encode())
 
@@ -110,6 +117,30 @@ def test_no_answer(exporter: str) -> None:
         assert isinstance(told, NotRead)
         assert url in told.why
         assert told.hint
+
+
+def test_a_login(exporter: str) -> None:
+    told = read_metrics(f"{exporter}/secured", MetricsAccess(user="watcher", password="hush"))
+    assert isinstance(told, MetricsWitness)
+    for path, access in (
+        ("secured", MetricsAccess()),
+        ("secured", MetricsAccess(user="watcher", password="other")),
+        ("moved", MetricsAccess(user="watcher", password="hush")),  # only the exporter that is named gets it
+    ):
+        refused = read_metrics(f"{exporter}/{path}", access)
+        assert isinstance(refused, NotRead)
+        assert "hush" not in repr(refused)
+        assert "set controller.metrics.username" in refused.hint
+
+
+def test_certificates_that_cannot_be_used(tmp_path: Path) -> None:
+    broken = tmp_path / "trusted.pem"
+    broken.write_text("nothing")
+    for file in (broken, tmp_path / "missing.pem"):
+        with pytest.raises(
+            UsageError, match=r"controller\.metrics\.ssl\.truststore\.location: can't use .*\.pem"
+        ):
+            read_metrics("https://127.0.0.1:1/metrics", MetricsAccess(certificates=str(file)))
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,25 @@ def test_nothing_to_roll_back() -> None:
     assert [step.done for step in rolling] == [True, True, False, None]
 
 
+def test_the_controllers_storage_is_to_be_deleted() -> None:
+    """While metadata.log.dir has the log of a migration that was rolled back."""
+    of_log = LogWitness(KafkaState.MIGRATION, BROKERS, NOBODY, 9)
+    steps = runbook(situation(ControllerZnode(1, -1), None, brokers=ROLLED_BACK, of_log=of_log))
+    assert [step.done for step in steps] == [True, True, True, False]
+    assert "delete the controllers' storage" in steps[-1].text
+    begun = LogWitness(KafkaState.NONE, NOBODY, NOBODY, 0)  # formatted, and never started with the migration
+    assert runbook(situation(ControllerZnode(1, -1), None, brokers=ROLLED_BACK, of_log=begun)) == ()
+
+
+def test_the_archive_is_to_hold_what_will_be_deleted() -> None:
+    for controller, held in (
+        (ControllerZnode(1, -1), "holds /migration as now"),
+        (OF_KRAFT, "holds /controller and"),
+    ):
+        (step,) = [s for s in runbook(situation(controller)) if s.text == "kbackup migrate archive"]
+        assert held in step.check
+
+
 def test_no_way_back() -> None:
     metrics = MetricsWitness("u", KafkaState.POST_MIGRATION, True, 0, 0)
     assert runbook(situation(of_metrics=metrics, registered=NOBODY)) == ()

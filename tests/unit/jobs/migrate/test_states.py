@@ -94,6 +94,27 @@ def test_half_of_the_deletes(
     assert "kbackup migrate rollback" in report.next_step
 
 
+def test_the_log_of_stopped_controllers_does_not_know_of_half_of_the_deletes() -> None:
+    for controller, migration in ((OF_KRAFT, None), (OF_ZK, COPIED), (None, COPIED)):
+        report = judge(witnesses(None, ZnodesWitness(controller, migration, BROKERS), log(MIGRATION)))
+        assert (report.state, report.is_certain, report.way_back) == ("half rolled back", True, True)
+        running = judge(witnesses(metrics(MIGRATION), ZnodesWitness(controller, migration, BROKERS)))
+        assert not running.is_certain
+    assert judge(witnesses(of_log=log(MIGRATION))).state == "dual write"
+
+
+def test_the_log_that_a_rollback_leaves_is_to_be_deleted() -> None:
+    report = judge(witnesses(None, ZnodesWitness(OF_ZK, None, BROKERS), log(MIGRATION)))
+    assert (report.state, report.is_certain, report.way_back) == ("zookeeper", False, True)
+    assert "controllers' storage" in report.next_step
+
+
+def test_a_controller_that_is_not_active_is_a_standby() -> None:
+    for active, role in ((True, "the active controller"), (False, "a standby controller"), (None, "a node")):
+        (claim,) = claims_of(witnesses(metrics(MIGRATION, active=active)))
+        assert claim.says.startswith(f"{role} at ")
+
+
 def test_a_quorum_without_migration_beside_zookeeper() -> None:
     """It never migrates: the log of its quorum has begun without."""
     report = judge(witnesses(metrics(NONE, 0), ZnodesWitness(OF_ZK, None, BROKERS)))
