@@ -45,6 +45,7 @@ def test_commands_parse(line: Code) -> None:
 def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "secret")
     monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
+    monkeypatch.setenv("EXPORTER_PASSWORD", "secret")
     file = tmp_path / "kbackup.toml"
     file.write_text(block.text, encoding="utf-8")
     config = load([], Files(config=str(file))).config
