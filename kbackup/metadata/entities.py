@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
+"""By Kafka's own rule. A name becomes a folder of the archive: one that leads elsewhere is none."""
 Source = Literal["brokers", "zookeeper", "controller log"]
 """Where a part of the metadata was read."""
 PartName = Literal[

@@ -19,7 +19,8 @@ from kbackup.archive.catalog import documents
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.state import SCHEMAS
 from kbackup.archive.catalog.tables import encode, open_rows
-from kbackup.archive.models import Document, _sum, dump, load
+from kbackup.archive.models import Document, dump, load
+from kbackup.archive.models.document import text_checksum
 from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.frames import decompress
@@ -122,7 +123,9 @@ def offset_table(data: bytes) -> None:
 def document(data: bytes) -> None:
     """As every kind of JSON file, with its checksum put right where it is JSON at all."""
     try:
-        right = re.sub(rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % _sum(data).encode(), data, count=1)
+        right = re.sub(
+            rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % text_checksum(data).encode(), data, count=1
+        )
     except (msgspec.DecodeError, RecursionError):
         right = data
     for kind in DOCUMENTS.values():

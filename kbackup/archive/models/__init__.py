@@ -1,0 +1,47 @@
+"""The JSON files of an archive as frozen models (`formats/schema/` has them as JSON Schema)."""
+
+from __future__ import annotations
+
+from kbackup.archive.models.captures import Group, GroupOffset, Groups, Metadata
+from kbackup.archive.models.document import Document, NewerError, Part, dump, load, now, rfc3339
+from kbackup.archive.models.manifest import (
+    Capture,
+    DocumentRef,
+    FileSum,
+    LastRecord,
+    Loss,
+    Manifest,
+    PartitionState,
+    TopicState,
+    Totals,
+    document_ref,
+    file_sum,
+)
+from kbackup.archive.models.root import ArchiveInfo, Lease
+
+__all__ = [
+    "ArchiveInfo",
+    "Capture",
+    "Document",
+    "DocumentRef",
+    "FileSum",
+    "Group",
+    "GroupOffset",
+    "Groups",
+    "LastRecord",
+    "Lease",
+    "Loss",
+    "Manifest",
+    "Metadata",
+    "NewerError",
+    "Part",
+    "PartitionState",
+    "TopicState",
+    "Totals",
+    "document_ref",
+    "dump",
+    "file_sum",
+    "load",
+    "now",
+    "rfc3339",
+]
