@@ -38,14 +38,18 @@ _MARK = "KBACKUP-ERROR:"
 
 
 class KbackupError(Exception):
-    """Base of all errors: `message` names the object, `hint` says what to do about it."""
+    """Base of all errors: `message` names the object, `hint` begins with a verb and says what to do about it.
+
+    A class may have a `default_hint`, for errors that are made without one.
+    """
 
     exit_code: ClassVar[int] = 1
+    default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
         self.message = message
-        self.hint = hint
+        self.hint = hint or self.default_hint
+        super().__init__(message, self.hint)
 
     def __str__(self) -> str:
         return f"{self.message}; {self.hint}" if self.hint else self.message
@@ -116,17 +120,21 @@ class FencedError(ClusterError):
 class StoreError(KbackupError):
     """The store answered with an error."""
 
+    default_hint = "check the state and the log of the store, then run the command again"
+
 
 class NotFoundError(StoreError):
-    pass
+    default_hint = "check the address, or restore the object from a bucket version or a copy"
 
 
 class AlreadyExistsError(StoreError):
-    pass
+    default_hint = "run the command again: another writer made the object first"
 
 
 class PreconditionError(StoreError):
     """A replace-if-match met another version of the object."""
+
+    default_hint = "run the command again: another writer replaced the object"
 
 
 class DeniedError(StoreError):
@@ -135,6 +143,8 @@ class DeniedError(StoreError):
 
 class OutcomeUnknownError(StoreError):
     """A write may or may not have taken effect; the caller reads back to find out."""
+
+    default_hint = "run the command again: the write may have taken effect"
 
 
 class InterruptedByUserError(KbackupError):

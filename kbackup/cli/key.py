@@ -89,7 +89,7 @@ def rotate(frame: Frame, new: str) -> int:
     done = rotate_keys(store, new, frame.config.backup.lease_seconds)
     for each in done.skipped:
         frame.reporter.warning(str(each))
-    for failed in done.left:
+    for failed in done.undeleted:
         frame.reporter.warning(f"{failed.key} is still under the old key: {failed.error.message}")
     frame.reporter.line(
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
@@ -102,8 +102,8 @@ def rotate(frame: Frame, new: str) -> int:
             "data_keys": done.keys,
             "file": done.file,
             "removed": done.removed,
-            "left": [failed.key for failed in done.left],
+            "left": [failed.key for failed in done.undeleted],
             "skipped": [each.path for each in done.skipped],
         }
     )
-    return EXIT_LOSS if done.left else EXIT_OK
+    return EXIT_LOSS if done.undeleted else EXIT_OK

@@ -18,9 +18,11 @@ def open_store(
     cache: Path | None = None,
     archive_id: str | None = None,
 ) -> Store:
-    """The store at `s3://bucket/prefix`, `file:///path` or a path; with `key` (`encryption.key`) what is encrypted
-    by it, for the archive `archive_id` alone where that is given. What was listed in a bucket is kept in the folder
-    `cache`. Nothing is asked or made before its first use."""
+    """Return the store at `s3://bucket/prefix`, `file:///path` or a path, without a request to it.
+
+    `key` (`encryption.key`) decrypts and encrypts its objects. With `archive_id`, data keys of other archives are
+    refused. `cache` is the folder for objects that a bucket listed.
+    """
     plain = _plain_store(url, options)
     store = _cached(plain, cache, options) if cache is not None and url.startswith("s3://") else plain
     if not key:
@@ -28,14 +30,15 @@ def open_store(
     from kbackup.store.crypt import CryptStore
     from kbackup.store.crypt.keyring import Keyring
 
-    return CryptStore(
-        store, Keyring(plain, key, archive_id=archive_id)
-    )  # keys are asked for each time: one that is gone stays gone
+    # the keyring reads from the bucket, not from the cache: a deleted key must not come back
+    return CryptStore(store, Keyring(plain, key, archive_id=archive_id))
 
 
 def for_writing(store: Store) -> Store:
-    """The store for tasks that read nothing but what this run writes: of an encrypted one's data keys it takes along
-    the one that encrypts."""
+    """Return the store for tasks that read only objects of this run.
+
+    Pickled, an encrypted store then holds the run's data key alone, not all data keys of the archive.
+    """
     if not encryption_of(store):
         return store
     from kbackup.store.crypt import CryptStore
@@ -50,11 +53,11 @@ def _cached(store: Store, folder: Path, options: S3Options | None) -> Store:
 
 
 def _plain_store(url: str, options: S3Options | None) -> Store:
-    place = parse_url(url)
-    if isinstance(place, Bucket):
+    location = parse_url(url)
+    if isinstance(location, Bucket):
         from kbackup.store.s3 import S3Store
 
-        return S3Store(place.name, place.prefix, options or S3Options(), url)
+        return S3Store(location.name, location.prefix, options or S3Options(), url)
     from kbackup.store.file import FileStore
 
-    return FileStore(place, url)
+    return FileStore(location, url)

@@ -27,22 +27,22 @@ class Bucket(NamedTuple):
 
 
 class Address(NamedTuple):
-    """Where a store's objects are: equal for every way to write it.
+    """The normalized location of a store's objects: two spellings of one location are equal.
 
-    `server` is an S3 endpoint as `server_of` names it, '' for directories. `parts` are the bucket and the parts of its
-    prefix, or those of the resolved path.
+    `server` is an S3 endpoint as `server_of` names it, '' for directories. `path` has the bucket and the names in its
+    prefix, or the names in the resolved path.
     """
 
     server: str
-    parts: tuple[str, ...]
+    path: tuple[str, ...]
 
     def holds(self, other: Address) -> bool:
-        """Whether `other` is this place, or lies in it."""
-        return self.server == other.server and self.parts == other.parts[: len(self.parts)]
+        """Return True if `other` is this location, or lies below it."""
+        return self.server == other.server and self.path == other.path[: len(self.path)]
 
 
 def parse_url(url: str) -> Bucket | Path:
-    """The bucket or the directory that `url` names, with '~' expanded; `UsageError` for anything else."""
+    """Return the bucket or the directory that `url` names, with '~' expanded; `UsageError` for anything else."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme == "s3":
         bucket, _, prefix = rest.partition("/")
@@ -67,7 +67,7 @@ def parse_url(url: str) -> Bucket | Path:
 
 
 def address_of_directory(path: Path) -> Address:
-    """Follows symbolic links and '..', as far as the path exists."""
+    """Return the address of `path`; symbolic links and '..' are followed as far as the path exists."""
     return Address("", path.resolve().parts)
 
 
@@ -76,25 +76,26 @@ def address_of_bucket(endpoint: str, bucket: str, prefix: str) -> Address:
 
 
 def server_of(endpoint: str) -> str:
-    """The host and port of an S3 endpoint. AWS is one server: its buckets have the same name in every region."""
-    parts = urlsplit(endpoint)
-    host = parts.hostname or ""
+    """Return host and port of an S3 endpoint. AWS is one server: a bucket has the same name in every region."""
+    url = urlsplit(endpoint)
+    host = url.hostname or ""
     if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
         return "aws"
-    port = parts.port or _PORTS.get(parts.scheme, 0)
+    port = url.port or _PORTS.get(url.scheme, 0)
     return f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
 
 
 def check_apart(destination: Store, archive: Store) -> None:
-    """`UsageError` where `destination` is the place of `archive`, lies in it, or holds it."""
-    there, here = destination.address, archive.address
-    if there == here:
-        how = "is the archive itself"
-    elif here.holds(there):
-        how = "lies within the archive"
-    elif there.holds(here):
-        how = "holds the archive"
+    """Raise `UsageError` if `destination` is the address of `archive`, lies in it, or holds it."""
+    if destination.address == archive.address:
+        relation = "is the archive itself"
+    elif archive.address.holds(destination.address):
+        relation = "lies within the archive"
+    elif destination.address.holds(archive.address):
+        relation = "holds the archive"
     else:
         return
-    where = "" if destination.url == archive.url else f" at {archive.url}"
-    raise UsageError(f"destination {destination.url} {how}{where}", "name a place apart from the archive")
+    at_url = "" if destination.url == archive.url else f" at {archive.url}"
+    raise UsageError(
+        f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive"
+    )

@@ -36,27 +36,27 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview | Bytes"
 MAX_KEY_BYTES = 1024
 CHUNK = 1 << 20
 """The most bytes that `open_range` and `fill` yield at once."""
+SHORTER = "restore it from a bucket version or a copy: it is shorter than the archive says"
+_KEY_HINT = "use a relative path in UTF-8, without empty, '.' or '..' names"
 
 
 def view_of(data: Buffer) -> memoryview:
-    """The bytes of `data` (contiguous) as a flat view."""
+    """Return the bytes of `data` (contiguous) as a flat view."""
     view = memoryview(cast(bytes, data))
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def check_key(key: str) -> str:
-    """The key itself; `StoreError` where it can't be one."""
+    """Return `key`; `StoreError` where it is not a valid key."""
     try:
         size = len(key.encode())
     except UnicodeEncodeError as error:
-        raise StoreError(f"key {key!a} can't be used: it is not valid Unicode") from error
-    if "\0" in key or any(part in {"", ".", ".."} for part in key.split("/")):
-        raise StoreError(
-            f"key {key!r} can't be used", "a key is a relative path without empty, '.' or '..' parts"
-        )
+        raise StoreError(f"key {key!a} can't be used: it is not valid Unicode", _KEY_HINT) from error
+    if "\0" in key or any(name in {"", ".", ".."} for name in key.split("/")):
+        raise StoreError(f"key {key!r} can't be used", _KEY_HINT)
     if size > MAX_KEY_BYTES:
         raise StoreError(
-            f"key {key!r} can't be used: {size} bytes", f"a key has at most {MAX_KEY_BYTES} bytes"
+            f"key {key!r} can't be used: {size} bytes", f"shorten it to {MAX_KEY_BYTES} bytes at most"
         )
     return key
 
@@ -70,13 +70,13 @@ def is_key(key: str) -> bool:
 
 
 def may_hold_keys(prefix: str) -> bool:
-    """Whether a key can start with `prefix`, as far as its whole parts go."""
+    """Return True if a valid key can start with `prefix`, judged by the whole names in it."""
     folder, slash, _ = prefix.rpartition("/")
     return not slash or is_key(folder)
 
 
 class ObjectInfo(NamedTuple):
-    """`modified` is in seconds since the epoch by the store's clock."""
+    """An object of a listing. `modified` is in seconds since the epoch by the store's clock."""
 
     key: str
     size: int
@@ -116,19 +116,19 @@ class Upload(Protocol):
         ...
 
     def abort(self) -> None:
-        """Give up; idempotent."""
+        """End without publishing; idempotent."""
         ...
 
 
 class Store(Protocol):
     @property
     def url(self) -> str:
-        """Where it is, without secrets, as the user wrote it."""
+        """Address of the store as the user wrote it, without secrets."""
         ...
 
     @property
     def address(self) -> Address:
-        """Where it is, the same for every way to write it."""
+        """Normalized address of the store, equal for all spellings of one location."""
         ...
 
     def get(self, key: str) -> bytes: ...
@@ -136,18 +136,20 @@ class Store(Protocol):
     def get_with_etag(self, key: str) -> tuple[bytes, str]: ...
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`; `CorruptError` where the object is shorter. Length 0 asks
-        nobody."""
+        """Return exactly `length` bytes from `start`; `CorruptError` where the object is shorter. Length 0 makes no
+        request."""
         ...
 
     def open_range(self, key: str, start: int, length: int) -> Iterator[bytes]:
-        """The same as chunks of at most `CHUNK` bytes, with bounded memory and all from one version of the
-        object; goes on where it was when a connection drops. Errors come with the chunk that they prevent."""
+        """Yield the bytes of `get_range` in chunks of at most `CHUNK` bytes, all from one version of the object.
+
+        Memory is bounded. After a dropped connection, reading resumes at the next byte. Errors come with the chunk
+        that they prevent.
+        """
         ...
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
-        """The same into memory of the caller's, with no copy on the way: each piece of `into` as soon as it is
-        filled, in order."""
+        """Read the bytes of `get_range` into `into` without a copy; yield each filled view of `into`, in order."""
         ...
 
     def put(self, key: str, data: Buffer) -> str:
@@ -174,15 +176,15 @@ class Store(Protocol):
         ...
 
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
-        """The distinct next path parts after `prefix` ('' or ending in '/'), for keys with more parts to
+        """Yield the distinct next names after `prefix` ('' or ending in '/'), for keys with more names to
         come, in the order of those keys ('a-b' before 'a', since 'a-b/' is less than 'a/')."""
         ...
 
     def stat(self, key: str) -> ObjectInfo: ...
 
     def checksum(self, key: str) -> int | None:
-        """The CRC-64/NVME of the object's bytes as the store keeps it, without reading them; None where it
-        keeps none."""
+        """Return the CRC-64/NVME that the store keeps of the object, without reading its bytes; None where it keeps
+        none."""
         ...
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
@@ -192,16 +194,16 @@ class Store(Protocol):
 
 
 def encryption_of(store: Store) -> str | None:
-    """How `store` encrypts what it is given (`formats/encryption.md`); None where it does not."""
-    found: str | None = getattr(store, "encryption", None)
-    return found
+    """Return the name of the store's encryption (`formats/encryption.md`); None where it does not encrypt."""
+    encryption: str | None = getattr(store, "encryption", None)
+    return encryption
 
 
-def give_up(upload: Upload, error: BaseException | None) -> None:
-    """Abort `upload` because of `error`, whose place a failure of the abort must not take."""
+def abort_upload(upload: Upload, error: BaseException | None) -> None:
+    """Abort `upload` because of `error`; a failure of the abort becomes a note of `error`."""
     try:
         upload.abort()
     except KbackupError as failed:
         if error is None:
             raise
-        error.add_note(f"giving up the upload failed as well: {failed}")
+        error.add_note(f"aborting the upload failed as well: {failed}")

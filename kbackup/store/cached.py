@@ -1,9 +1,9 @@
-"""A store whose objects are kept on this machine for the next command, where the store has told which version they are.
+"""A store that caches objects on this machine for the next command, each by the etag of its version.
 
-What there is comes from the store alone: an object that was listed is the version of that listing, by its etag; for
-one that was not, the store is asked for the etag, or for the object itself where that is small. So nothing that was
-deleted comes back, and nothing old is taken for what took its place. What an encrypted archive holds is kept as it is
-stored: the wrapper belongs below the one that decrypts.
+The store alone decides which version is current. A listed object has the etag of its listing. For any other object the
+store is asked for the etag, or for the object itself if it is small. So a deleted object never comes back, and an old
+version never stands for a new one. Objects of an encrypted archive are cached encrypted: this wrapper belongs below
+the wrapper that decrypts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kbackup.store.delegating import DelegatingStore
 
 LIMIT_BYTES = 256 << 20
 LARGEST_BYTES = 64 << 20
-"""What is kept in all, and of one object."""
+"""Limits of the whole cache, and of one object."""
 ASK_BYTES = 64 << 10
-"""An object that was not listed is kept from this size on: asking for its version is cheaper than reading it."""
+"""Objects that were not listed are cached from this size on: asking for the version is cheaper than reading them."""
 
 _MAGIC = b"kbackup cache 1\n"
 _HASH = 32
@@ -45,21 +45,21 @@ class CachedStore(DelegatingStore):
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         etag = self._listed.get(key) or self._unlisted(key)
         if etag is None:
-            data, found = self.inner.get_with_etag(key)
+            data, current = self.inner.get_with_etag(key)
             if len(data) >= ASK_BYTES:
-                self._shelf.put(self._name(key, ""), found.encode())
-                self._shelf.put(self._name(key, found), data)
-            return data, found
-        kept = self._shelf.get(self._name(key, etag))
-        if kept is not None:
-            return kept, etag
-        data, found = self.inner.get_with_etag(key)
-        if found == etag:
+                self._shelf.put(self._name(key, ""), current.encode())
+                self._shelf.put(self._name(key, current), data)
+            return data, current
+        cached = self._shelf.get(self._name(key, etag))
+        if cached is not None:
+            return cached, etag
+        data, current = self.inner.get_with_etag(key)
+        if current == etag:
             self._shelf.put(self._name(key, etag), data)
-        return data, found
+        return data, current
 
     def _unlisted(self, key: str) -> str | None:
-        """The version that the store has now of an object that was not listed, where some version of it is kept."""
+        """Ask for the current etag of an object that was not listed; None if no version of the object is cached."""
         if not is_key(key) or self._shelf.get(self._name(key, "")) is None:
             return None
         etag = self.inner.stat(key).etag
@@ -92,16 +92,18 @@ class CachedStore(DelegatingStore):
         return self.inner.upload(key)
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
-        gone = [*keys]
-        for key in gone:
+        deleted = [*keys]
+        for key in deleted:
             self._listed.pop(key, None)
-        return self.inner.delete(gone)
+        return self.inner.delete(deleted)
 
 
 class Shelf:
-    """Bytes by name in a folder that nobody else can look into: at most `limit` of them, those that were not used for
-    longest go first. It is a help alone: what can't be read or is damaged is not there, and what can't be written is
-    not kept."""
+    """A bounded cache of bytes by name, in a folder that only this user can read.
+
+    Above `limit` bytes the least recently used entries are deleted. Unreadable and damaged entries count as missing,
+    and failed writes are ignored: the cache only saves requests.
+    """
 
     def __init__(self, folder: Path, limit: int = LIMIT_BYTES) -> None:
         self._folder, self._limit = folder, limit
@@ -145,15 +147,15 @@ class Shelf:
         return self._folder / name[:2] / name
 
     def _ours(self) -> bool:
-        """A folder that others can write to could hold anybody's bytes, with their checksum."""
-        found = self._folder.stat()
-        return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        """Return False if another user can write to the folder: it could hold foreign bytes with their checksum."""
+        folder = self._folder.stat()
+        return folder.st_uid == os.getuid() and not folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
     def _trim(self, added: int) -> None:
         self._size = None if self._size is None else self._size + added
         if self._size is not None and self._size <= self._limit:
             return
-        files = [(found.st_mtime, found.st_size, path) for path, found in self._files()]
+        files = [(status.st_mtime, status.st_size, path) for path, status in self._files()]
         self._size = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if self._size <= self._limit:

@@ -1,5 +1,4 @@
-"""How to reach and use an S3 store. No SDK is imported here, so that models of the configuration can hold
-it."""
+"""Options of an S3 store. No SDK is imported here, so that models of the configuration can hold them."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ Checksum = Literal["crc64nvme", "none"]
 LockMode = Literal["", "GOVERNANCE", "COMPLIANCE"]
 
 NOT_LOCKED = ("lock.json", "catalog/latest.json", "derived.json", "check/")
-"""What is replaced all the time, and what is removed at once: kept for weeks, it would only pile up."""
+"""Objects without retention: they are replaced all the time or removed at once, and locked versions would pile up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Options:
-    """Empty strings and None mean: what the environment, the profile or the instance's role says.
+    """Options of an S3 store. Empty strings and None leave a value to the environment, the profile or the role.
 
     `path_style` None: path style where an endpoint is set. `checksum` 'none' is for stores that know no
     CRC-64/NVME; uploads are then only protected by the transport. `part_size` is in bytes; an upload holds at
@@ -60,7 +59,10 @@ class S3Options:
                 f"part size {self.part_size} can't be used", f"choose {MIN_PART} to {MAX_PART} bytes"
             )
         if self.parts_in_flight < 1 or self.max_attempts < 1:
-            raise UsageError("parts in flight and attempts must be 1 or more")
+            raise UsageError(
+                f"{self.parts_in_flight} parts in flight and {self.max_attempts} attempts can't be used",
+                "set s3.parts_in_flight and s3.max_attempts to 1 or more",
+            )
         if bool(self.access_key_id) != bool(self.secret_access_key):
             raise UsageError(
                 "an access key id and a secret access key only work together", "set both or none"

@@ -1,4 +1,4 @@
-"""Whether a store keeps the promises that an archive rests on: some S3 servers ignore conditions silently."""
+"""Check that a store honours conditional writes: some S3 servers ignore conditions silently."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def _must_refuse_replace(store: Store, key: str, etag: str) -> None:
 def _ignored(store: Store, condition: str) -> StoreError:
     return StoreError(
         f"{store.url} ignores conditional writes ({condition})",
-        "two writers could overwrite each other there: use a store that honours them",
+        "use a store that honours them: two writers could overwrite each other's objects",
     )

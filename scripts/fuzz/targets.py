@@ -38,10 +38,10 @@ from kbackup.store.crypt.frames import (
     HEADER,
     Cipher,
     decode_header,
+    decrypt_frames,
+    encrypt_frames,
     new_header,
-    open_frames,
     plain_size,
-    seal_frames,
 )
 from kbackup.store.crypt.kek import LocalKek
 from kbackup.store.crypt.key_files import decode_file, new_file
@@ -139,7 +139,7 @@ def sealed(data: bytes) -> None:
     """An encrypted object, under any data key."""
     assert 0 <= plain_size(len(data)) <= len(data)
     header = decode_header(data, "file")
-    open_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(data)[HEADER:], "file")
+    decrypt_frames(Cipher(bytes(32), header, "archive", "file"), memoryview(data)[HEADER:], "file")
 
 
 def key_file(data: bytes) -> None:
@@ -234,7 +234,7 @@ def _written(name: str) -> Iterator[bytes]:
     elif name == "sealed":
         for size in (0, 1, FRAME + 1):
             header = new_header(bytes(16))
-            frames = seal_frames(
+            frames = encrypt_frames(
                 Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True
             )
             yield header.encode() + frames

@@ -321,10 +321,10 @@ def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
     opened("writer", "old").put("key", b"data")
     begun = rotate(opened("writer", "old").inner, old, new, "")
     assert (begun.keys, begun.removed) == (1, ())
-    assert [type(failed.error) for failed in begun.left] == [DeniedError]
+    assert [type(failed.error) for failed in begun.undeleted] == [DeniedError]
     assert [opened("reader", key).get("key") for key in ("old", "new")] == [b"data"] * 2
     ended = rotate(opened("expirer", "old").inner, old, new, "")
-    assert (ended.file, len(ended.removed), ended.left) == (begun.file, 1, ())
+    assert (ended.file, len(ended.removed), ended.undeleted) == (begun.file, 1, ())
     assert opened("reader", "new").get("key") == b"data"
     with pytest.raises(WrongKeyError):
         opened("reader", "old").get("key")

@@ -14,7 +14,7 @@ from cryptography.exceptions import InvalidTag
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import ArchiveInfo, dump
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.frames import Cipher, Header, seal_frames, stored_size
+from kbackup.store.crypt.frames import Cipher, Header, encrypt_frames, stored_size
 from kbackup.store.crypt.kek import LocalKek, generate_key
 from kbackup.store.crypt.keyring import Keyring
 from kbackup.store.file import FileStore
@@ -55,7 +55,7 @@ def test_kbackup_seals_the_vectors(wanted: dict[str, Any]) -> None:
     (key_id,) = sealed.data_keys(KEY_FILE, KEY)
     header = Header(key_id, bytes.fromhex(wanted["salt"]))
     cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, ARCHIVE, wanted["name"])
-    made = header.encode() + seal_frames(cipher, memoryview(plain_of(wanted)), 0, last=True)
+    made = header.encode() + encrypt_frames(cipher, memoryview(plain_of(wanted)), 0, last=True)
     assert hashlib.sha256(made).hexdigest() == wanted["sha256"]
     assert len(made) == stored_size(len(plain_of(wanted)))
 

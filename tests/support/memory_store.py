@@ -17,7 +17,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store.address import Address
-from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, check_key, give_up, view_of
+from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, abort_upload, check_key, view_of
 
 LIST_PAGE = 1000  # keys in an answer of S3
 _DELETES_A_REQUEST = 1000
@@ -230,7 +230,7 @@ class MemoryUpload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        give_up(self, error)
+        abort_upload(self, error)
 
     def write(self, data: Buffer) -> None:
         self._check_open()

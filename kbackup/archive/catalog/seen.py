@@ -24,7 +24,7 @@ class SeenCatalog:
     """The memory of one archive's newest catalog number: a file in `folder`, named by the archive's address."""
 
     def __init__(self, store: Store, folder: Path) -> None:
-        address = json.dumps([store.address.server, *store.address.parts])
+        address = json.dumps([store.address.server, *store.address.path])
         self._store = store
         self._file = folder / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
 

@@ -13,7 +13,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.verify.objects import index_size
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError
 from kbackup.store.base import Store
-from kbackup.store.crypt.raw import pieces, size_of, stored
+from kbackup.store.crypt.raw import read_chunks, size_of, stored
 
 THREADS = 8
 _FEW = 256
@@ -76,7 +76,7 @@ def send(source: Store, target: Store, due: Due) -> int:
     is left at `target` then; `RefusedError` where other bytes arrived than were sent, and stay."""
     crc = sent_crc = sent = 0
     with stored(target).upload(due.key) as upload:
-        for piece, plain in pieces(source, due.key, due.size):
+        for piece, plain in read_chunks(source, due.key, due.size):
             sent += len(piece)
             sent_crc = crc64nvme(piece, sent_crc)
             crc = sent_crc if plain is piece else crc64nvme(plain, crc)

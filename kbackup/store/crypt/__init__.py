@@ -12,9 +12,9 @@ from kbackup.store.base import Buffer, Failed, ObjectInfo, Store, Upload, check_
 from kbackup.store.crypt.frames import (
     HEADER,
     decode_header,
-    open_frames,
+    decrypt_frames,
+    encrypt_frames,
     plain_size,
-    seal_frames,
 )
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import ARCHIVE, Keyring
@@ -23,18 +23,18 @@ from kbackup.store.crypt.upload import CryptUpload
 
 PLAIN = (ARCHIVE, "lock.json")
 PLAIN_FOLDER = "check/"
-"""What is needed to say that there is an archive and who writes to it, and what a store is tried with."""
+"""Objects that are not encrypted: they show that there is an archive and who writes to it, or probe the store."""
 
 
 class CryptStore:
     """`Store` over `inner`; sizes and checksums are those of the plain bytes. `keys/` is its own and no key here.
 
-    An object is read under its own name alone. An older version of it, put back under its name, is genuine: that
-    is for whoever knows what it should hold to notice.
+    An object can be read under its own name alone. An older version, put back under the name, still passes as genuine:
+    callers must check what the object should hold.
     """
 
     encryption = "kbackup-encryption-2"
-    """What archive.json says of such an archive."""
+    """The `encryption` that archive.json names."""
 
     def __init__(self, inner: Store, keyring: Keyring) -> None:
         self._inner = inner
@@ -71,7 +71,7 @@ class CryptStore:
         data, etag = self._inner.get_with_etag(key)
         if key == ARCHIVE:
             self._keyring.saw_archive(data)
-        return data if plain else self._opened(key, data), etag
+        return data if plain else self._decrypt(key, data), etag
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         return b"".join(self.open_range(key, start, length))
@@ -89,13 +89,13 @@ class CryptStore:
             yield from self._reader.fill(key, start, into)
 
     def put(self, key: str, data: Buffer) -> str:
-        return self._inner.put(key, self._sealed(key, data))
+        return self._inner.put(key, self._encrypt(key, data))
 
     def put_new(self, key: str, data: Buffer) -> str:
-        return self._inner.put_new(key, self._sealed(key, data))
+        return self._inner.put_new(key, self._encrypt(key, data))
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        return self._inner.replace(key, self._sealed(key, data), etag)
+        return self._inner.replace(key, self._encrypt(key, data), etag)
 
     def upload(self, key: str) -> Upload:
         if self._is_plain(key):
@@ -120,7 +120,7 @@ class CryptStore:
         return self._seen(self._inner.stat(key))
 
     def checksum(self, key: str) -> int | None:
-        """What the store keeps is a checksum of encrypted bytes."""
+        """Return None for encrypted objects: the store's checksum is of the encrypted bytes."""
         if self._is_plain(key):
             return self._inner.checksum(key)
         self._inner.stat(key)
@@ -142,21 +142,21 @@ class CryptStore:
         return info if _stays_plain(info.key) else info._replace(size=plain_size(info.size))
 
     def _is_plain(self, key: str) -> bool:
-        """Whether an object of that name is not encrypted; `StoreError` for what is no name here."""
+        """Return True if objects of that name are not encrypted; `StoreError` for a reserved name."""
         if check_key(key).startswith(KEYS):
             raise _reserved(key)
         return _stays_plain(key)
 
-    def _sealed(self, key: str, data: Buffer) -> Buffer:
+    def _encrypt(self, key: str, data: Buffer) -> Buffer:
         if self._is_plain(key):
             return data
         header, cipher = self._keyring.new_cipher(key)
-        return header.encode() + seal_frames(cipher, view_of(data), 0, last=True)
+        return header.encode() + encrypt_frames(cipher, view_of(data), 0, last=True)
 
-    def _opened(self, key: str, data: bytes) -> bytes:
+    def _decrypt(self, key: str, data: bytes) -> bytes:
         header = decode_header(data, key)
         cipher = self._keyring.cipher(header, key)
-        return bytes(open_frames(cipher, memoryview(data)[HEADER:], key))
+        return bytes(decrypt_frames(cipher, memoryview(data)[HEADER:], key))
 
 
 def _stays_plain(key: str) -> bool:
@@ -164,4 +164,6 @@ def _stays_plain(key: str) -> bool:
 
 
 def _reserved(key: str) -> StoreError:
-    return StoreError(f"key {key!r} can't be used", f"'{KEYS}' is where data keys are kept")
+    return StoreError(
+        f"key {key!r} can't be used", f"use another folder than '{KEYS}', which holds data keys"
+    )

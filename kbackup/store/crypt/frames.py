@@ -26,9 +26,9 @@ HEADER = len(MAGIC) + KEY_ID_BYTES + _SALT_BYTES
 FRAME = 1 << 16
 """Plain bytes of every frame but the last, which has 1 to this many (0 in an empty object)."""
 TAG = 16
-SEALED = FRAME + TAG
+ENCRYPTED_FRAME = FRAME + TAG
 _INFO = b"kbackup-object-2"
-_HINT = "it was changed, cut or moved after it was written: restore it from a bucket version or a copy"
+_HINT = "restore it from a bucket version or a copy: it was changed, cut or moved after it was written"
 
 
 class Header(NamedTuple):
@@ -44,12 +44,12 @@ def new_header(key_id: bytes) -> Header:
 
 
 def decode_header(data: bytes | memoryview, name: str) -> Header:
-    """The header that `data` begins with; `name` stands in errors."""
+    """Return the header that `data` begins with; `name` stands in errors."""
     head = bytes(data[:HEADER])
     if head[: len(MAGIC) - 1] != MAGIC[:-1]:
         raise CorruptError(
             f"file {name} at byte 0: this is no encrypted object",
-            "it was replaced or damaged; a folder that was written without encryption is read without encryption.key",
+            "restore it from a bucket version or a copy, or unset encryption.key if it was never encrypted",
         )
     version = head[len(MAGIC) - 1 : len(MAGIC)]
     if version and version != MAGIC[-1:]:
@@ -64,18 +64,18 @@ def decode_header(data: bytes | memoryview, name: str) -> Header:
 
 
 def stored_size(plain: int) -> int:
-    """Bytes of the object that holds `plain` bytes."""
+    """Return the size of the encrypted object that holds `plain` bytes."""
     return HEADER + plain + TAG * max(1, -(-plain // FRAME))
 
 
 def plain_size(stored: int) -> int:
-    """Plain bytes in an object of `stored` bytes; of one that can't be whole, about what is left of them."""
+    """Return the number of plain bytes in an object of `stored` bytes; an estimate if the object is cut."""
     body = max(0, stored - HEADER)
-    return max(0, body - TAG * -(-body // SEALED))
+    return max(0, body - TAG * -(-body // ENCRYPTED_FRAME))
 
 
 class Cipher:
-    """Seals and opens the frames of one object. Thread-safe."""
+    """Encrypts and decrypts the frames of one object. Thread-safe."""
 
     def __init__(self, data_key: bytes, header: Header, archive_id: str, name: str) -> None:
         derived = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=header.salt, info=_INFO).derive(data_key)
@@ -83,16 +83,16 @@ class Cipher:
         self._name = name
         self._bound = f"{archive_id}\0{name}".encode()
 
-    def seal(self, number: int, last: bool, plain: memoryview, into: memoryview) -> None:
-        """Frame `number` (from 0) of `plain` into `into`, which is `TAG` bytes longer."""
+    def encrypt(self, number: int, last: bool, plain: memoryview, into: memoryview) -> None:
+        """Encrypt `plain` as frame `number` (from 0) into `into`, which is `TAG` bytes longer."""
         self._aead.encrypt_into(_nonce(number, last), plain, self._bound, into)
 
-    def open(self, number: int, last: bool, sealed: memoryview, into: memoryview) -> None:
-        """The reverse; `CorruptError` where it is not that very frame of that very object of that archive."""
+    def decrypt(self, number: int, last: bool, encrypted: memoryview, into: memoryview) -> None:
+        """Decrypt frame `number`; `CorruptError` where it is not this frame of this object of this archive."""
         try:
-            self._aead.decrypt_into(_nonce(number, last), sealed, self._bound, into)
+            self._aead.decrypt_into(_nonce(number, last), encrypted, self._bound, into)
         except InvalidTag as error:
-            at = HEADER + number * SEALED
+            at = HEADER + number * ENCRYPTED_FRAME
             raise CorruptError(
                 f"file {self._name} at byte {at}: frame {number} is not genuine", _HINT
             ) from error
@@ -102,47 +102,47 @@ def _nonce(number: int, last: bool) -> bytes:
     return number.to_bytes(8, "big") + (b"\0\0\0\1" if last else b"\0\0\0\0")
 
 
-def seal_frames(cipher: Cipher, plain: memoryview, first: int, last: bool) -> bytearray:
-    """The frames of `plain`, the first one's number being `first`; all but the last one of an object are full."""
+def encrypt_frames(cipher: Cipher, plain: memoryview, first: int, last: bool) -> bytearray:
+    """Encrypt `plain` as frames from number `first` on; all frames of an object but the last are full."""
     count = max(1, -(-len(plain) // FRAME))
-    sealed = bytearray(len(plain) + TAG * count)
-    view = memoryview(sealed)
+    encrypted = bytearray(len(plain) + TAG * count)
+    view = memoryview(encrypted)
     for n in range(count):
-        piece = plain[n * FRAME : (n + 1) * FRAME]
-        into = view[n * SEALED : n * SEALED + len(piece) + TAG]
-        cipher.seal(first + n, last and n == count - 1, piece, into)
-    return sealed
+        frame = plain[n * FRAME : (n + 1) * FRAME]
+        into = view[n * ENCRYPTED_FRAME : n * ENCRYPTED_FRAME + len(frame) + TAG]
+        cipher.encrypt(first + n, last and n == count - 1, frame, into)
+    return encrypted
 
 
-def open_frames(cipher: Cipher, sealed: memoryview, name: str) -> bytearray:
-    """The plain bytes of all frames of an object."""
-    count = max(1, -(-len(sealed) // SEALED))
-    if len(sealed) < (count - 1) * SEALED + TAG:
-        raise CorruptError(f"file {name} at byte {HEADER + len(sealed)}: ends within a frame", _HINT)
-    plain = bytearray(len(sealed) - TAG * count)
+def decrypt_frames(cipher: Cipher, encrypted: memoryview, name: str) -> bytearray:
+    """Return the plain bytes of all frames of an object."""
+    count = max(1, -(-len(encrypted) // ENCRYPTED_FRAME))
+    if len(encrypted) < (count - 1) * ENCRYPTED_FRAME + TAG:
+        raise CorruptError(f"file {name} at byte {HEADER + len(encrypted)}: ends within a frame", _HINT)
+    plain = bytearray(len(encrypted) - TAG * count)
     view = memoryview(plain)
     for n in range(count):
-        piece = sealed[n * SEALED : (n + 1) * SEALED]
-        cipher.open(n, n == count - 1, piece, view[n * FRAME : n * FRAME + len(piece) - TAG])
+        frame = encrypted[n * ENCRYPTED_FRAME : (n + 1) * ENCRYPTED_FRAME]
+        cipher.decrypt(n, n == count - 1, frame, view[n * FRAME : n * FRAME + len(frame) - TAG])
     return plain
 
 
-def cut(chunks: Iterable[bytes]) -> Iterator[memoryview]:
-    """The bytes of `chunks` as sealed frames; the last may be shorter."""
-    left = bytearray()
+def split_frames(chunks: Iterable[bytes]) -> Iterator[memoryview]:
+    """Yield the bytes of `chunks` as encrypted frames; the last may be shorter."""
+    partial = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)
-        if left:
-            take = SEALED - len(left)
-            left += view[:take]
-            view = view[take:]
-            if len(left) < SEALED:
+        if partial:
+            missing = ENCRYPTED_FRAME - len(partial)
+            partial += view[:missing]
+            view = view[missing:]
+            if len(partial) < ENCRYPTED_FRAME:
                 continue
-            yield memoryview(left)
-            left = bytearray()
-        whole = len(view) - len(view) % SEALED
-        for at in range(0, whole, SEALED):
-            yield view[at : at + SEALED]
-        left += view[whole:]
-    if left:
-        yield memoryview(left)
+            yield memoryview(partial)
+            partial = bytearray()
+        whole = len(view) - len(view) % ENCRYPTED_FRAME
+        for at in range(0, whole, ENCRYPTED_FRAME):
+            yield view[at : at + ENCRYPTED_FRAME]
+        partial += view[whole:]
+    if partial:
+        yield memoryview(partial)

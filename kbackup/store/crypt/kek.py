@@ -27,7 +27,7 @@ ARCHIVE_ID = "KBACKUP_ARCHIVE_ID"
 """The variable that tells a key command which archive the keys are of: for an encryption context."""
 _MAX_NAME = 500
 _FORMS = "write file:/path, env:NAME or command:program arguments"
-_MAKE = "`kbackup key generate` makes one: base64 of 32 bytes"
+_MAKE = "run `kbackup key generate` to make a key: base64 of 32 bytes"
 
 
 class Kek(Protocol):
@@ -35,7 +35,7 @@ class Kek(Protocol):
 
     @property
     def name(self) -> str:
-        """What tells it from others, in the clear beside what it wraps."""
+        """A name without secrets, which stands in files of data keys beside the wrapped keys."""
         ...
 
     def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
@@ -48,14 +48,14 @@ class Kek(Protocol):
 
 
 def check_source(source: str) -> None:
-    """`UsageError` for text that says nowhere to find a key; it is not shown: it may be the key itself."""
+    """Raise `UsageError` unless `source` names a key. The message does not show it: it may be the key itself."""
     kind, sign, rest = source.partition(":")
     if not sign or kind not in {"file", "env", "command"} or not rest.strip():
         raise UsageError("a key is named by where it is", _FORMS)
 
 
 def load_kek(source: str) -> Kek:
-    """The key that `source` names; `WrongKeyError` where it is not to be had."""
+    """Load the key that `source` names; `WrongKeyError` where it can't be read."""
     check_source(source)
     kind, _, rest = source.partition(":")
     if kind == "command":
@@ -116,7 +116,7 @@ class LocalKek:
         except (InvalidTag, ValueError) as error:
             raise CorruptError(
                 f"data key {key_id.hex()} in keys/ is not what key {self._name} wrapped",
-                "its file was changed: restore it from a bucket version or a copy",
+                "restore its file from a bucket version or a copy",
             ) from error
 
 
@@ -147,10 +147,10 @@ class CommandKek:
         return self._each("wrap", keys, archive_id)
 
     def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        found = self._each("unwrap", wrapped, archive_id)
-        if any(len(key) != KEY_BYTES for key in found.values()):
+        keys = self._each("unwrap", wrapped, archive_id)
+        if any(len(key) != KEY_BYTES for key in keys.values()):
             raise self._wrong("unwrap", f"it gave a key of another size than {KEY_BYTES} bytes")
-        return found
+        return keys
 
     def _each(self, verb: str, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
         if not keys:
@@ -180,12 +180,14 @@ class CommandKek:
             why = error.strerror if isinstance(error, OSError) else f"it took longer than {_SECONDS:.0f} s"
             raise self._wrong(verb, (why or "it can't be run").lower()) from None
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MAX_NAME]
-            raise self._wrong(verb, f"it ended with {done.returncode}" + (f": {said}" if said else ""))
+            last_line = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2][:_MAX_NAME]
+            raise self._wrong(
+                verb, f"it ended with {done.returncode}" + (f": {last_line}" if last_line else "")
+            )
         return done.stdout
 
     def _wrong(self, verb: str, why: str) -> WrongKeyError:
         return WrongKeyError(
             f"the key command {self._command[0]} {verb}: {why}",
-            "run it by hand; formats/encryption.md says what it gets",
+            "run it by hand with the input that formats/encryption.md describes",
         )

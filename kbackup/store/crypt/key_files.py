@@ -55,7 +55,7 @@ class Skipped(NamedTuple):
 
 
 def new_file(kek: Kek, keys: Mapping[bytes, bytes], name: str, archive_id: str) -> tuple[str, bytes]:
-    """Key and bytes of a file that holds `keys`, wrapped."""
+    """Return key and bytes of a file that holds `keys`, wrapped."""
     named = kek.name
     wrapped = kek.wrap(keys, archive_id)
     file = KeyFile(
@@ -72,7 +72,7 @@ def path_of(name: str) -> str:
 
 
 def list_files(store: Store) -> list[str]:
-    """Where key files are, in the store."""
+    """Return the store's keys of files of data keys."""
     return [info.key for info in store.list(KEYS) if info.key.endswith(".json")]
 
 
@@ -98,8 +98,10 @@ def read_files(
 def unwrap_files(
     kek: Kek, files: Sequence[Named], archive_id: str
 ) -> tuple[dict[bytes, bytes], list[Skipped]]:
-    """The data keys of `files`, which are under `kek`, and the files that it does not open. One call unwraps all,
-    unless one of them is not what was wrapped."""
+    """Return the data keys of `files`, which are under `kek`, and the files that it can't unwrap.
+
+    One call unwraps all files; they are tried one by one only if it fails.
+    """
     try:
         every = {key_id: data for _, file in files for key_id, data in file.wrapped().items()}
         return kek.unwrap(every, archive_id), []
@@ -113,7 +115,7 @@ def unwrap_files(
 
 
 def split_foreign(files: Iterable[Named], archive_id: str) -> tuple[list[Named], list[Skipped]]:
-    """The files of this archive, and those of another."""
+    """Split files into files of this archive, and files that are skipped because they are of another."""
     ours: list[Named] = []
     skipped: list[Skipped] = []
     for named in files:
@@ -122,7 +124,9 @@ def split_foreign(files: Iterable[Named], archive_id: str) -> tuple[list[Named],
             ours.append(named)
         else:
             message = f"it belongs to archive {owner or '(none)'}, not to {archive_id or '(none)'}"
-            skipped.append(Skipped(named.path, CorruptError(message, "it was copied from elsewhere")))
+            skipped.append(
+                Skipped(named.path, CorruptError(message, "delete it, or move it to its own archive"))
+            )
     return ours, skipped
 
 

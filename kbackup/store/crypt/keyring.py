@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 ARCHIVE = "archive.json"
 _SECONDS = 24 * 3600.0
-"""How long a data key is used: in a locked bucket its file is under retention as long as what it encrypted first."""
+"""Seconds of use of a data key: in a locked bucket the retention of its file must cover that of all its objects."""
 _SAMPLE = 3
 _SINGLY = 3
-"""A reader of one restore point needs the files of a run or two; who meets more is going to meet them all, and gets
-them at once."""
+"""Files of data keys that are read one by one. A reader of one restore point needs the keys of a run or two; a reader
+that needs more is going to need all, and loads all at once."""
 
 
 class DataKey(NamedTuple):
@@ -92,7 +92,7 @@ class Keyring:
             return Keyring, (self._store, self._source, dict(self._known), self._writing, self._archive_id)
 
     def for_writing(self) -> Keyring:
-        """The same for tasks that read nothing but what this run writes: it takes along the one key that encrypts."""
+        """Return a keyring for tasks that read only objects of this run: pickled, it holds the run's data key alone."""
         made = self.current()
         known = {made.id: made.key}
         return Keyring(self._store, self._source, known, made.id, self.archive_id, narrow=True)
@@ -106,7 +106,7 @@ class Keyring:
 
     @property
     def archive_id(self) -> str:
-        """The id of the archive that this is the keyring of; '' where there is none (what restores keep elsewhere)."""
+        """The id of the keyring's archive; '' where there is no archive, as in the state of restores kept elsewhere."""
         with self._lock:
             if self._archive_id is not None:
                 return self._archive_id
@@ -122,7 +122,7 @@ class Keyring:
                 self._archive_id = _id_in(data)
 
     def _find_archive_id(self) -> str:
-        """What archive.json says; where it is lost, and to be repaired, what files of data keys say."""
+        """Read the archive's id from archive.json, or from files of data keys if archive.json is lost."""
         with suppress(NotFoundError):
             if archive_id := _id_in(self._store.get(ARCHIVE)):
                 return archive_id
@@ -132,22 +132,22 @@ class Keyring:
             raise CorruptError(
                 f"file {ARCHIVE} at {self._store.url} can't be read, and files of {KEYS} belong to archives "
                 f"{' and '.join(sorted(owners))}",
-                "set archive_id to the one that it is",
+                "set archive_id to the id of this archive",
             )
         return owners.pop() if owners else ""
 
     def cipher(self, header: Header, name: str) -> Cipher:
-        """What opens file `name`, which begins with `header`."""
+        """Return the cipher that decrypts file `name`, which begins with `header`."""
         return Cipher(self.find(header.key_id, name), header, self.archive_id, name)
 
     def new_cipher(self, name: str) -> tuple[Header, Cipher]:
-        """The header of a new file `name`, and what seals it."""
+        """Return header and cipher of a new file `name`."""
         made = self.current()
         header = new_header(made.id)
         return header, Cipher(made.key, header, self.archive_id, name)
 
     def current(self) -> DataKey:
-        """The key that this run encrypts with, made and kept in the store at its first use, and another a day later."""
+        """Return the data key that this run encrypts with; make and store one at first use, and another a day later."""
         with self._lock:
             if self._writing is None or time.monotonic() > self._since + _SECONDS:
                 self.check()
@@ -158,12 +158,12 @@ class Keyring:
             return DataKey(self._writing, self._known[self._writing])
 
     def find(self, key_id: bytes, name: str) -> bytes:
-        """The data key of file `name`. `WrongKeyError` where it is wrapped by another key than ours."""
+        """Return the data key of file `name`; `WrongKeyError` if another key-encryption key wraps it."""
         with self._lock:
             if key_id not in self._known and self._singly < _SINGLY:
                 self._singly += 1
                 self._take(*read_files(self._store, [path_of(key_id.hex())], self._read))
-            if key_id not in self._known:  # its file was folded into another one
+            if key_id not in self._known:  # a rotation moved it to another file
                 self._load()
             if key_id in self._known:
                 return self._known[key_id]
@@ -172,7 +172,7 @@ class Keyring:
             raise self._lost(key_id, name)
 
     def _lost(self, key_id: bytes, name: str) -> KbackupError:
-        """Why there is no data key `key_id`."""
+        """Return the error that explains why data key `key_id` is missing."""
         its_own = self._skipped.get(path_of(key_id.hex()))
         refused = [error for error in self._skipped.values() if isinstance(error, WrongKeyError)]
         if its_own is not None or refused:
@@ -180,7 +180,7 @@ class Keyring:
         return CorruptError(f"file {name} at byte 8: no file of {KEYS} holds data key {key_id.hex()}", LOST)
 
     def try_out(self) -> str:
-        """The name of the key-encryption key, when it has given back what it wrapped, and opens what is there."""
+        """Check that the key-encryption key unwraps its own output and the archive's keys; return its name."""
         with self._lock:
             self.check()
             made = {secrets.token_bytes(KEY_ID_BYTES): secrets.token_bytes(KEY_BYTES)}
@@ -191,21 +191,21 @@ class Keyring:
             return self.kek.name
 
     def check(self) -> None:
-        """`WrongKeyError` where the archive has data keys and ours opens none of them."""
+        """Raise `WrongKeyError` if the archive has data keys and the key-encryption key unwraps none of them."""
         with self._lock:
             if not self._known:
                 self._load()
             if self._others and not self._known:
                 raise self._wrong(f"archive {self._store.url} is encrypted under", set(self._others.values()))
 
-    def _wrong(self, what: str, names: set[str]) -> WrongKeyError:
+    def _wrong(self, statement: str, names: set[str]) -> WrongKeyError:
         return WrongKeyError(
-            f"{what} key {' and '.join(sorted(names))}, encryption.key names {self.kek.name}",
+            f"{statement} key {' and '.join(sorted(names))}, encryption.key names {self.kek.name}",
             "give the key that it was written with, or was rotated to last",
         )
 
     def _load(self) -> None:
-        """Look through the files that were not there before."""
+        """Read all files of data keys that were not read before."""
         self._take(*read_files(self._store, list_files(self._store), self._read))
 
     def _take(self, files: Iterable[Named], damaged: Iterable[Skipped]) -> None:
@@ -226,7 +226,7 @@ class Keyring:
 
 
 class _ArchiveId(msgspec.Struct, frozen=True):
-    """What this needs of archive.json."""
+    """The only member of archive.json that a keyring needs."""
 
     id: str
 

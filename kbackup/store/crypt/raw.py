@@ -1,4 +1,4 @@
-"""Encrypted objects as they are stored, opened on their way: for copies that take them over as they are."""
+"""Read encrypted objects as they are stored, and check them on the way: copies keep the encrypted bytes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from kbackup.store.base import Buffer, Store
 from kbackup.store.crypt import CryptStore
-from kbackup.store.crypt.frames import HEADER, TAG, cut, decode_header, stored_size
+from kbackup.store.crypt.frames import HEADER, TAG, decode_header, split_frames, stored_size
 from kbackup.store.guarded import GuardedStore
 
 
 def stored(store: Store) -> Store:
-    """The store with objects as they are kept; one that checks before each write still does."""
+    """Return the store of encrypted bytes below `store`; a store that checks before each write still does."""
     if isinstance(store, GuardedStore):
         return GuardedStore(stored(store.inner), store.check)
     return store.inner if isinstance(store, CryptStore) else store
@@ -23,13 +23,15 @@ def _crypt(store: Store) -> CryptStore | None:
 
 
 def size_of(store: Store, plain: int) -> int:
-    """Bytes of the object that holds `plain` bytes there."""
+    """Return the size in `store` of an object that holds `plain` bytes."""
     return stored_size(plain) if _crypt(store) is not None else plain
 
 
-def pieces(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
-    """The object at `key`, which holds `plain` bytes, with bounded memory: (bytes as they are stored, what they are in
-    the clear). `CorruptError` at the first that are not genuine."""
+def read_chunks(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]]:
+    """Yield the object at `key`, which holds `plain` bytes, as (stored bytes, plain bytes), with bounded memory.
+
+    `CorruptError` at the first frame that is not genuine.
+    """
     crypt = _crypt(store)
     if crypt is None:
         for chunk in store.open_range(key, 0, plain):
@@ -39,9 +41,11 @@ def pieces(store: Store, key: str, plain: int) -> Iterator[tuple[Buffer, Buffer]
     header = decode_header(head, key)
     cipher = crypt.keyring.cipher(header, key)
     yield head, b""
-    left = plain
-    for number, frame in enumerate(cut(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))):
-        said = memoryview(bytearray(len(frame) - TAG))
-        left -= len(said)
-        cipher.open(number, left == 0, frame, said)
-        yield frame, said
+    remaining = plain
+    for number, frame in enumerate(
+        split_frames(crypt.inner.open_range(key, HEADER, stored_size(plain) - HEADER))
+    ):
+        decrypted = memoryview(bytearray(len(frame) - TAG))
+        remaining -= len(decrypted)
+        cipher.decrypt(number, remaining == 0, frame, decrypted)
+        yield frame, decrypted

@@ -1,4 +1,4 @@
-"""Handing an archive's data keys over to another key-encryption key, without touching what they encrypt."""
+"""Wrap an archive's data keys with another key-encryption key; the encrypted objects stay as they are."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from kbackup.store.crypt.key_files import (
 
 
 class Rotated(NamedTuple):
-    """`file` holds all `keys` data keys now. `removed` are the files that did before; those `left` could not be
-    deleted: the former key still opens them. `skipped` gave no data key, and stay as they are."""
+    """The result of a rotation: `file` holds all `keys` data keys now.
+
+    `removed` are the files that held them before. Files of `undeleted` could not be deleted: the former key still
+    unwraps them. Files of `skipped` gave no data key, and stay as they are.
+    """
 
     kek: str
     keys: int
     file: str
     removed: tuple[str, ...]
-    left: tuple[Failed, ...]
+    undeleted: tuple[Failed, ...]
     skipped: tuple[Skipped, ...]
 
 
 def rotate(store: Store, old: Kek, new: Kek, archive_id: str) -> Rotated:
-    """All data keys of `store` into one file under `new`; the others go when that one has been read back. Run
-    again after a crash, it ends what was begun. The caller sees to it that nobody writes keys meanwhile.
+    """Wrap all data keys of `store` in one file under `new`, read it back, and delete the other files.
 
-    `WrongKeyError` where neither key opens any file; nothing is changed then.
+    A second call after a crash finishes the rotation. The caller must make sure that nobody writes keys meanwhile.
+    `WrongKeyError` if neither key unwraps any file; nothing is changed then.
     """
     files, damaged = read_files(store, list_files(store))
     ours, foreign = split_foreign(files, archive_id)
@@ -53,10 +56,11 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str) -> Rotated:
     useful = [each for each in under if each.path not in {failed.path for failed in closed}]
     whole = [path for path, file in useful if file.kek == new.name and file.wrapped().keys() == keys.keys()]
     file = whole[0] if whole else _publish(store, new, keys, archive_id)
-    going = [path for path, _ in useful if path != file]
-    left = tuple(store.delete(going))
-    stayed = {failed.key for failed in left}
-    return Rotated(new.name, len(keys), file, tuple(p for p in going if p not in stayed), left, skipped)
+    replaced = [path for path, _ in useful if path != file]
+    undeleted = tuple(store.delete(replaced))
+    failed_paths = {failed.key for failed in undeleted}
+    removed = tuple(path for path in replaced if path not in failed_paths)
+    return Rotated(new.name, len(keys), file, removed, undeleted, skipped)
 
 
 def _split_by_kek(files: Sequence[Named], names: set[str]) -> tuple[list[Named], list[Skipped]]:
@@ -78,7 +82,8 @@ def _split_by_kek(files: Sequence[Named], names: set[str]) -> tuple[list[Named],
 def _no_keys(store: Store, skipped: Sequence[Skipped]) -> KbackupError:
     if not skipped:
         return WrongKeyError(
-            f"archive {store.url} has no data key yet", "the first backup makes one: set encryption.key"
+            f"archive {store.url} has no data key yet",
+            "set encryption.key: the first backup makes a data key",
         )
     first = skipped[0]
     return WrongKeyError(f"file {first.path}: {first.error.message}", first.error.hint)
@@ -91,6 +96,6 @@ def _publish(store: Store, kek: Kek, keys: dict[bytes, bytes], archive_id: str) 
         store.delete([path])
         raise CorruptError(
             f"file {path}: the new key does not give back what it wrapped",
-            "nothing was changed; check the key command",
+            "check the key command; nothing was changed",
         )
     return path

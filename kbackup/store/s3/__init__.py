@@ -68,10 +68,10 @@ class S3Store:
         try:
             return put(self._bucket, key, body)
         except OutcomeUnknownError as unknown:
-            found = read_back(self._bucket, key, body, unknown)
-            if found is None or not found.ours:
+            current = read_back(self._bucket, key, body, unknown)
+            if current is None or not current.ours:
                 raise
-            return found.etag
+            return current.etag
 
     def put_new(self, key: str, data: Buffer) -> str:
         return put_new(self._bucket, key, as_body(data))
@@ -81,13 +81,13 @@ class S3Store:
         try:
             return put(self._bucket, key, body, IfMatch=etag)
         except OutcomeUnknownError as unknown:
-            found = read_back(self._bucket, key, body, unknown)
-            if found is None or (found.etag == etag and not found.ours):
+            current = read_back(self._bucket, key, body, unknown)
+            if current is None or (current.etag == etag and not current.ours):
                 raise
-            if not found.ours:
+            if not current.ours:
                 name = self._bucket.describe(key)
                 raise PreconditionError(f"{name} is another version by now") from unknown
-            return found.etag
+            return current.etag
 
     def upload(self, key: str) -> S3Upload:
         return S3Upload(self._bucket, key)
@@ -103,9 +103,9 @@ class S3Store:
     def list_dirs(self, prefix: str = "") -> Iterator[str]:
         for page in self._pages(prefix, {"Delimiter": "/"}):
             for item in page.get("CommonPrefixes", ()):
-                part = self._bucket.own(item["Prefix"])[len(prefix) : -1]
-                if is_key(part):
-                    yield part
+                name = self._bucket.own(item["Prefix"])[len(prefix) : -1]
+                if is_key(name):
+                    yield name
 
     def _pages(self, prefix: str, arguments: dict[str, Any]) -> Iterator[Any]:
         if not may_hold_keys(prefix):
@@ -143,26 +143,26 @@ class S3Store:
 
     def delete(self, keys: Iterable[str]) -> builtins.list[Failed]:
         failed: list[Failed] = []
-        left = iter(keys)
-        while batch := builtins.list(islice(left, _DELETES_A_REQUEST)):
+        remaining = iter(keys)
+        while batch := builtins.list(islice(remaining, _DELETES_A_REQUEST)):
             failed += self._delete(batch)
         return failed
 
     def _delete(self, batch: builtins.list[str]) -> Iterator[Failed]:
-        wanted: builtins.list[ObjectIdentifierTypeDef] = []
+        objects: builtins.list[ObjectIdentifierTypeDef] = []
         for key in batch:
             try:
-                wanted.append({"Key": self._bucket.full(key)})
+                objects.append({"Key": self._bucket.full(key)})
             except StoreError as unusable:
                 yield Failed(key, unusable)
-        if not wanted:
+        if not objects:
             return
         with self._bucket.asking():
             reply = self._bucket.client.delete_objects(
-                **self._bucket.common, Delete={"Objects": wanted, "Quiet": True}
+                **self._bucket.common, Delete={"Objects": objects, "Quiet": True}
             )
         for error in reply.get("Errors", ()):
             key = self._bucket.own(error["Key"])
             kind = DeniedError if error["Code"] == "AccessDenied" else StoreError
-            said = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
-            yield Failed(key, kind(said, "check the rights to delete, and whether the object is locked"))
+            message = f"{self._bucket.describe(key)}: {error['Code']}: {error.get('Message', '')}"
+            yield Failed(key, kind(message, "check the rights to delete, and whether the object is locked"))

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Bucket:
-    """What every request needs. Picklable."""
+    """One bucket and prefix: the clients and arguments of all requests. Picklable."""
 
     def __init__(self, name: str, prefix: str, options: S3Options) -> None:
         self.name = name
@@ -41,7 +41,7 @@ class Bucket:
 
     @property
     def client(self) -> S3Client:
-        """Of this very process: SDK clients don't survive forks."""
+        """The SDK's client, made in this process: SDK clients don't survive forks."""
         known, pid = self._client, os.getpid()
         if known is None or known[0] != pid:
             known = self._client = pid, client_of(self.options)
@@ -49,7 +49,7 @@ class Bucket:
 
     @property
     def address(self) -> Address:
-        """With the endpoint that the client uses: options, environment or profile may name it."""
+        """Normalized address with the endpoint of the client, which options, environment or profile may name."""
         with self.asking():
             return address_of_bucket(self.client.meta.endpoint_url, self.name, self._prefix)
 
@@ -78,7 +78,7 @@ class Bucket:
         return {name: value for name, value in args.items() if value}
 
     def retention(self, key: str) -> dict[str, Any]:
-        """More of them where the object of that key is put under retention."""
+        """Arguments that put a new object `key` under retention; none where it is not locked."""
         options = self.options
         if not options.object_lock_mode or key.startswith(NOT_LOCKED):
             return {}
@@ -88,10 +88,12 @@ class Bucket:
         }
 
     def full(self, key: str) -> str:
-        """The store's key as the bucket's."""
+        """Return the bucket's key for the store's `key`."""
         full = self._prefix + check_key(key)
         if len(full.encode()) > MAX_KEY_BYTES:
-            raise StoreError(f"key {full!r} can't be used", f"S3 takes at most {MAX_KEY_BYTES} bytes")
+            raise StoreError(
+                f"key {full!r} can't be used", f"shorten the prefix: S3 takes at most {MAX_KEY_BYTES} bytes"
+            )
         return full
 
     def full_prefix(self, prefix: str) -> str:
@@ -105,20 +107,22 @@ class Bucket:
 
     @contextmanager
     def asking(self, key: str = "", *, writing: bool = False) -> Iterator[None]:
-        """Boto's errors as ours. `writing`: the request changes something, so that a lost answer leaves it
-        unknown."""
-        what = self.describe(key)
+        """Turn boto's errors into kbackup's. `writing`: the request writes, so that its outcome is unknown without an
+        answer."""
+        name = self.describe(key)
         attempts.lost = False
         try:
             yield
             self._seen = True
         except (ClientError, BotoCoreError) as error:
-            raise from_boto(what, error, writing and attempts.lost) from error
+            raise from_boto(name, error, writing and attempts.lost) from error
 
     @contextmanager
     def reading(self, key: str) -> Iterator[None]:
-        """`asking` to read an object. Where a role may list nothing but a prefix, S3 may answer "denied" for an object
-        that is missing: a listing tells."""
+        """Turn errors of a read of `key` into kbackup's.
+
+        S3 may answer "denied" for a missing object to a role that may list only a prefix: a listing then decides.
+        """
         try:
             with self.asking(key):
                 yield
@@ -128,15 +132,15 @@ class Bucket:
             raise
 
     def _lists_no(self, full: str) -> bool:
-        """Whether the store lists objects, and that one is not among them."""
+        """Return True if the store lists objects and `full` is not among them."""
         try:
             reply = self.client.list_objects_v2(**self.common, Prefix=full, MaxKeys=1)
         except (ClientError, BotoCoreError):
-            return False  # it can't tell either: what was denied stands
+            return False  # the listing is denied as well: the first error stays
         return full not in {entry["Key"] for entry in reply.get("Contents", [])}
 
     def read_directly(self, full: str, start: int, length: int) -> Answer | None:
-        """A small range, past the SDK; None where the SDK has to ask for it."""
+        """Read a small range without the SDK; None if the SDK has to read it."""
         known = self._direct
         if known is None or known[0] != os.getpid():
             return None
@@ -146,12 +150,12 @@ class Bucket:
         return answer
 
     def learn(self, full: str, body: StreamingBody) -> None:
-        """Read as the SDK has just read a range in this thread, from now on."""
+        """Use the SDK's last ranged read in this thread as pattern for direct reads."""
         reads = DirectReads.after(self.client, full, body)
         self._direct = (os.getpid(), reads) if reads is not None else None
 
     def reading_back(self, unknown: OutcomeUnknownError, read: Callable[[], T]) -> T:
-        """`read`, which finds out what a write did whose answer was lost; `unknown` where the store can't be
+        """Call `read` to find the outcome of a write without an answer; raise `unknown` if the store can't be
         read."""
         try:
             return read()
@@ -160,8 +164,7 @@ class Bucket:
             raise unknown from failed
 
     def check_exists(self) -> None:
-        """`UnreachableError` where the bucket does not exist, which a HEAD request of an object does not
-        tell."""
+        """Raise `UnreachableError` if the bucket does not exist: a HEAD request of an object does not tell."""
         if self._seen:
             return
         try:

@@ -38,8 +38,8 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class DirectReads:
-    """How the SDK reads objects of one bucket. `url` is the address of the bucket, up to the key, and `path` the part
-    of it that a request line has."""
+    """The pattern of the SDK's reads of objects of one bucket. `url` is the address of the bucket, up to the key, and
+    `path` is its path in a request line."""
 
     client: S3Client
     url: str

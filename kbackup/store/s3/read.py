@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from botocore.exceptions import ResponseStreamingError
 
 from kbackup.errors import CorruptError, StoreError
-from kbackup.store.base import CHUNK
+from kbackup.store.base import CHUNK, SHORTER
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.direct import SMALL
-from kbackup.store.s3.errors import DROPPED, SHORTER, from_boto
+from kbackup.store.s3.errors import DROPPED, from_boto
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
@@ -53,7 +53,7 @@ class _Read(Generic[C]):
                 resumed_at = self._at
 
     def _at_once(self) -> Iterator[C]:
-        """All of a small range past the SDK, or nothing."""
+        """Yield all of a small range without the SDK, or nothing."""
         if self._end is None or not 0 < self._end - self._at <= SMALL:
             return
         answer = self._bucket.read_directly(self._full, self._at, self._end - self._at)
@@ -79,11 +79,11 @@ class _Read(Generic[C]):
             body.close()
 
     def _whole(self, data: bytes) -> C:
-        """All that was asked for."""
+        """Return the whole range."""
         raise NotImplementedError
 
     def _chunk(self, body: StreamingBody, size: int) -> C:
-        """The body's next bytes, `size` at the most; one of `DROPPED` where there are none."""
+        """Return at most `size` next bytes of the body; raise one of `DROPPED` where there are none."""
         raise NotImplementedError
 
     def _finish(self, body: StreamingBody) -> None:
@@ -101,7 +101,7 @@ class _Read(Generic[C]):
         return args
 
     def _expect(self, reply: GetObjectOutputTypeDef) -> int:
-        """Where the body must end; checks that it is the one asked for."""
+        """Return the offset at which the body must end; check that the answer is for the requested range."""
         size = reply["ContentLength"]
         self.etag = reply["ETag"]
         if self._end is None:
@@ -118,7 +118,7 @@ class _Read(Generic[C]):
 
 
 class Reading(_Read[bytes]):
-    """As bytes."""
+    """Read an object as bytes."""
 
     def _whole(self, data: bytes) -> bytes:
         return data
@@ -132,9 +132,11 @@ class Reading(_Read[bytes]):
 
 
 class Filling(_Read[memoryview]):
-    """Into the caller's memory, straight from the socket: the SDK's own reading makes bytes of everything first,
-    which took twice the CPU. It has no way to do so, so this takes the response of Python's own HTTP client that
-    is in it, where it finds that."""
+    """Read an object into the caller's memory, straight from the socket.
+
+    The SDK's own reading copies everything into bytes first, which took twice the CPU. So this reads from the response
+    of Python's HTTP client inside the SDK's, if that is there.
+    """
 
     def __init__(self, bucket: Bucket, key: str, start: int, into: memoryview) -> None:
         super().__init__(bucket, key, start, len(into))
@@ -146,19 +148,19 @@ class Filling(_Read[memoryview]):
 
     def _chunk(self, body: StreamingBody, size: int) -> memoryview:
         at = self._at - self._start
-        piece = self._into[at : at + size]
+        view = self._into[at : at + size]
         plain = _plain_response(body)
         if plain is None:
-            found = body.read(size)
-            piece[: len(found)] = found
-            return piece[: len(found)]
+            data = body.read(size)
+            view[: len(data)] = data
+            return view[: len(data)]
         try:
-            count = plain.readinto(piece)
+            count = plain.readinto(view)
         except (OSError, HTTPException) as error:
             raise ResponseStreamingError(error=error) from error
         if not count:
             raise ResponseStreamingError(error="the connection was closed")
-        return piece[:count]
+        return view[:count]
 
     def _finish(self, body: StreamingBody) -> None:
         raw: Any = getattr(body, "_raw_stream", None)
@@ -167,6 +169,6 @@ class Filling(_Read[memoryview]):
 
 
 def _plain_response(body: StreamingBody) -> HTTPResponse | None:
-    """The response that the SDK's layers read from, where they are made as they are today."""
-    found = getattr(getattr(body, "_raw_stream", None), "_fp", None)
-    return found if isinstance(found, HTTPResponse) else None
+    """Return the HTTP response below the SDK's layers; None if an SDK is built in another way."""
+    response = getattr(getattr(body, "_raw_stream", None), "_fp", None)
+    return response if isinstance(response, HTTPResponse) else None

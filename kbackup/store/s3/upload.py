@@ -20,11 +20,11 @@ from kbackup.errors import (
     PreconditionError,
     StoreError,
 )
-from kbackup.store.base import Buffer, give_up, view_of
+from kbackup.store.base import Buffer, abort_upload, view_of
 from kbackup.store.options import MIN_PART
-from kbackup.store.s3.body import Body, Pieces
+from kbackup.store.s3.body import Body, PartBuffer
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.errors import UploadGoneError
+from kbackup.store.s3.errors import NoSuchUploadError
 from kbackup.store.s3.write import checksum_of, over_conflicts, put_new, text_of
 
 _PARTS_OF_ONE_SIZE = 900
@@ -32,7 +32,7 @@ _PARTS_OF_ONE_SIZE = 900
 parts, also where they are only half full."""
 
 
-class Part(NamedTuple):
+class UploadPart(NamedTuple):
     number: int
     etag: str
     size: int
@@ -43,8 +43,8 @@ class S3Upload:
     """`Upload` into S3; holds at most `parts_in_flight` parts that are being sent and the one being
     filled.
 
-    A part ends where a piece ends, if it can, so that a caller's buffer is in one part alone and free when that is
-    acknowledged.
+    A part ends at the end of a caller's buffer if it can. Then the buffer is in one part alone, and free when the store
+    has acknowledged that part.
     """
 
     def __init__(self, bucket: Bucket, key: str) -> None:
@@ -55,9 +55,9 @@ class S3Upload:
         self._open = True
         self._upload_id = ""
         self._pool: ThreadPoolExecutor | None = None
-        self._sending: deque[Future[Part]] = deque()
-        self._sent: list[Part] = []
-        self._part = Pieces()
+        self._sending: deque[Future[UploadPart]] = deque()
+        self._sent: list[UploadPart] = []
+        self._part = PartBuffer()
         self._number = 1
 
     def __enter__(self) -> Self:
@@ -66,30 +66,30 @@ class S3Upload:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        give_up(self, error)
+        abort_upload(self, error)
 
     def write(self, data: Buffer) -> None:
         self._check_open()
-        left = view_of(data)
-        size = len(left)
-        while left:
+        view = view_of(data)
+        size = len(view)
+        while view:
             room = self._part_size - self._part.size
-            if len(left) > room and self._part.size >= MIN_PART:
+            if len(view) > room and self._part.size >= MIN_PART:
                 self._send_part()
                 continue
-            # below S3's least size a part grows past ours, but for a piece that must be cut anyway
-            take = len(left) if len(left) <= self._part_size else room
-            self._part.add(left[:take])
-            left = left[take:]
+            # below S3's least size a part grows past ours, but for data that must be cut anyway
+            count = len(view) if len(view) <= self._part_size else room
+            self._part.add(view[:count])
+            view = view[count:]
         if self._part.size >= max(MIN_PART, self._part_size - size + 1):
-            self._send_part()  # no other piece of that size has room: what is sent early is free early
+            self._send_part()  # no other buffer of that size has room: a part that is sent early is free early
 
     def commit(self) -> tuple[int, int]:
         self._check_open()
         try:
             size, crc = self._commit_parts() if self._upload_id else self._put()
         except BaseException as error:
-            give_up(self, error)
+            abort_upload(self, error)
             raise
         self._end()
         return size, crc
@@ -99,13 +99,13 @@ class S3Upload:
             return
         self._end()
         if self._upload_id:
-            with suppress(UploadGoneError), self._bucket.asking(self._key):
+            with suppress(NoSuchUploadError), self._bucket.asking(self._key):
                 self._bucket.client.abort_multipart_upload(**self._target())
 
     def _put(self) -> tuple[int, int]:
-        pieces = self._part.views()
-        crc = _crc_of(pieces)
-        put_new(self._bucket, self._key, b"".join(pieces), crc)
+        views = self._part.views()
+        crc = _crc_of(views)
+        put_new(self._bucket, self._key, b"".join(views), crc)
         return self._part.size, crc
 
     def _commit_parts(self) -> tuple[int, int]:
@@ -125,10 +125,9 @@ class S3Upload:
             )
 
     def _end(self) -> None:
-        """No more of it: parts being sent are waited for, since one that arrives after an abort would
-        stay."""
+        """Release the buffers, and wait for parts in flight: a part that arrives after an abort would stay."""
         self._open = False
-        self._part = Pieces()
+        self._part = PartBuffer()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
@@ -137,31 +136,30 @@ class S3Upload:
         return self._bucket.options.part_size << ((self._number - 1) // _PARTS_OF_ONE_SIZE)
 
     def _send_part(self) -> None:
-        """Hand the part over to a thread, which owns it from now on; waits while too many are on their
-        way."""
+        """Hand the part over to a thread, which owns it from now on; wait while too many are in flight."""
         if self._pool is None:
             self._upload_id = self._create()
             self._pool = ThreadPoolExecutor(self._bucket.options.parts_in_flight, "upload")
         self._collect(self._bucket.options.parts_in_flight - 1)
         body = Body(self._part.views(), generous=self._checked)  # else the SDK signs it
         self._sending.append(self._pool.submit(self._send, self._number, body))
-        self._part = Pieces()
+        self._part = PartBuffer()
         self._number += 1
 
-    def _send(self, number: int, body: Body) -> Part:
+    def _send(self, number: int, body: Body) -> UploadPart:
         try:
-            size, crc = len(body), _crc_of(body.pieces)
+            size, crc = len(body), _crc_of(body.views)
             sdk_body: Any = body
             args: dict[str, Any] = {**self._target(), **checksum_of(self._bucket, crc)}
             with self._bucket.asking(self._key):
                 reply = self._bucket.client.upload_part(**args, PartNumber=number, Body=sdk_body)
         finally:
             body.close()
-        return Part(number, reply["ETag"], size, crc)
+        return UploadPart(number, reply["ETag"], size, crc)
 
-    def _collect(self, left: int) -> None:
-        """Wait until at most `left` parts are on their way; raises what went wrong with one."""
-        while len(self._sending) > left:
+    def _collect(self, most_in_flight: int) -> None:
+        """Wait until at most `most_in_flight` parts are in flight; raise the error of a part that failed."""
+        while len(self._sending) > most_in_flight:
             self._sent.append(self._sending.popleft().result())
 
     def _target(self) -> dict[str, Any]:
@@ -188,7 +186,7 @@ class S3Upload:
         except PreconditionError as taken:
             raise AlreadyExistsError(f"{name} exists already") from taken
         except OutcomeUnknownError as unknown:
-            self._bucket.reading_back(unknown, partial(self._settle, unknown, size, crc))
+            self._bucket.reading_back(unknown, partial(self._check_outcome, unknown, size, crc))
 
     def _send_complete(self, size: int, crc: int) -> None:
         parts = [
@@ -202,9 +200,8 @@ class S3Upload:
         with self._bucket.asking(self._key, writing=True):
             self._bucket.client.complete_multipart_upload(**args)
 
-    def _settle(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
-        """After a lost answer: return where the object is ours, by size and checksum, or by the etag of our
-        parts."""
+    def _check_outcome(self, unknown: OutcomeUnknownError, size: int, crc: int) -> None:
+        """Return if the object is the one that was uploaded, by size and checksum, or by the etag of the parts."""
         check: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self._checked else {}
         try:
             with self._bucket.asking(self._key):
@@ -218,7 +215,7 @@ class S3Upload:
             raise unknown  # an encrypted object's etag can't be foretold: perhaps ours, perhaps not
 
     def _etag(self) -> str:
-        """What S3 calls an object of our parts where their etags are MD5 sums; '' where they are not."""
+        """Return S3's etag for an object of the sent parts; '' if the etags of the parts are no MD5 sums."""
         try:
             digests = b"".join(bytes.fromhex(part.etag.strip('"')) for part in self._sent)
         except ValueError:
@@ -226,8 +223,8 @@ class S3Upload:
         return f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(self._sent)}"
 
 
-def _crc_of(pieces: list[memoryview]) -> int:
+def _crc_of(views: list[memoryview]) -> int:
     crc = 0
-    for piece in pieces:
-        crc = crc64nvme(piece, crc)
+    for view in views:
+        crc = crc64nvme(view, crc)
     return crc

@@ -1,4 +1,4 @@
-"""Conditional writes of whole objects, and what to make of a lost answer."""
+"""Conditional writes of whole objects, and reading back after a write without an answer."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 _CONFLICT_WAITS = (0.1, 0.2, 0.4, 0.8, 1.6)
 
 
-class Found(NamedTuple):
-    """What is under a key after a write without an answer: whether it is what we wrote."""
+class Current(NamedTuple):
+    """The object under a key after a write without an answer. `ours`: it holds the bytes of that write."""
 
     ours: bool
     etag: str
 
 
 def as_body(data: Buffer) -> bytes | bytearray:
-    """`data` as the SDK takes it, copied only where it must be."""
+    """Return `data` in a type that the SDK takes, copied only where it must be."""
     return data if isinstance(data, (bytes, bytearray)) else bytes(view_of(data))
 
 
@@ -58,8 +58,7 @@ def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = Non
 
 
 def over_conflicts(send: Callable[[], T]) -> T:
-    """`send`, again after each conflict with another conditional write of the same key, a bounded number of
-    times."""
+    """Call `send`, and repeat it after a conflict with another conditional write of the key, a few times at most."""
     for wait in _CONFLICT_WAITS:
         try:
             return send()
@@ -76,25 +75,25 @@ def put_new(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None =
     except PreconditionError as taken:
         raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from taken
     except OutcomeUnknownError as unknown:
-        found = read_back(bucket, key, body, unknown)
-        if found is None:
+        current = read_back(bucket, key, body, unknown)
+        if current is None:
             raise
-        if not found.ours:
+        if not current.ours:
             raise AlreadyExistsError(f"{bucket.describe(key)} exists already") from unknown
-        return found.etag
+        return current.etag
 
 
 def read_back(
     bucket: Bucket, key: str, body: bytes | bytearray, unknown: OutcomeUnknownError
-) -> Found | None:
-    """What is under `key` now, None for nothing; raises `unknown` where that can't be read."""
+) -> Current | None:
+    """Return the object under `key`, None if there is none; raise `unknown` if it can't be read."""
     try:
         return bucket.reading_back(unknown, lambda: _compare(bucket, key, body))
     except NotFoundError:
         return None
 
 
-def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Found:
+def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Current:
     reading = Reading(bucket, key)
     at, same = 0, True
     for chunk in reading:
@@ -102,4 +101,4 @@ def _compare(bucket: Bucket, key: str, body: bytes | bytearray) -> Found:
         at += len(chunk)
         if at > len(body):
             break
-    return Found(same and at == len(body), reading.etag)
+    return Current(same and at == len(body), reading.etag)

@@ -11,4 +11,11 @@ class Exemption(NamedTuple):
     reason: str
 
 
-EXEMPTIONS: list[Exemption] = []
+EXEMPTIONS: list[Exemption] = [
+    Exemption(
+        "kbackup/store/options.py", "S3Options.part_size", "the configuration's s3.part_size, as S3 names it"
+    ),
+    Exemption(
+        "kbackup/store/options.py", "S3Options.parts_in_flight", "the configuration's s3.parts_in_flight"
+    ),
+]

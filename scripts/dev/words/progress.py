@@ -18,7 +18,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "kbackup/metrics",
     "kbackup/schemas",
     "kbackup/spark",
-    "kbackup/store",
     "kbackup/submit",
     "kbackup/util",
     "kbackup/web",

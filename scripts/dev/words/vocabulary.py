@@ -45,6 +45,7 @@ PHRASES = [
     ("in", "place"),
     ("upload", "part"),
     ("upload", "parts"),
+    ("part", "buffer"),
     ("map", "part"),
     ("map", "parts"),
 ]

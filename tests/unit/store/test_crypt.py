@@ -16,7 +16,7 @@ from kbackup.archive import layout
 from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError, WrongKeyError
 from kbackup.store import open_store
 from kbackup.store.crypt import PLAIN, PLAIN_FOLDER, CryptStore
-from kbackup.store.crypt.frames import FRAME, HEADER, SEALED, TAG, plain_size, stored_size
+from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, plain_size, stored_size
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.key_files import KEYS
 from kbackup.store.crypt.keyring import Keyring
@@ -62,7 +62,7 @@ def test_sizes_go_both_ways(size: int) -> None:
     assert plain_size(stored_size(size)) == size
 
 
-@given(st.integers(0, 5 * SEALED))
+@given(st.integers(0, 5 * ENCRYPTED_FRAME))
 def test_any_stored_size_has_a_plain_one(stored: int) -> None:
     assert 0 <= plain_size(stored) <= stored
 
@@ -178,7 +178,8 @@ def test_a_flipped_bit(filled: Place, size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut", [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + SEALED, -1, -TAG, -77 - TAG]
+    "cut",
+    [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG],
 )
 def test_a_cut_object(place: Place, cut: int) -> None:
     size = 3 * FRAME + 77
@@ -189,7 +190,7 @@ def test_a_cut_object(place: Place, cut: int) -> None:
 
 
 def moved(stored: bytes, order: list[int]) -> bytes:
-    frames = [stored[at : at + SEALED] for at in range(HEADER, len(stored), SEALED)]
+    frames = [stored[at : at + ENCRYPTED_FRAME] for at in range(HEADER, len(stored), ENCRYPTED_FRAME)]
     return stored[:HEADER] + b"".join(frames[n] for n in order)
 
 
@@ -216,7 +217,7 @@ def test_a_frame_of_another_object_or_version(place: Place) -> None:
     before = place.inner.get("key")
     place.store.put("key", data_of(2 * FRAME))
     after = place.inner.get("key")
-    mixed = after[: HEADER + SEALED] + before[HEADER + SEALED :]
+    mixed = after[: HEADER + ENCRYPTED_FRAME] + before[HEADER + ENCRYPTED_FRAME :]
     assert len(mixed) == len(after)
     place.inner.put("key", mixed)
     must_refuse(place, "key", 2 * FRAME)

@@ -350,7 +350,7 @@ def test_what_was_planted_stops_nobody(
         f"keys/000-{name}.json" for name in ("junk", "newer", "another-archive")
     }
     done = rotate_keys(opened(inner, source), new, 60)
-    assert (done.keys, done.left) == (4, ())
+    assert (done.keys, done.undeleted) == (4, ())
     assert {each.path for each in done.skipped} == planted.keys()
     assert {opened(inner, new).get(key) for key in (*stored, "run/3")} == {b"data"}
     assert {path: inner.get(path) for path in planted} == planted, "nobody deletes what may hold keys"
@@ -426,7 +426,7 @@ def test_rotation_touches_no_data(inner: FileStore, tmp_path: Path) -> None:
     old, new = key_file(tmp_path), kms(tmp_path / "kms")
     stored = filled(inner, old)
     done = rotate_keys(opened(inner, old), new, 60)
-    assert (done.keys, len(done.removed), done.left) == (3, 3, ())
+    assert (done.keys, len(done.removed), done.undeleted) == (3, 3, ())
     assert [info.key for info in inner.list(KEYS)] == [done.file]
     assert {key: inner.get(key) for key in stored} == stored
     assert {opened(inner, new).get(key) for key in stored} == {b"data"}
@@ -522,7 +522,7 @@ def test_rotation_says_what_stays(inner: FileStore, tmp_path: Path) -> None:
     old, new = key_file(tmp_path), key_file(tmp_path, "new")
     filled(inner, old)
     done = rotate(Keeps(inner), load_kek(old), load_kek(new), open_archive(opened(inner, old)).info.id)
-    assert (done.keys, done.removed, len(done.left)) == (3, (), 3)
+    assert (done.keys, done.removed, len(done.undeleted)) == (3, (), 3)
 
 
 # The command

@@ -23,9 +23,8 @@ from kbackup.errors import (
     StoreError,
     UnreachableError,
 )
-from kbackup.store import disk
 from kbackup.store.base import is_key
-from kbackup.store.file import FileStore
+from kbackup.store.file import FileStore, disk
 
 
 @pytest.fixture
@@ -286,7 +285,7 @@ def test_an_archive_below_a_file(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="not a directory") as caught:
         store.put("key", b"")
     assert not isinstance(caught.value, NotFoundError)
-    assert caught.value.hint == "name a directory: a file stands where one is needed"
+    assert caught.value.hint == "name a directory: the path leads through a file"
 
 
 def test_making_folders_syncs_each_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +336,7 @@ def test_a_stopped_process_that_holds_the_lock_hinders_nobody_forever(
     """Only compared replaces wait for it, and only so long; all else goes on."""
     store = FileStore(tmp_path)
     etag = store.put_new("lock.json", b"1")
-    monkeypatch.setattr("kbackup.store.publish._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("kbackup.store.file.publish._LOCK_SECONDS", 0.1)
     with (tmp_path / ".tmp" / "lock").open("wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         store.put("other", b"2")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kbackup.store.options import S3Options
-from kbackup.store.s3.body import SMALL, Body, Pieces
+from kbackup.store.s3.body import SMALL, Body, PartBuffer
 from kbackup.store.s3.bucket import Bucket
 from kbackup.store.s3.upload import S3Upload
 
@@ -28,7 +28,7 @@ def drain(body: Body) -> tuple[bytes, int]:
 
 
 def test_large_pieces_are_views_and_small_ones_are_copied_together() -> None:
-    pieces = Pieces()
+    pieces = PartBuffer()
     large = np.arange(SMALL, dtype=np.uint8)
     for _ in range(10_000):
         pieces.add(memoryview(b"abc"))
@@ -82,7 +82,7 @@ class Sent(S3Upload):
 
     def _send_part(self) -> None:
         self.parts.append(self._part.size)
-        self._part = Pieces()
+        self._part = PartBuffer()
         self._number += 1
 
     def rest(self) -> int:

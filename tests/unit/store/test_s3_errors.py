@@ -24,7 +24,7 @@ from kbackup.store import S3Options
 from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store, write
 from kbackup.store.s3.bucket import Bucket
-from kbackup.store.s3.errors import ConflictError, UploadGoneError, from_boto, never_sent
+from kbackup.store.s3.errors import ConflictError, NoSuchUploadError, from_boto, never_sent
 from kbackup.store.s3.upload import S3Upload
 
 
@@ -37,7 +37,7 @@ ANSWERS = [
     (404, "NoSuchKey", NotFoundError),
     (404, "404", NotFoundError),
     (404, "NoSuchBucket", UnreachableError),
-    (404, "NoSuchUpload", UploadGoneError),
+    (404, "NoSuchUpload", NoSuchUploadError),
     (403, "AccessDenied", DeniedError),
     (403, "403", DeniedError),
     (401, "Unauthorized", DeniedError),

@@ -23,45 +23,51 @@ from kbackup.store.base import Buffer, may_hold_keys, view_of
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_MODES = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_MISSING = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 _AWAY = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENODEV, errno.ENXIO, errno.EHOSTDOWN}
 
 
-def from_os(what: str, error: OSError) -> KbackupError:
-    """The error of ours for an error of the file system, whatever was done; see `mapped` for the rest."""
+def from_os(name: str, error: OSError) -> KbackupError:
+    """Return kbackup's error for an error of the file system on object `name`; `mapped` handles the rest."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in _DENIED:
         return DeniedError(
-            f"{what}: {reason.lower()}",
+            f"{name}: {reason.lower()}",
             "check the owner and the mode of the directory, and how it is mounted",
         )
     if error.errno in _FULL:
-        return StoreError(f"{what}: the store is full", "make room or raise the quota, then run again")
+        return StoreError(f"{name}: the store is full", "make room or raise the quota, then run again")
     if error.errno in _AWAY:
-        return UnreachableError(f"{what}: {reason.lower()}", "check the disk or the file server")
+        return UnreachableError(f"{name}: {reason.lower()}", "check the disk or the file server")
     if error.errno == errno.ENOTDIR:
-        return StoreError(f"{what}: not a directory", "name a directory: a file stands where one is needed")
+        return StoreError(f"{name}: not a directory", "name a directory: the path leads through a file")
     if error.errno == errno.ENAMETOOLONG:
-        return StoreError(f"{what}: the name is too long for this file system")
+        return StoreError(
+            f"{name}: the name is too long for this file system", "use a file system that takes longer names"
+        )
     if error.errno == errno.EXDEV:
         return StoreError(
-            f"{what}: a part of the store is on another file system", "mount the whole directory from one"
+            f"{name}: a folder of the store is on another file system",
+            "mount the whole directory from one file system",
         )
-    return StoreError(f"{what}: {reason.lower()}")
+    return StoreError(f"{name}: {reason.lower()}", "check the file system of the store")
 
 
 @contextmanager
-def mapped(what: str, *, writing: bool = False) -> Iterator[None]:
-    """Errors of the file system as ours. In reading, a path that leads nowhere, through a file or to a folder
-    is `NotFoundError`; in `writing`, a taken name is `AlreadyExistsError`."""
+def mapped(name: str, *, writing: bool = False) -> Iterator[None]:
+    """Turn errors of the file system on object `name` into kbackup's.
+
+    In reading, a path that leads nowhere, through a file or to a folder is `NotFoundError`; in `writing`, a taken name
+    is `AlreadyExistsError`.
+    """
     try:
         yield
     except OSError as error:
         if writing and isinstance(error, FileExistsError):
-            raise AlreadyExistsError(f"{what} exists already") from error
-        if not writing and error.errno in _GONE:
-            raise NotFoundError(f"{what} does not exist") from error
-        raise from_os(what, error) from error
+            raise AlreadyExistsError(f"{name} exists already") from error
+        if not writing and error.errno in _MISSING:
+            raise NotFoundError(f"{name} does not exist") from error
+        raise from_os(name, error) from error
 
 
 def sync_dir(path: Path) -> None:
@@ -84,7 +90,7 @@ def make_dirs(path: Path, mode: int) -> None:
             folder.mkdir(mode)
             set_mode(folder, mode)
         except FileExistsError:
-            if not stat.S_ISDIR(folder.stat().st_mode):  # or it is gone again
+            if not stat.S_ISDIR(folder.stat().st_mode):  # or it was deleted meanwhile
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         sync_dir(folder.parent)
 
@@ -129,9 +135,10 @@ def prune(folder: Path, root: Path) -> None:
 
 
 def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Files below `root` as (path from root, entry) in UTF-8 binary order of that path, lazily: those that
-    start with `prefix` and are greater than `start_after`. The top entry `hidden` is left out. What vanishes
-    meanwhile is left out.
+    """Yield files below `root` as (path from root, entry), in UTF-8 binary order of the paths.
+
+    Yielded paths start with `prefix` and are greater than `start_after`. The top entry `hidden` and files that vanish
+    meanwhile are skipped.
 
     A folder sorts as its name with the '/' that follows it in every path below: 'a-b', 'a.b', 'a/b'.
     """
@@ -140,11 +147,11 @@ def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tup
         return
     stack = [iter(_entries(root, folder, hidden))]
     while stack:
-        found = next(stack[-1], None)
-        if found is None:
+        item = next(stack[-1], None)
+        if item is None:
             stack.pop()
             continue
-        path, entry = found
+        path, entry = item
         if path.endswith("/"):
             behind = path < start_after and not start_after.startswith(path)
             if not behind and (path.startswith(prefix) or prefix.startswith(path)):
@@ -169,9 +176,9 @@ def _entries(root: Path, folder: str, hidden: str) -> list[tuple[str, os.DirEntr
     base = f"{folder}/" if folder else ""
     try:
         with os.scandir(root / folder) as entries:
-            found = [
+            paths = [
                 (base + e.name + ("/" if e.is_dir() else ""), e) for e in entries if e.is_dir() or e.is_file()
             ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((f for f in found if f[0] != f"{hidden}/"), key=lambda f: f[0])
+    return sorted((path for path in paths if path[0] != f"{hidden}/"), key=lambda path: path[0])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, Self
-
-from awscrt.checksums import crc64nvme
+from typing import Any, BinaryIO
 
 from kbackup.errors import CorruptError, NotFoundError, PreconditionError, StoreError
-from kbackup.store import disk
 from kbackup.store.address import Address, address_of_directory
-from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, check_key, give_up, is_key, view_of
-from kbackup.store.publish import HIDDEN, Publisher, etag_of
+from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, check_key, is_key
+from kbackup.store.file import disk
+from kbackup.store.file.publish import HIDDEN, Publisher, etag_of
+from kbackup.store.file.upload import FileUpload
 
 
 class FileStore:
@@ -57,7 +55,7 @@ class FileStore:
             file.seek(start)
             while start < end:
                 chunk = file.read(min(CHUNK, end - start))
-                start += self._some(key, len(chunk), end, file)
+                start += self._check_read(key, len(chunk), end, file)
                 yield chunk
 
     def fill(self, key: str, start: int, into: memoryview) -> Iterator[memoryview]:
@@ -68,14 +66,14 @@ class FileStore:
             file.seek(start)
             while at < len(into):
                 count = file.readinto(into[at : at + CHUNK])  # type: ignore[attr-defined] # unbuffered files have it
-                at += self._some(key, count, end, file)
+                at += self._check_read(key, count, end, file)
                 yield into[at - count : at]
 
-    def _some(self, key: str, count: int, end: int, file: BinaryIO) -> int:
+    def _check_read(self, key: str, count: int, end: int, file: BinaryIO) -> int:
         if not count:
             raise CorruptError(
                 f"{self._name(key)} has {os.fstat(file.fileno()).st_size} bytes, wanted up to byte {end}",
-                "the object is shorter than the archive says: it was cut or replaced",
+                SHORTER,
             )
         return count
 
@@ -94,9 +92,7 @@ class FileStore:
 
         def check() -> None:
             if self.stat(key).etag != etag:
-                raise PreconditionError(
-                    f"{self._name(key)} is another version by now", "another writer replaced it"
-                )
+                raise PreconditionError(f"{self._name(key)} is another version by now")
 
         with self._written(key, data) as temp:
             return self._publisher.replace(temp, path, check)
@@ -127,7 +123,7 @@ class FileStore:
             return _info(key, os.fstat(file.fileno()))
 
     def checksum(self, key: str) -> int | None:
-        """Directories keep none."""
+        """Return None: directories keep no checksums."""
         self.stat(key)
         return None
 
@@ -165,7 +161,8 @@ class FileStore:
         check_key(key)
         if key.partition("/")[0] == HIDDEN:
             raise StoreError(
-                f"key {key!r} can't be used", f"'{HIDDEN}' is where the store keeps unfinished files"
+                f"key {key!r} can't be used",
+                f"use another name than '{HIDDEN}', which holds the store's unfinished files",
             )
         return self._root / key
 
@@ -177,7 +174,7 @@ class FileStore:
 
     @contextmanager
     def _written(self, key: str, data: Buffer) -> Iterator[Path]:
-        """A synced file aside with `data`, gone afterwards; errors of the block are mapped too."""
+        """Yield a synced temporary file with `data`; errors of the block are mapped too."""
         with disk.mapped(self._name(key), writing=True):
             temp, file = self._publisher.open_temp()
             try:
@@ -187,56 +184,6 @@ class FileStore:
                 yield temp
             finally:
                 temp.unlink(missing_ok=True)
-
-
-class FileUpload:
-    """`Upload` into a file aside."""
-
-    def __init__(self, publisher: Publisher, path: Path) -> None:
-        self._publisher = publisher
-        self._path = path
-        self._temp, self._file = publisher.open_temp()
-        self._size = 0
-        self._crc = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        give_up(self, error)
-
-    def write(self, data: Buffer) -> None:
-        self._check_open()
-        view = view_of(data)
-        with self._mapped():
-            self._size += disk.write_all(self._file, view)
-        self._crc = crc64nvme(view, self._crc)
-
-    def commit(self) -> tuple[int, int]:
-        self._check_open()
-        try:
-            with self._mapped():
-                os.fsync(self._file.fileno())
-                self._publisher.create(self._temp, self._path)
-        except BaseException as error:
-            give_up(self, error)
-            raise
-        self.abort()
-        return self._size, self._crc
-
-    def abort(self) -> None:
-        with self._mapped():
-            self._file.close()
-            self._temp.unlink(missing_ok=True)
-
-    def _mapped(self) -> AbstractContextManager[None]:
-        return disk.mapped(f"file {self._path}", writing=True)
-
-    def _check_open(self) -> None:
-        if self._file.closed:
-            raise StoreError(f"the upload of file {self._path} has ended", "start another one")
 
 
 def _info(key: str, stat: os.stat_result) -> ObjectInfo:

@@ -1,4 +1,4 @@
-"""How a directory's files get their names: written aside, synced, then named in one step.
+"""Publish files in a directory: write to a temporary file, sync, then name the file in one step.
 
 Creates use `link`, which fails where the name is taken. Conditional replaces and, where the file system knows no
 links, creates take one lock file, which orders them among all processes of this tool. It is held for a comparison
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kbackup.errors import StoreError, UnreachableError
-from kbackup.store import disk
+from kbackup.store.file import disk
 
 HIDDEN = ".tmp"
 _STALE_SECONDS = 24 * 3600
@@ -113,7 +113,7 @@ class Publisher:
                 if time.monotonic() > end:
                     raise UnreachableError(
                         f"directory {self._root}: another process holds its lock file and does not go on",
-                        "is one stopped? end it, or let it go on",
+                        "end or continue the process that holds it",
                     ) from None
                 time.sleep(0.005)
             else:
@@ -146,7 +146,7 @@ class Publisher:
         disk.sync_dir(path.parent)
 
     def _raise_collision(self, path: Path, error: OSError) -> None:
-        hint = "no object's key can be the folder of another one"
+        hint = "use another key: no object's key can be the folder of another object's key"
         if path.is_dir():
             raise StoreError(f"file {path} can't be written: there is a folder of that name", hint) from error
         for parent in path.relative_to(self._root).parents:
@@ -161,10 +161,10 @@ class Publisher:
             if self._swept:
                 return
             oldest = time.time() - _STALE_SECONDS
-            for left in self._hidden.glob("*.part"):
+            for temp in self._hidden.glob("*.part"):
                 try:
-                    if left.stat().st_mtime < oldest:
-                        left.unlink()
+                    if temp.stat().st_mtime < oldest:
+                        temp.unlink()
                 except FileNotFoundError:
                     continue  # its owner finished, or another process swept it
             self._swept = True
