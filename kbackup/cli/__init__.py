@@ -29,33 +29,33 @@ from kbackup.metrics.registry import counted, failed
 from kbackup.util.printable import printable, printable_lines
 
 COMMANDS = {
-    "backup": ("backup", "Take a backup: one new restore point."),
+    "backup": ("backup", "Back up a cluster into one new restore point."),
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
     "list": ("list_cmd", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
     "ls": ("ls", "List topics, partitions and segments."),
     "cat": ("cat", "Print records."),
     "find": ("find", "Search keys, values and headers of records."),
-    "ui": ("ui", "Look into an archive with a browser."),
-    "groups": ("groups.command", "Consumer groups: show, plan, apply, undo."),
+    "ui": ("ui", "Show an archive in a browser."),
+    "groups": ("groups.command", "Show, plan, set and undo offsets of consumer groups."),
     "mirror": ("mirror", "Mirror clusters by MirrorMaker 2's properties file."),
     "migrate": ("migrate", "Check, watch and archive a migration from ZooKeeper to KRaft."),
-    "diff": ("diff", "Show what changed between restore points, or since then."),
+    "diff": ("diff", "Compare two restore points, or one with a cluster."),
     "verify": ("verify", "Verify an archive's bytes, or a cluster against an archive."),
     "drill": ("drill.command", "Restore for practice, compare with the archive, and report."),
     "check": ("check", "Check configuration, access and rights before a run."),
-    "expire": ("expire", "Let restore points go by policy, and records by age."),
+    "expire": ("expire", "Expire restore points by policy, and records by age."),
     "keep": ("keep", "Pin a restore point, so that it never expires."),
-    "release": ("release", "Take the pin of a restore point away."),
-    "label": ("label", "Give a restore point a name."),
-    "log": ("log", "Show what was done with an archive, when, and by whom."),
-    "promote": ("promote", "Make a copy an archive of its own."),
+    "release": ("release", "Remove the pin of a restore point."),
+    "label": ("label", "Give a restore point a label."),
+    "log": ("log", "Show the history of an archive."),
+    "promote": ("promote", "Make a copy an independent archive."),
     "export": ("export", "Write records into Delta tables or Parquet files."),
-    "copy": ("copy", "Copy an archive to another store, or what is new in it."),
+    "copy": ("copy", "Copy an archive, or what is new in it, to another store."),
     "adopt": ("adopt", "Make an archive of a folder of the Java tool."),
-    "repair": ("repair", "Make an archive whole again that has lost files."),
-    "unlock": ("unlock", "Show who holds an archive's lease, and break a dead one."),
-    "key": ("key", "Keys of encrypted archives: generate, list, rotate."),
+    "repair": ("repair", "Repair an archive that has lost files."),
+    "unlock": ("unlock", "Show who holds an archive's lease, and break a dead lease."),
+    "key": ("key", "Generate, list and rotate keys of encrypted archives."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),
 }
 """Command: (module, short help)."""
@@ -94,11 +94,16 @@ def _print_version(context: click.Context, parameter: click.Parameter, value: bo
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
 )
 @common_options
 def cli() -> None:
-    """Backups of Apache Kafka in object storage, and the way back."""
+    """Back up Apache Kafka to object storage, and restore it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

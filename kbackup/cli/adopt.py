@@ -23,19 +23,21 @@ from kbackup.jobs.adopt.job import adopt
 @archive_argument
 @common_options
 @archive_option
-@click.option("--confirm", is_flag=True, help="Do it. Without this it is only shown.")
+@click.option(
+    "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
+)
 @s3_options
 @spark_options
 @pass_frame
 def command(frame: Frame, confirm: bool) -> int:
-    """Make an archive of a folder that the Java tool kafka-backup wrote, in its place.
+    """Make an archive of a folder that the Java tool kafka-backup wrote, at the same address.
 
-    Every segment is read back and copied to where an archive has it; the last step is a restore point of them, which
-    later backups go on after. The folder is left as it is, and not needed any more: until you delete it, it takes the
-    room twice. Stop the Java tool first.
+    Stop the Java tool first. The command reads every segment, copies it into the archive and commits a restore point,
+    which later backups continue. It leaves the folder as it is. Until you delete the folder, the data takes twice the
+    space.
 
-    Damaged segments are left out and named; there is exit code 3 then. Kafka's ids of the topics are not in the folder:
-    the first backup has to be told that the source's topics are the same ones (kbackup backup --adopt-topics).
+    The command leaves out damaged segments, names them and ends with exit code 3. The folder does not hold Kafka's
+    topic ids, so give the first backup --adopt-topics.
     """
     store = archive_store(frame)
     with (

@@ -45,10 +45,8 @@ if TYPE_CHECKING:
 @key_options("backup.segment_bytes", "backup.compression", "backup.isolation_level", "backup.allow_loss")
 @key_options("backup.adopt_topics", "backup.adopt_cluster")
 @key_options("export.delta", "export.one_table")
-@click.option(
-    "--follow", is_flag=True, help="Don't end: restore point after restore point, until SIGTERM or Ctrl-C."
-)
-@click.option("--label", metavar="NAME", help="Give the restore point this label.")
+@click.option("--follow", is_flag=True, help="Commit restore points until SIGTERM or Ctrl-C.")
+@click.option("--label", metavar="NAME", help="Label of the new restore point.")
 @key_option("follow.interval_seconds", "--interval")
 @key_option("follow.max_age_seconds", "--max-age")
 @key_options("follow.small_bytes", "follow.small_segments")
@@ -58,15 +56,17 @@ if TYPE_CHECKING:
 @spark_options
 @pass_frame
 def command(frame: Frame, follow: bool, label: str | None) -> int:
-    """Back up topics, group offsets and settings: one new restore point.
+    """Back up topics, group offsets and settings into one new restore point.
 
-    Takes what is new since the last restore point; everything the first time. The restore point exists when this
-    command says so, and not before. Ends with exit code 3 when records were lost before they could be archived.
+    The first backup takes all records, each later one the new records. The command prints the restore point once it is
+    committed. It ends with exit code 3 when records were lost before they could be archived.
 
-    With --delta, Delta tables get the restore point as well, once it is there; where they can't, the exit code tells.
+    --delta then writes the restore point to Delta tables. If that fails, the restore point stays, and the exit code is
+    that of the error.
 
-    With --follow there is a restore point every --interval, or as soon as a partition has --segment-bytes of new
-    records, until SIGTERM or Ctrl-C; then a last one, and exit code 0. An outage of cluster or store is waited out.
+    --follow commits a restore point every --interval, or as soon as a partition has --segment-bytes of new records. It
+    waits while the cluster or the store is down. At SIGTERM or Ctrl-C it commits a last restore point and ends with
+    exit code 0.
     """
     if follow:
         if label:

@@ -20,21 +20,27 @@ from kbackup.types import TopicPartition
 
 @click.command("cat")
 @click.argument("place", metavar="PLACE")
-@click.option("--tail", "last", type=click.IntRange(min=1), metavar="N", help="The last N of each partition.")
+@click.option(
+    "--tail",
+    "last",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Print the last N records of each partition.",
+)
 @look_options
 @pass_frame
 @with_look
 def command(frame: Frame, look: Look, place: str, last: int | None) -> None:
-    """Print records, one partition after the other, in order of their offsets.
+    """Print records by partition, in order of their offsets.
 
-    PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to (from inclusive, to
-    exclusive; either may be left out). A slash may stand for a colon. Times are RFC 3339 (2026-01-31T12:00:00Z),
+    PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. From is included,
+    to is not, and either may be empty. A slash may stand for a colon. Times are RFC 3339 (2026-01-31T12:00:00Z),
     milliseconds since 1970, or '2h ago'.
 
-    What could steer a terminal is escaped. JSON and hex are exact: bytes that are not UTF-8 are {"base64": "…"} in
-    JSON. With --json each record is a JSON document of its own, one a line, as with --output json.
+    Text output escapes control characters. JSON and hex are exact: JSON shows bytes that are not UTF-8 as {"base64":
+    "…"}. --json prints one JSON document a line for each record, as --output json does.
 
-    Keys and values are decoded by a schema registry or by schema files where that is asked for, and printed as JSON.
+    A schema registry or schema files decode keys and values to JSON.
     """
     show, decoding = look.show(frame)
     address = parse_address(place)

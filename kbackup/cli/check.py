@@ -28,16 +28,16 @@ from kbackup.jobs.check.steps import Step
 @key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
 @key_option("backup.groups", "-g", "--group", "--groups")
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
-@click.option("--target", is_flag=True, help="Also check what a restore into [target] needs.")
+@click.option("--target", is_flag=True, help="Also check access for a restore into [target].")
 @click.option("--spark", is_flag=True, help="Also start Spark and run a task.")
 @s3_options
 @spark_options
 @pass_frame
 def command(frame: Frame, target: bool, spark: bool) -> int:
-    """Check access and rights before a run: walks the path that a backup takes and leaves nothing behind.
+    """Check access and rights before a run, and leave nothing behind.
 
-    Source: reach it, see topics, offsets, configs and groups, read a record. Archive: open it, conditional writes,
-    upload, read, list, delete, clock, lease. Every step is told, with what to do where it failed; the exit code is
+    Source: connect, list topics, offsets, configs and groups, read a record. Archive: open it, conditional writes,
+    upload, read, list, delete, clock, lease. The command prints each step, with a hint if it failed. The exit code is
     that of the first failure.
     """
     reporter = frame.reporter

@@ -11,11 +11,9 @@ from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, show
 
 @click.command("config")
 @click.option(
-    "--show", "what", flag_value="show", default="show", help="All values, and where each came from."
+    "--show", "what", flag_value="show", default="show", help="Show all values and where each came from."
 )
-@click.option(
-    "--keys", "what", flag_value="keys", help="All keys: what they take, their defaults, what they mean."
-)
+@click.option("--keys", "what", flag_value="keys", help="Show all keys with type, default and meaning.")
 @common_options
 @key_option("archive", "-a", "--archive")
 @s3_options

@@ -14,15 +14,13 @@ from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 
 _place_options = options(
-    click.option("--to-s3-endpoint-url", metavar="URL", help="Where DEST's S3 server is, if it is another."),
-    click.option("--to-s3-region", metavar="REGION", help="Its region."),
-    click.option(
-        "--to-s3-profile", metavar="NAME", help="The profile of the AWS files that DEST is written with."
-    ),
+    click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),
+    click.option("--to-s3-region", metavar="REGION", help="DEST's region."),
+    click.option("--to-s3-profile", metavar="NAME", help="DEST's profile of the AWS configuration files."),
     click.option(
         "--to-s3-path-style/--no-to-s3-path-style",
         default=None,
-        help="Whether its URLs have the bucket in the path.",
+        help="Put DEST's bucket in the path of the URL.",
     ),
 )
 
@@ -35,9 +33,9 @@ _place_options = options(
     "-b",
     "--backup",
     metavar="[N|LABEL|latest]",
-    help="This restore point alone, with all that it stands on. [default all]",
+    help="Copy this restore point alone, with all that it needs. [default all]",
 )
-@click.option("--keep", is_flag=True, help="Keep restore points and records that the source has let go.")
+@click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source.")
 @_place_options
 @s3_options
 @pass_frame
@@ -51,18 +49,17 @@ def command(
     to_s3_profile: str | None,
     to_s3_path_style: bool | None,
 ) -> None:
-    """Copy an archive to DEST, or what came to it since the last copy.
+    """Copy an archive, or what is new in it, to DEST.
 
-    DEST is empty or a copy of the same archive; anything else is refused. Every segment is checked on its way. DEST is
-    a whole archive at each moment, and after a crash the same command goes on. Backups may run meanwhile.
+    DEST is empty or a copy of the same archive; the command refuses anything else. It checks every segment, and backups
+    may run meanwhile. DEST is a whole archive at each moment. After a crash, run the same command again.
 
-    A copy follows its source: restore points and records that the source let go are dropped, unless --keep is given.
-    Pins and labels come along. With --backup, an empty DEST gets that restore point alone; a later copy adds the newer
-    ones. What a copy let go by itself stays away.
+    A copy follows its source: it drops restore points and records that expired there, unless you give --keep. It takes
+    over pins and labels. With --backup, an empty DEST gets that restore point alone; a later copy adds newer ones. What
+    expired in the copy alone stays expired.
 
-    No backup goes into a copy. 'kbackup promote' makes a copy an archive of its own.
-
-    Encrypted archives are copied as they are stored, with their data keys: the key opens the copy as well.
+    Backups into a copy are refused. 'kbackup promote' makes a copy an independent archive. A copy of an encrypted
+    archive opens with the same key.
     """
     from kbackup.jobs.copy.job import copy_archive
 

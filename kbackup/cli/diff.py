@@ -45,15 +45,14 @@ LIVE = ("source", "target")
 )
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.isolation_level")
-@click.option("--exit-code", is_flag=True, help="End with 3 where there are differences, not with 0.")
+@click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences.")
 @s3_options
 @pass_frame
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
-    """Show what became different from A to B: topics, offsets, groups, and settings of the cluster.
+    """Show how B differs from A: topics, offsets, groups and settings of the cluster.
 
-    A and B are restore points (a number, a label, or latest), or a cluster as it is now: source or target, by that
-    section of the configuration. Offsets of a restore point are those archived, of a cluster those that a backup
-    would read to.
+    A and B are restore points (number, label or latest) or clusters: source or target of the configuration. Offsets of
+    a restore point are the archived ones. Offsets of a cluster are those up to which a backup would read.
     """
     from kbackup.jobs.diff.job import diff
     from kbackup.jobs.diff.views import check_selections

@@ -50,7 +50,7 @@ _policy_options = options(
             f"--keep-{name}",
             type=_COUNT,
             metavar="N",
-            help=f"Keep the newest of each of the last N {unit} that have any.",
+            help=f"Keep the newest restore point of each of the last N {unit} with any.",
         )
         for name, unit in (("daily", "days"), ("weekly", "weeks"), ("monthly", "months"), ("yearly", "years"))
     ),
@@ -58,7 +58,7 @@ _policy_options = options(
         "--keep-within",
         type=_SPAN,
         metavar="DURATION",
-        help="Keep all so much older than the newest, or younger.",
+        help="Keep all restore points up to this much older than the newest.",
     ),
 )
 
@@ -72,7 +72,7 @@ _policy_options = options(
     "--older-than",
     type=_SPAN,
     metavar="DURATION",
-    help="Let records go that are so much older than the newest restore point, by whole segments.",
+    help="Expire records this much older than the newest restore point, by whole segments.",
 )
 @click.option(
     "--grace",
@@ -80,15 +80,15 @@ _policy_options = options(
     metavar="DURATION",
     default="1d",
     show_default=True,
-    help="Delete what went so long ago: readers have that much time to end.",
+    help="Delete objects this long after they expired; until then readers can finish.",
 )
 @click.option(
     "--ignore-mirrors",
     is_flag=True,
-    help="Let records go even if a mirror that is alive has not applied them yet.",
+    help="Expire records even if a live mirror has not applied them.",
 )
-@click.option("--confirm", is_flag=True, help="Do it. Without, it only says what it would do.")
-@click.option("--undo", is_flag=True, help="Take the newest expiration back, within its grace time.")
+@click.option("--confirm", is_flag=True, help="Expire. Without it, the command only shows the plan.")
+@click.option("--undo", is_flag=True, help="Undo the newest expiration, within its grace time.")
 @s3_options
 @pass_frame
 def command(
@@ -105,15 +105,15 @@ def command(
     confirm: bool,
     undo: bool,
 ) -> None:
-    """Let restore points go by policy, and records by age. Without --confirm it changes nothing and shows what would.
+    """Expire restore points by policy, and records by age. Without --confirm, only show the plan.
 
-    A restore point stays if any --keep option asks for it (as restic does it, times in UTC), if it is pinned ('kbackup
-    keep'), or if it is the newest. Without any --keep option all stay. --older-than takes records from the start of
-    each partition, also from restore points that stay; never what a pinned one has, and never of compacted topics.
-    What a mirror has not applied yet stays as well, if it gave a sign of life within --grace.
+    A restore point stays if a --keep option keeps it (as in restic, times in UTC), if it is pinned, or if it is the
+    newest. Without --keep options all stay. --older-than expires records from the start of each partition, also those
+    of restore points that stay. It keeps records of pinned restore points, records of compacted topics, and records
+    that a live mirror has not applied. A mirror is live if it gave a sign of life within --grace.
 
-    Readers lose sight of what went at once; the first run after --grace deletes it. Until then --undo takes it back.
-    Each run also deletes orphans of interrupted runs. A backup may run at the same time.
+    Readers no longer see expired objects. The first run after --grace deletes them; until then, --undo brings them
+    back. Each run also deletes orphans of interrupted runs. A backup may run at the same time.
     """
     from kbackup.jobs.retention.job import Expiry, expire
     from kbackup.jobs.retention.job import undo as undo_expire

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 @spark_options
 @pass_frame
 def command(frame: Frame) -> int:
-    """Write what an archive holds into Delta tables, or Parquet files: what came since the last export.
+    """Export what is new in an archive to Delta tables or Parquet files.
 
-    Each restore point comes as one commit of a table, exactly once, whatever was killed when. Backups may run
-    meanwhile. Delta tables take jars that Spark fetches when it starts; Parquet files don't. Ends with exit code 3
-    where records may have expired before they were exported.
+    The command writes each restore point once, as one commit of a table, also after a crash. Backups may run meanwhile.
+    For Delta tables Spark fetches jars at its start. The command ends with exit code 3 when records may have expired
+    before they were exported.
     """
     config, reporter = frame.config, frame.reporter
     export = config.export

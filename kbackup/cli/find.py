@@ -33,12 +33,18 @@ _PARTS = ("key", "value", "headers")
 @click.command("find")
 @click.argument("pattern", metavar="[TEXT]", required=False)
 @click.argument("place", metavar="[PLACE]", required=False)
-@click.option("-E", "--regex", is_flag=True, help="TEXT is a regular expression (RE2, over bytes).")
-@click.option("-i", "--ignore-case", is_flag=True, help="ASCII letters are the same in both cases.")
+@click.option("-E", "--regex", is_flag=True, help="Read TEXT as a regular expression (RE2, over bytes).")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore the case of ASCII letters.")
 @click.option(
-    "--in", "parts", type=click.Choice(_PARTS), multiple=True, help="Where to look. [repeatable, default all]"
+    "--in",
+    "parts",
+    type=click.Choice(_PARTS),
+    multiple=True,
+    help="Part of the record to search. [repeatable, default all]",
 )
-@click.option("--jq", "expression", metavar="EXPR", help="Records for which jq's EXPR is true.")
+@click.option(
+    "--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true."
+)
 @look_options
 @pass_frame
 @with_look
@@ -52,14 +58,13 @@ def command(
     parts: tuple[str, ...],
     expression: str | None,
 ) -> None:
-    """Print the records that have TEXT in their key, value or headers, or for which an expression is true.
+    """Print the records with TEXT in key, value or headers, or for which an expression is true.
 
-    PLACE as of 'kbackup cat'; without it everything is searched, topic by topic. Segments are read in parallel, records
-    come in order. Output is that of 'kbackup cat'.
+    PLACE and output are those of 'kbackup cat'. Without PLACE the command searches all topics. It reads segments in
+    parallel and prints records in order.
 
-    EXPR is in jq's language, over the record as --json prints it; a value that is JSON, or is decoded by a schema, is
-    what it holds: '.value.status == "failed"'. With --jq a single argument is the PLACE; TEXT before it narrows down
-    what EXPR is asked about, which is faster.
+    --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
+    --jq, a single argument is PLACE. With TEXT before PLACE, only records with TEXT are tested, which is faster.
     """
     if expression is not None and place is None:
         pattern, place = None, pattern

@@ -23,10 +23,10 @@ from kbackup.errors import UsageError, suggest_name
 @s3_options
 @pass_frame
 def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> None:
-    """Show what an archive holds and what it lost; with TOPIC its partitions and consumer groups.
+    """Show what an archive holds and what it lost; with TOPIC, its partitions and consumer groups.
 
-    With --at it shows what a restore of that moment would bring back: records and bytes are at most so many, as
-    segments are not read for it. A folder that the Java tool kafka-backup wrote is shown as it is.
+    --at shows what a restore to that time would bring back. Segments are not read, so records and bytes are upper
+    bounds. ARCHIVE may also be a folder that the Java tool kafka-backup wrote.
     """
     moment = moment_of("--at", at) if at is not None else None
     whole = overview(looked_into(frame), backup, moment, topic)

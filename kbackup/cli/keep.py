@@ -16,9 +16,9 @@ from kbackup.cli.common.session import archive_store
 @s3_options
 @pass_frame
 def command(frame: Frame, restore_point: str) -> None:
-    """Pin a restore point: 'kbackup expire' lets neither it nor its records go.
+    """Pin a restore point, so that neither it nor its records expire.
 
-    'kbackup list' shows pins. 'kbackup release' takes a pin away. A backup may run at the same time.
+    'kbackup list' shows pins, and 'kbackup release' removes them. A backup may run at the same time.
     """
     from kbackup.jobs.points.job import keep
 

@@ -18,7 +18,7 @@ from kbackup.store.crypt.kek import check_source, generate_key, load_kek
 @click.group("key")
 @common_options
 def command() -> None:
-    """Keys of encrypted archives: make one, list those of an archive, hand an archive over to another one."""
+    """Generate, list and rotate keys of encrypted archives."""
 
 
 @command.command("generate")
@@ -26,7 +26,7 @@ def command() -> None:
 @common_options
 @pass_frame
 def generate(frame: Frame, file: Path) -> None:
-    """Write a new key to FILE, which only its owner may read. Keep a copy elsewhere: without it the archive is lost."""
+    """Write a new key to FILE, which only its owner may read. Keep a copy: without it the archive is lost."""
     try:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
@@ -49,7 +49,7 @@ def generate(frame: Frame, file: Path) -> None:
 @s3_options
 @pass_frame
 def show(frame: Frame) -> None:
-    """List an archive's files of data keys, and whether the key that is given opens them."""
+    """List an archive's files of data keys, and whether the given key opens them."""
     from kbackup.jobs.keys.job import held_keys
 
     store = archive_store(frame)
@@ -70,17 +70,17 @@ def show(frame: Frame) -> None:
     "new",
     required=True,
     metavar="KEY",
-    help="The new key: file:/path, env:NAME or command:program arguments.",
+    help="New key: file:/path, env:NAME or command:program arguments.",
 )
 @common_options
 @archive_option
 @s3_options
 @pass_frame
 def rotate(frame: Frame, new: str) -> int:
-    """Hand an archive's data keys over to another key; what they encrypt is not touched.
+    """Encrypt an archive's data keys with a new key; segments stay as they are.
 
-    Waits for no other writer: it needs the lease. After a crash run it again. Ends with exit code 3 where a file under
-    the old key could not be deleted.
+    The command needs the archive's lease and does not wait for other writers. After a crash run it again. It ends with
+    exit code 3 when a file of the old key could not be deleted.
     """
     from kbackup.jobs.keys.job import rotate_keys
 

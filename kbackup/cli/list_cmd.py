@@ -27,12 +27,12 @@ from kbackup.errors import NoArchiveError, UsageError
 @archive_argument
 @common_options
 @archive_option
-@click.option("--label", "label", metavar="NAME", help="Only the restore point with this label.")
+@click.option("--label", "label", metavar="NAME", help="List the restore point with this label alone.")
 @cache_option
 @s3_options
 @pass_frame
 def command(frame: Frame, label: str | None) -> None:
-    """List an archive's restore points, and who is writing to it at this moment."""
+    """List an archive's restore points, and who is writing to it."""
     store = looked_into(frame)
     try:
         archive = open_archive(store)

@@ -20,12 +20,12 @@ from kbackup.cli.common.options import (
 @archive_argument
 @common_options
 @archive_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show the newest N entries.")
 @cache_option
 @s3_options
 @pass_frame
 def command(frame: Frame, limit: int | None) -> None:
-    """Show the history of an archive: who backed up, expired, pinned, repaired or copied, when, with what result."""
+    """Show the history of an archive: backups, expirations, pins, repairs and copies, with time, user and result."""
     from kbackup.jobs.history.job import history
 
     store = looked_into(frame)

@@ -33,12 +33,10 @@ _TIMES = ("min_timestamp", "max_timestamp")
 @s3_options
 @pass_frame
 def command(frame: Frame, place: str | None, backup: str, at: str | None) -> None:
-    """List an archive's topics; with PLACE a topic's partitions (orders) or a partition's segments (orders:3).
+    """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
 
-    A slash may stand for the colon.
-
-    Offsets of partitions are from the first to the next one that would be archived, those of segments of their first
-    and last record. With --at it shows what a restore of that moment would read; records are at most so many.
+    A slash may stand for the colon. A partition's offsets run from its first to the next one to archive, a segment's
+    from its first to its last record. --at shows what a restore to that time would read; its records are upper bounds.
     """
     address = parse_partition(place)
     moment = moment_of("--at", at) if at is not None else None

@@ -16,9 +16,9 @@ from kbackup.cli.common.session import archive_store
 @s3_options
 @pass_frame
 def command(frame: Frame) -> None:
-    """Make a copy an archive of its own, also when its source is lost. Backups into it are allowed then.
+    """Make a copy an independent archive, also when its origin is lost.
 
-    'kbackup copy' from the old source is refused from then on.
+    Backups into it are then allowed, and 'kbackup copy' from the origin is refused.
     """
     from kbackup.jobs.copy.promote import promote
 

@@ -16,7 +16,7 @@ from kbackup.cli.common.session import archive_store
 @s3_options
 @pass_frame
 def command(frame: Frame, restore_point: str) -> None:
-    """Take the pin of a restore point away: the next 'kbackup expire' may let it go."""
+    """Remove the pin of a restore point. The next 'kbackup expire' may expire it."""
     from kbackup.jobs.points.job import release
 
     report = release(archive_store(frame), restore_point)

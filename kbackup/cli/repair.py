@@ -26,21 +26,23 @@ _MENDED = 20
 @archive_argument
 @common_options
 @archive_option
-@click.option("--confirm", is_flag=True, help="Do it. Without this it is only shown.")
-@click.option("--read-data", is_flag=True, help="Read every segment and compare its checksum.")
+@click.option(
+    "--confirm", is_flag=True, help="Change the archive. Without it, the command only shows the plan."
+)
+@click.option("--read-data", is_flag=True, help="Read every segment and check its checksum.")
 @s3_options
 @spark_options
 @pass_frame
 def command(frame: Frame, confirm: bool, read_data: bool) -> int:
-    """Show what can be repaired of an archive that has lost files; with --confirm, do it.
+    """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
 
-    First look for a whole copy: a bucket's versions, or an address that 'kbackup copy' writes to. The newest whole
-    catalog is the base. Restore points come back by their manifests. Damaged and missing segments become losses: every
-    restore point stays listed, says what it lacks, and restores with exit code 3. Lost documents of restore points,
-    segment indexes, partition indexes and group files are made anew.
+    First look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'. The repair
+    starts from the newest undamaged catalog and restores restore points from their manifests. Damaged and missing
+    segments become losses: restore points stay listed, and a restore of them ends with exit code 3. The repair makes
+    lost documents of restore points, segment indexes, partition indexes and group files anew.
 
-    Nothing that is whole is deleted. Segments are compared by size, with --read-data by their checksums. Ends with
-    exit code 3 when restore points, records or documents of restore points are lost.
+    It deletes no undamaged object. It compares segments by size, with --read-data by checksum. Ends with exit code 3
+    when restore points, records or documents of restore points are lost.
     """
     store = archive_store(frame, lost=True)
     with (

@@ -65,28 +65,29 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check everything and show the plan; write nothing to the target. With --from-delta the rows are read all the "
-    "same, into an archive beside the tables that goes when it ends.",
+    help="Check everything and show the plan; write nothing to the target. --from-delta still "
+    "reads the rows, into a temporary archive beside the tables.",
 )
 @click.option(
     "--undo",
     is_flag=True,
-    help="Restore nothing: put back the ACLs, configs and quotas that the target had before --restore-id set them.",
+    help="Put back the ACLs, configs and quotas that the target had before --restore-id; restore nothing.",
 )
 @s3_options
 @spark_options
 @pass_frame
 def command(frame: Frame, dry_run: bool, undo: bool) -> int:
-    """Restore topics, records and group offsets from a restore point, or of a moment, exactly once.
+    """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
-    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
-    A range is topic:partition:from-to, from included, to not; either may be left out.
+    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'. Both bounds are included. A range
+    is topic:partition:from-to: from is included, to is not, and either may be empty.
 
-    ARCHIVE may also be a folder that the Java tool kafka-backup wrote. A restore that was cut off goes on where it
-    was with the same --restore-id. With --from-delta records come from tables that 'kbackup export --delta' wrote:
-    all that they hold, but no groups and no settings. Ends with exit code 3 when a group or a setting of --with
-    could not be set, or when the archive has lost records of the restore point; with --strict such a restore is
-    refused.
+    ARCHIVE may also be a folder that the Java tool kafka-backup wrote. To resume an interrupted restore, run it again
+    with the same --restore-id. --from-delta reads tables that 'kbackup export --delta' wrote; they hold records, but no
+    groups and no settings.
+
+    Ends with exit code 3 when a group or a setting could not be set, or when the archive has lost records of the
+    restore point. --strict refuses such a restore.
     """
     if undo:
         return undo_settings(frame, dry_run)

@@ -29,14 +29,14 @@ _PATIENCE = 3  # s, for answers under way when it ends
 @cache_option
 @s3_options
 @click.option(
-    "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
+    "--no-token", is_flag=True, help="Ask for no token. Everybody who reaches the address sees every record."
 )
 @pass_frame
 def command(frame: Frame, no_token: bool) -> int:
-    """Serve a web page to look into the archive with, until SIGTERM or Ctrl-C.
+    """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.
 
-    It reads alone. It asks for a token: ui.token, or where none is set a new one, which is part of the address that
-    is printed. It speaks HTTP: for other machines put a proxy with TLS before it, or come by an SSH tunnel.
+    The page changes nothing. It asks for a token: ui.token, or a new one in the printed link. It speaks HTTP: from
+    other machines use a proxy with TLS or an SSH tunnel.
     """
     try:
         import uvicorn

@@ -19,22 +19,19 @@ from kbackup.errors import RefusedError, UsageError
 @archive_argument
 @common_options
 @archive_option
-@click.option("--yes", is_flag=True, help="Break it without a question.")
-@click.option(
-    "--force", is_flag=True, help="Also one that is alive: the run that holds it stops and commits nothing."
-)
+@click.option("--yes", is_flag=True, help="Break the lease without a question.")
+@click.option("--force", is_flag=True, help="Break a live lease, too. Its run stops and commits nothing.")
 @s3_options
 @pass_frame
 def command(frame: Frame, yes: bool, force: bool) -> None:
     """Show who holds an archive's lease, and break it.
 
-    A lease that ran out is dead: it is broken after a question, though the next writer would take it over as well. One
-    that has not run out is alive and is refused (exit code 11): a run renews it all the time, and where the run has
-    crashed, it runs out by itself within backup.lease_seconds.
+    A dead lease has run out: the command asks, then breaks it. The next writer would also take it over. A live lease is
+    refused (exit code 11): its run renews it. After a crash it runs out within backup.lease_seconds.
 
-    --force takes it from a run that is alive. That run stops with exit code 11 and without a restore point, as soon as
-    it notices: what it wrote is taken over by the next backup. Until it must have noticed, nobody gets the lease: for
-    backup.lease_seconds, or up to the moment when it would have run out.
+    --force breaks a live lease. Its run stops with exit code 11, without a restore point, and the next backup salvages
+    its segments. Nobody gets the lease until that run must have noticed: for backup.lease_seconds, or until the lease
+    would have run out.
     """
     store = archive_store(frame)
     seen = look(store)

@@ -32,9 +32,9 @@ from kbackup.metrics import registry as metrics
     "--backup",
     default="all",
     metavar="[N|LABEL|latest|all]",
-    help="The restore point whose segments are verified, with all it stands on. [default all; with --against latest]",
+    help="Restore point to verify. [default all; with --against latest]",
 )
-@click.option("--quick", is_flag=True, help="Look at sizes and kept checksums only; read no records back.")
+@click.option("--quick", is_flag=True, help="Check sizes and stored checksums only; read no records.")
 @against_options
 @s3_options
 @spark_options
@@ -42,16 +42,16 @@ from kbackup.metrics import registry as metrics
 def command(
     frame: Frame, backup: str, quick: bool, against: str | None, groups: bool, exact: bool, show: int
 ) -> int:
-    """Verify an archive, or a folder of the Java tool kafka-backup, and list everything that is wrong.
+    """Verify an archive, or a folder of the Java tool kafka-backup, and list all findings.
 
-    Reads every segment back, in parallel: checksums, records against indexes and tables, offsets against the
-    restore points. Manifests and what stands beside them are verified in any case. Ends with exit code 13 when
-    there is any finding. What no restore point needs, and what a killed sink of the Java tool left torn, is noted and
-    is no finding.
+    Reads every segment in parallel, and checks checksums, records against indexes and tables, and offsets against
+    restore points. Always checks manifests and the documents beside them. Ends with exit code 13 when there is any
+    finding. Objects that no restore point needs, and torn files of a killed sink of the Java tool, are notes and no
+    findings.
 
-    With --against, a cluster is compared with the archive, record by record: the target by a restore's plan and
-    offset map (--restore-id), or its topics as a restore with the same options would make them; or the source. Ends
-    with exit code 3 when anything differs.
+    --against compares a cluster with the archive, record by record. The target is compared by the offset map of
+    --restore-id, or with the topics that a restore with the same options would write. Ends with exit code 3 when
+    anything differs.
     """
     reporter = frame.reporter
     if against is not None:

@@ -34,11 +34,11 @@ DEFAULT_FILE = "kbackup.toml"
 TRUST_OPTIONS = "KBACKUP_TRUST_OPTIONS"
 _EXPLICIT = f"if you trust it, name it: --config {DEFAULT_FILE}"
 VARIABLES = {
-    "KBACKUP_CONFIG": "The configuration file, as `--config`.",
+    "KBACKUP_CONFIG": "Configuration file, as `--config`.",
     "KBACKUP_SOURCE_CONFIG": "Java client properties of the source cluster, as `--source-config`.",
     "KBACKUP_TARGET_CONFIG": "Java client properties of the target cluster, as `--target-config`.",
-    "KBACKUP_CACHE": "Where the development scripts keep what they fetch.",
-    "KBACKUP_KERNEL": "`native` or `python`: how records pass between Kafka and their encoded form.",
+    "KBACKUP_CACHE": "Cache folder of the development scripts.",
+    "KBACKUP_KERNEL": "Encoder of records: `native` or `python`.",
     TRUST_OPTIONS: "`1` lets options of a Spark read name commands, files and variables of the driver.",
     "KBACKUP_DEBUG": "`1` shows tracebacks, as `--debug`.",
 }

@@ -21,27 +21,27 @@ Properties = dict[str, str]
 
 
 S3_DOCS = {
-    "endpoint_url": "The store's URL, for others than AWS.",
-    "region": "The bucket's region.",
-    "profile": "A profile of the AWS configuration files.",
-    "path_style": "Buckets in the path rather than in the host name. Unset: where an endpoint is set.",
-    "access_key_id": "Credentials. Unset: what the environment, the profile or the instance's role says.",
-    "secret_access_key": "The secret to `access_key_id`.",
-    "session_token": "The token of temporary credentials.",
+    "endpoint_url": "URL of the S3 server. Unset: AWS.",
+    "region": "Region of the bucket.",
+    "profile": "Profile of the AWS configuration files.",
+    "path_style": "Put the bucket in the path of the URL. Unset: if an endpoint is set.",
+    "access_key_id": "Access key. Unset: from the environment, the profile or the instance's role.",
+    "secret_access_key": "Secret of `access_key_id`.",
+    "session_token": "Token of temporary credentials.",
     "sse": "Encryption by the store. Unset: the bucket's default.",
-    "sse_kms_key_id": "The KMS key for `aws:kms`. Unset: the account's.",
-    "storage_class": "The storage class of segments. Unset: the bucket's default.",
-    "checksum": "What the store checks on upload; `none` for stores that know no CRC-64/NVME.",
-    "part_size": "Size of an uploaded part.",
-    "parts_in_flight": "Parts of one upload that are sent at the same time.",
-    "max_attempts": "How often a request is tried.",
-    "connect_timeout": "How long to wait for a connection.",
-    "read_timeout": "How long to wait for an answer.",
-    "ca_bundle": "A PEM file of certificates to trust, in place of the system's.",
-    "requester_pays": "Accept the bill of reading somebody else's bucket.",
-    "expected_bucket_owner": "The account that must own the bucket.",
-    "object_lock_mode": "Put objects under retention when they are written; the bucket must have object lock.",
-    "object_lock_days": "For how many days.",
+    "sse_kms_key_id": "KMS key for `aws:kms`. Unset: the account's.",
+    "storage_class": "Storage class of segments. Unset: the bucket's default.",
+    "checksum": "Checksum of uploads; `none` for stores without CRC-64/NVME.",
+    "part_size": "Size of an upload part.",
+    "parts_in_flight": "Upload parts of one object in flight.",
+    "max_attempts": "Attempts of a request.",
+    "connect_timeout": "Time limit for a connection.",
+    "read_timeout": "Time limit for an answer.",
+    "ca_bundle": "PEM file of certificates to trust, in place of the system's.",
+    "requester_pays": "Pay for reading somebody else's bucket.",
+    "expected_bucket_owner": "Account that must own the bucket.",
+    "object_lock_mode": "Lock objects when they are written. The bucket needs object lock.",
+    "object_lock_days": "Days of the object lock.",
 }
 """The meaning of `[s3]`'s keys; the keys themselves are the fields of `S3Options`."""
 
@@ -52,8 +52,8 @@ class Encryption(msgspec.Struct, frozen=True, kw_only=True):
     key: Annotated[
         str | None,
         Meta(
-            description="The key that the archive is encrypted under: `file:/path`, `env:NAME` or "
-            "`command:program arguments`. Unset: kbackup encrypts nothing."
+            description="Key of an encrypted archive: `file:/path`, `env:NAME` or `command:program arguments`. "
+            "Unset: no encryption."
         ),
     ] = None
 
@@ -64,7 +64,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     topics: Annotated[Names, Meta(description="Topics to back up: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
     groups: Annotated[
-        Names, Meta(description="Consumer groups whose offsets are saved: names or /regex/. Empty: all.")
+        Names, Meta(description="Consumer groups to back up: names or /regex/. Empty: all.")
     ] = ()
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
     segment_bytes: Annotated[
@@ -72,36 +72,32 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     ] = 128 << 20
     compression: Annotated[
         Literal["none", "zstd"],
-        Meta(description="How segments are stored. `none` is the documented format byte for byte."),
+        Meta(description="Compression of segments. `none` is the documented format byte for byte."),
     ] = "none"
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"],
-        Meta(description="Whether records of open and aborted transactions are left out."),
+        Meta(description="`read_committed` leaves out records of open and aborted transactions."),
     ] = "read_committed"
-    split_records: Annotated[
-        int, Meta(ge=1, description="Offsets per range that a big partition is cut into.")
-    ] = 4_000_000
-    pack_records: Annotated[
-        int, Meta(ge=1, description="Small partitions are packed into one task up to this many offsets.")
-    ] = 200_000
+    split_records: Annotated[int, Meta(ge=1, description="Offsets in each range of a large partition.")] = (
+        4_000_000
+    )
+    pack_records: Annotated[int, Meta(ge=1, description="Offsets of small partitions that share a task.")] = (
+        200_000
+    )
     lease_seconds: Annotated[
-        int, Meta(ge=5, description="How long the writer's lease holds without being renewed.")
+        int, Meta(ge=5, description="Duration of the writer's lease without renewal.")
     ] = 60
-    allow_loss: Annotated[
-        bool, Meta(description="End with exit code 0 instead of 3 when the run reports a loss.")
-    ] = False
+    allow_loss: Annotated[bool, Meta(description="End with exit code 0 instead of 3 after a loss.")] = False
     adopt_topics: Annotated[
         bool,
-        Meta(
-            description="Go on after topics of the archive whose id is not known, with those of the same name."
-        ),
+        Meta(description="Continue topics of unknown id with topics of the same name."),
     ] = False
     adopt_cluster: Annotated[
         bool,
-        Meta(description="Go on after the backups of another cluster: for a cluster that was rebuilt."),
+        Meta(description="Continue the backups of another cluster, if a cluster was rebuilt."),
     ] = False
     poll_timeout_seconds: Annotated[
-        int, Meta(ge=1, description="A task fails after so long without progress.")
+        int, Meta(ge=1, description="Time without progress after which a task fails.")
     ] = 60
 
 
@@ -109,30 +105,30 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
     """`[follow]`: `backup --follow`"""
 
     interval_seconds: Annotated[
-        float, Meta(ge=0.1, description="How often there is a restore point, where there is anything new.")
+        float, Meta(ge=0.1, description="Time between restore points, if there is anything new.")
     ] = 60
     max_age_seconds: Annotated[
-        float, Meta(ge=0, description="How long new records of a partition may wait to become a segment.")
+        float, Meta(ge=0, description="Longest wait of a partition's new records for a segment.")
     ] = 600
     small_bytes: Annotated[
-        int, Meta(ge=0, description="A partition with less than this of new records waits for more.")
+        int, Meta(ge=0, description="A partition with fewer new bytes waits for more.")
     ] = 1 << 20
     small_segments: Annotated[
-        int, Meta(ge=0, description="So many of those that wait go with each restore point all the same.")
+        int, Meta(ge=0, description="Number of waiting partitions that each restore point still takes.")
     ] = 100
     listen: Annotated[
         str,
-        Meta(description="Where `/metrics` and `/healthz` are served (`127.0.0.1:9464`). Unset: nowhere."),
+        Meta(description="Address of `/metrics` and `/healthz` (`127.0.0.1:9464`). Unset: none."),
     ] = ""
     stale_after_seconds: Annotated[
         float,
         Meta(
             ge=1,
-            description="`/healthz` says 503 when no round has ended well for so long; more than the interval.",
+            description="`/healthz` answers 503 after this time without a good round. Set it above the interval.",
         ),
     ] = 300
     topic_metrics: Annotated[
-        bool, Meta(description="Count the lag of each topic, too: as many series as there are topics.")
+        bool, Meta(description="Also export the lag of each topic, as one series each.")
     ] = False
 
 
@@ -141,27 +137,23 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
 
     backup: Annotated[
         int | Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")],
-        Meta(description="The restore point: its number, its label, or `latest`."),
+        Meta(description="Restore point: number, label or `latest`."),
     ] = "latest"
     to_time: Annotated[
         str | None,
-        Meta(description="Restore records up to this time, itself included, with topics and groups of then."),
+        Meta(description="Restore records up to this time, inclusive, with topics and groups of that time."),
     ] = None
-    from_time: Annotated[
-        str | None, Meta(description="Restore records from this time on, itself included.")
-    ] = None
+    from_time: Annotated[str | None, Meta(description="Restore records from this time on, inclusive.")] = None
     range: Annotated[
         Names,
         Meta(
-            description="Restore these offsets alone: `from` included, `to` not, either may be left out "
-            "(`orders:0:500-900`)."
+            description="Offsets to restore, such as `orders:0:500-900`; 900 is not included. Either end may be "
+            "empty."
         ),
     ] = ()
     topics: Annotated[Names, Meta(description="Topics to restore: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
-    map: Annotated[
-        Properties, Meta(description="New names of topics, by their old one (`orders=orders-restored`).")
-    ] = {}
+    map: Annotated[Properties, Meta(description="New name of a topic (`orders=orders-restored`).")] = {}
     map_regex: Annotated[
         Names,
         Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."),
@@ -171,61 +163,58 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
     no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
-    map_group: Annotated[Properties, Meta(description="New names of consumer groups, by their old one.")] = {}
+    map_group: Annotated[Properties, Meta(description="New name of a consumer group.")] = {}
     settings: Annotated[
         tuple[Literal["acls", "configs", "quotas", "users"], ...],
         Meta(
-            description="What to restore beside records: `acls`, `configs` of brokers and groups and subscriptions to "
-            "client metrics, `quotas` of clients, `users` (whose secrets no running cluster takes: they are listed)."
+            description="Settings to restore: `acls`, `configs` (of brokers, groups and client metrics), "
+            "`quotas`, `users` (listed only: a running cluster accepts no secrets)."
         ),
     ] = ()
     replication_factor: Annotated[
         Annotated[int, Meta(ge=1, le=32767)] | None,
-        Meta(description="Replication factor of the topics that are made. Unset: as archived."),
+        Meta(description="Replication factor of created topics. Unset: as archived."),
     ] = None
-    topic_config: Annotated[
-        Properties, Meta(description="Topic configs that take the place of the archived ones.")
-    ] = {}
-    into_existing: Annotated[
-        bool, Meta(description="Allow target topics that exist and hold records already.")
-    ] = False
+    topic_config: Annotated[Properties, Meta(description="Topic configs that replace archived ones.")] = {}
+    into_existing: Annotated[bool, Meta(description="Allow target topics that hold records.")] = False
     strict: Annotated[
-        bool, Meta(description="Refuse to restore where the archive has lost records of it by damage.")
+        bool, Meta(description="Refuse to restore if damage has lost records of the selection.")
     ] = False
     transactions: Annotated[
         bool,
-        Meta(description="Exactly-once by transactions. Without: no gaps in target offsets, at-least-once."),
+        Meta(
+            description="Restore exactly once, by transactions. Without: at least once, and no gaps in target "
+            "offsets."
+        ),
     ] = True
-    transaction_bytes: Annotated[
-        int, Meta(ge=1, description="A transaction is committed when it holds this much.")
-    ] = 32 << 20
+    transaction_bytes: Annotated[int, Meta(ge=1, description="Size of a transaction.")] = 32 << 20
     state: Annotated[
         str | None,
         Meta(
-            description="Where restores keep plans, offset maps and reports, and mirrors the state"
-            " of their flows. Unset: in the archive."
+            description="Address of plans, offset maps and reports of restores, and of mirrors' state. Unset: "
+            "the archive."
         ),
     ] = None
     from_delta: Annotated[
         str | None,
-        Meta(description="Restore records from the Delta tables at this place, not from an archive."),
+        Meta(description="Restore records from the Delta tables at this address."),
     ] = None
     restore_id: Annotated[
-        str | None, Meta(description="Names a restore, so that it can be resumed. Unset: a new one is made.")
+        str | None, Meta(description="Id of the restore, to resume it. Unset: a new id.")
     ] = None
 
 
 class Ui(msgspec.Struct, frozen=True, kw_only=True):
     """`[ui]`: the web page"""
 
-    listen: Annotated[str, Meta(description="Where the page is served.")] = "127.0.0.1:8484"
+    listen: Annotated[str, Meta(description="Address of the page.")] = "127.0.0.1:8484"
     token: Annotated[
         str | None,
-        Meta(description="What browsers must know. Unset: a new one each time, printed as part of the link."),
+        Meta(description="Token for browsers. Unset: a new one each time, in the printed link."),
     ] = None
     hosts: Annotated[
         Names,
-        Meta(description="Names under which browsers may come, beside localhost and this machine's own."),
+        Meta(description="Accepted host names, besides localhost and this machine's own."),
     ] = ()
 
 
@@ -234,15 +223,13 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 
     delta: Annotated[
         str | None,
-        Meta(description="Keep Delta tables in step with the archive: `s3://bucket/prefix` or a path."),
+        Meta(description="Address of Delta tables: `s3://bucket/prefix` or a path."),
     ] = None
     parquet: Annotated[
         str | None,
-        Meta(description="Where `export` writes Parquet files: `s3://bucket/prefix` or a path."),
+        Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path."),
     ] = None
-    one_table: Annotated[
-        bool, Meta(description="One Delta table for all topics, in place of one for each.")
-    ] = False
+    one_table: Annotated[bool, Meta(description="Write one Delta table for all topics.")] = False
     topics: Annotated[Names, Meta(description="Topics to export: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
 
@@ -250,11 +237,11 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
 class Spark(msgspec.Struct, frozen=True, kw_only=True):
     """`[spark]`"""
 
-    master: Annotated[
-        str, Meta(description="Spark's master URL, where no session is given by `spark-submit`.")
-    ] = "local[*]"
-    conf: Annotated[Properties, Meta(description="Spark properties, as they are.")] = {}
-    task_attempts: Annotated[int, Meta(ge=1, description="How often a task is tried.")] = 4
+    master: Annotated[str, Meta(description="Spark's master URL, unless `spark-submit` starts kbackup.")] = (
+        "local[*]"
+    )
+    conf: Annotated[Properties, Meta(description="Spark properties.")] = {}
+    task_attempts: Annotated[int, Meta(ge=1, description="Attempts of a task.")] = 4
 
 
 class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,19 +249,17 @@ class SchemaRegistry(msgspec.Struct, frozen=True, kw_only=True):
 
     url: Annotated[
         str,
-        Meta(description="Where the schema registry is: `https://host:8081`. It is asked where decoding is."),
+        Meta(description="URL of the schema registry: `https://host:8081`."),
     ] = ""
-    user: Annotated[str, Meta(description="The user that the registry knows, or an API key.")] = ""
-    password: Annotated[str, Meta(description="The password to `user`, or an API secret.")] = ""
-    token: Annotated[str, Meta(description="A bearer token, in place of a user.")] = ""
+    user: Annotated[str, Meta(description="User of the registry, or an API key.")] = ""
+    password: Annotated[str, Meta(description="Password of `user`, or an API secret.")] = ""
+    token: Annotated[str, Meta(description="Bearer token, in place of a user.")] = ""
     ca_bundle: Annotated[
-        str, Meta(description="A PEM file of certificates to trust. Unset: the package certifi's.")
+        str, Meta(description="PEM file of certificates to trust. Unset: those of the package certifi.")
     ] = ""
-    client_certificate: Annotated[
-        str, Meta(description="A PEM file with the certificate that kbackup shows to the registry.")
-    ] = ""
-    client_key: Annotated[str, Meta(description="A PEM file with the certificate's private key.")] = ""
-    client_key_password: Annotated[str, Meta(description="The password to `client_key`.")] = ""
+    client_certificate: Annotated[str, Meta(description="PEM file of kbackup's client certificate.")] = ""
+    client_key: Annotated[str, Meta(description="PEM file of the certificate's private key.")] = ""
+    client_key_password: Annotated[str, Meta(description="Password of `client_key`.")] = ""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,30 +267,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     archive: Annotated[
         str | None,
-        Meta(description="Where the archive is: `s3://bucket/prefix` or a path; `~` is your home directory."),
+        Meta(
+            description="Address of the archive: `s3://bucket/prefix` or a path; `~` is your home directory."
+        ),
     ] = None
     archive_id: Annotated[
         str | None,
         Meta(
-            description="The id of the archive that must be there: commands refuse another one, and an empty place. "
-            "Unset: any.",
+            description="Id of the archive. Commands refuse another archive and an empty address. Unset: any.",
         ),
     ] = None
     source: Annotated[
         Properties,
-        Meta(
-            description="librdkafka properties of the cluster that is backed up; also where else its metadata is read."
-        ),
+        Meta(description="librdkafka properties of the cluster to back up, and sources of its metadata."),
     ] = {}
     target: Annotated[
-        Properties, Meta(description="librdkafka properties of the cluster that is restored into.")
+        Properties, Meta(description="librdkafka properties of the cluster to restore into.")
     ] = {}
     metadata_cache: Annotated[
         bool,
         Meta(
-            description="Keep what `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's metadata "
-            "in a bucket for the next of them, below `XDG_CACHE_HOME` or `~/.cache`; also the newest catalog that "
-            "any command saw, so that an archive that went back is noticed."
+            description="Keep what `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
+            "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
+            "catalog, to notice an archive that went back."
         ),
     ] = True
     s3: S3Options = msgspec.field(default_factory=S3Options)

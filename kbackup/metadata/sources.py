@@ -16,19 +16,19 @@ from kbackup.errors import UsageError
 
 LOG = "metadata.log.dir"
 PROPERTIES = {
-    "zookeeper.connect": "Where ZooKeeper is, with a chroot behind the last host: `zk1:2181,zk2:2181/kafka`.",
-    "zookeeper.connection.timeout.ms": "How long to wait for a connection. Default 18000.",
-    "zookeeper.session.timeout.ms": "How long ZooKeeper keeps a silent session. Default 18000.",
-    "zookeeper.sasl.username": "The user that logs in to ZooKeeper by SASL (DIGEST-MD5).",
-    "zookeeper.sasl.password": "The password to `zookeeper.sasl.username`.",
+    "zookeeper.connect": "Address of ZooKeeper, with the chroot after the last host: `zk1:2181,zk2:2181/kafka`.",
+    "zookeeper.connection.timeout.ms": "Time limit for a connection. Default 18000.",
+    "zookeeper.session.timeout.ms": "Time until a silent session expires. Default 18000.",
+    "zookeeper.sasl.username": "User for SASL (DIGEST-MD5).",
+    "zookeeper.sasl.password": "Password of `zookeeper.sasl.username`.",
     "zookeeper.ssl.client.enable": "`true` for TLS.",
-    "zookeeper.ssl.truststore.location": "A PEM file of certificates to trust.",
-    "zookeeper.ssl.keystore.location": "A PEM file with the certificate that kbackup shows, and its private key.",
-    "zookeeper.ssl.keystore.password": "The password to the private key.",
-    LOG: "A folder that holds `__cluster_metadata-0` of a KRaft controller, or a copy of it.",
-    "controller.metrics.username": "The user that the exporters of controllers' metrics know, by HTTP basic.",
-    "controller.metrics.password": "The password to `controller.metrics.username`.",
-    "controller.metrics.ssl.truststore.location": "A PEM file of certificates to trust, for exporters with TLS.",
+    "zookeeper.ssl.truststore.location": "PEM file of certificates to trust.",
+    "zookeeper.ssl.keystore.location": "PEM file of kbackup's certificate and private key.",
+    "zookeeper.ssl.keystore.password": "Password of the private key.",
+    LOG: "Folder with `__cluster_metadata-0` of a KRaft controller, or a copy of it.",
+    "controller.metrics.username": "User for the exporters of controllers' metrics (HTTP basic).",
+    "controller.metrics.password": "Password of `controller.metrics.username`.",
+    "controller.metrics.ssl.truststore.location": "PEM file of certificates to trust, for exporters with TLS.",
 }
 """The properties of `[source]` that no Kafka client knows, and their meaning."""
 

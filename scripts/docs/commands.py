@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.common.options import s3_options
+from kbackup.cli.common.options import archive_option, options, s3_options, state_options
+from kbackup.cli.common.record_selection import look_options
 
 _HEAD = """\
 # Commands
 
-Made from the code by `python -m scripts.docs`. Options that stand for a key of the configuration can as well be set in
-`kbackup.toml` or by a variable: [configuration.md](configuration.md). Exit codes: [exit-codes.md](exit-codes.md).
-Data goes to stdout; notes, progress and warnings to stderr. With `--json` stdout has one document
-(`cat` and `find`: one a record, each in a line).
+Each command also takes the [options of every command](#options-of-every-command). All but `config`, `key generate` and
+`migrate status` open an archive and take the [options of archives](#options-of-every-command-that-opens-an-archive). An
+archive's address is `s3://bucket/prefix`, `file:///path` or a path.
 
-An archive is named `s3://bucket/prefix`, `file:///path`, or by a path.
+Data goes to stdout; notes, progress and warnings go to stderr. With `--json` a command prints one JSON document; `cat`
+and `find` print one for each record, each on a line. [exit-codes.md](exit-codes.md) lists the exit codes. You can also
+set most options in `kbackup.toml` or by a variable: see [configuration.md](configuration.md).
+
+`python -m scripts.docs` writes this page from the code.
 """
+
+
+_RECORDS = "Options of cat and find"
 
 
 def commands_document() -> str:
     sections = [_HEAD, *(text for name in COMMANDS for text in _sections(name))]
+    sections.append(_shared(_RECORDS, _record_params()))
     sections.append(_shared("Options of every command", cli.params))
-    sections.append(_shared("Options of every command that opens an archive", _s3_params()))
+    sections.append(_shared("Options of every command that opens an archive", _archive_params()))
     return "\n".join(sections)
 
 
@@ -43,11 +51,16 @@ def _sections(name: str) -> Iterator[str]:
 
 
 def _command(name: str, command: click.Command) -> str:
-    shared = {param.name for param in (*cli.params, *_s3_params())}
+    shared = {param.name for param in (*cli.params, *_archive_params())}
     own = [param for param in command.params if param.name not in shared]
-    pieces = " ".join(["kbackup", name, *_usage(command)])
+    usage = " ".join(["kbackup", name, *_usage(command)])
     text = inspect.cleandoc(command.help or "")
-    return f"## kbackup {name}\n```\n{pieces}\n```\n\n{text}\n\n{_table(own)}"
+    if name in ("cat", "find"):
+        printing = {param.name for param in _record_params()}
+        own = [param for param in own if param.name not in printing]
+        text += f"\n\nFurther options: [{_RECORDS.lower()}](#{_RECORDS.lower().replace(' ', '-')})."
+    table = _table(own)
+    return f"## kbackup {name}\n```\n{usage}\n```\n\n{text}\n" + (f"\n{table}" if table else "")
 
 
 def _usage(command: click.Command) -> Iterator[str]:
@@ -63,8 +76,20 @@ def _shared(title: str, params: Iterable[click.Parameter]) -> str:
     return f"## {title}\n{_table(params)}"
 
 
-def _s3_params() -> list[click.Parameter]:
-    @s3_options
+def _archive_params() -> list[click.Parameter]:
+    return _params(options(archive_option, s3_options))
+
+
+def _record_params() -> list[click.Parameter]:
+    """Return the options of `cat` and `find`, but for those that choose the state of the archive."""
+    state = {param.name for param in _params(state_options)} | {param.name for param in _archive_params()}
+    return [param for param in _params(look_options) if param.name not in state]
+
+
+def _params(decorator: Callable[[Callable[..., None]], Callable[..., None]]) -> list[click.Parameter]:
+    """Return the parameters that a decorator gives to a command."""
+
+    @decorator
     def bare() -> None: ...
 
     return click.command(bare).params

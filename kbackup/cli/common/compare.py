@@ -20,7 +20,7 @@ show_option = click.option(
     type=click.IntRange(0),
     default=20,
     metavar="N",
-    help="So many differences are named one by one; all are counted. [default 20]",
+    help="Number of differences to name; all are counted. [default 20]",
 )
 selection_options = options(
     key_options("restore.to_time", "restore.from_time", "restore.range"),
@@ -31,14 +31,14 @@ against_options = options(
     click.option(
         "--against",
         type=click.Choice(["target", "source"]),
-        help="Compare the records of this cluster with the archive's.",
+        help="Compare this cluster's records with the archive.",
     ),
-    key_option("restore.restore_id", "--restore-id", help="Compare what this restore made."),
+    key_option("restore.restore_id", "--restore-id", help="Compare the result of this restore."),
     selection_options,
     key_options("restore.map", "restore.map_regex"),
     key_option("restore.state", "--state"),
-    click.option("--groups", is_flag=True, help="Compare consumer groups, too. Needs --restore-id."),
-    click.option("--exact", is_flag=True, help="Records after the archive's last one are a difference, too."),
+    click.option("--groups", is_flag=True, help="Also compare consumer groups. Needs --restore-id."),
+    click.option("--exact", is_flag=True, help="Count records after the archive's last one as a difference."),
     show_option,
 )
 

@@ -29,22 +29,20 @@ decoding_options = options(
         "--decode",
         type=click.Choice([*PARTS, MM2]),
         multiple=True,
-        help="Decode keys, or values, by the schema registry; mm2: MirrorMaker 2's internal topics. "
+        help="Decode keys or values by the schema registry; mm2: MirrorMaker 2's internal topics. "
         "[repeatable, default key and value with --schema-registry]",
     ),
-    key_option("schema_registry.url", "--schema-registry", help="Decode by the schema registry at this URL."),
+    key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with."),
     key_option("schema_registry.ca_bundle", "--schema-registry-ca"),
     click.option(
-        "--key-schema", metavar="FILE", help="Decode keys by a schema: .avsc, .proto, .desc, .pb or .json."
+        "--key-schema", metavar="FILE", help="Schema file to decode keys: .avsc, .proto, .desc, .pb or .json."
     ),
-    click.option("--value-schema", metavar="FILE", help="Decode values by a schema of those kinds."),
+    click.option("--value-schema", metavar="FILE", help="Schema file to decode values."),
+    click.option("--key-message", metavar="NAME", help="Protobuf message of keys. [default the first]"),
     click.option(
-        "--key-message", metavar="NAME", help="The Protobuf message that keys are. [default the first]"
+        "--message", "value_message", metavar="NAME", help="Protobuf message of values. [default the first]"
     ),
-    click.option(
-        "--message", "value_message", metavar="NAME", help="The one that values are. [default the first]"
-    ),
-    click.option("--strict", is_flag=True, help="End where something can't be decoded."),
+    click.option("--strict", is_flag=True, help="Stop at a key or value that can't be decoded."),
 )
 
 

@@ -87,7 +87,7 @@ def cluster_options(section: str) -> Callable[[F], F]:
             "--bootstrap-server",
             f"{section}_bootstrap",
             metavar="HOST:PORT",
-            help=f"Where the {section} cluster is.",
+            help=f"Address of the {section} cluster.",
             expose_value=False,
             callback=_record(KEYS[section], "bootstrap.servers"),
         ),
@@ -175,7 +175,7 @@ common_options = options(
         "--config",
         callback=_store_file("config"),
         metavar="FILE",
-        help="Configuration [default ./kbackup.toml].",
+        help="Configuration file. [default ./kbackup.toml]",
     ),
     _hidden_option(
         "--set",
@@ -185,19 +185,27 @@ common_options = options(
         metavar="SECTION.KEY=VALUE",
         help="Set any key. [repeatable]",
     ),
-    _hidden_option("--json", callback=_store("json"), is_flag=True, help="One JSON document on stdout."),
-    _hidden_option("-q", "--quiet", callback=_store("quiet"), is_flag=True, help="No notes, no progress."),
     _hidden_option(
-        "-v", "--verbose", callback=_store("verbose"), count=True, help="Log more; twice: much more."
+        "--json", callback=_store("json"), is_flag=True, help="Print one JSON document on stdout."
     ),
     _hidden_option(
-        "--debug", callback=_store("debug"), is_flag=True, help="Show tracebacks, log everything."
+        "-q", "--quiet", callback=_store("quiet"), is_flag=True, help="Print no notes and no progress."
+    ),
+    _hidden_option(
+        "-v",
+        "--verbose",
+        callback=_store("verbose"),
+        count=True,
+        help="Log more; give it twice for still more.",
+    ),
+    _hidden_option(
+        "--debug", callback=_store("debug"), is_flag=True, help="Show tracebacks and log everything."
     ),
     _hidden_option(
         OPTION,
         callback=_read_before,
         metavar="FILE",
-        help="Write metrics for node_exporter's textfile collector, also when the command fails.",
+        help="Write metrics for node_exporter's textfile collector, also after an error.",
     ),
 )
 archive_option = options(
@@ -206,7 +214,7 @@ archive_option = options(
         "--accept-rollback",
         callback=_store("accept_rollback"),
         is_flag=True,
-        help="Go on with an archive whose newest catalogs are gone.",
+        help="Accept an archive whose newest catalogs are missing.",
     ),
 )
 archive_argument = click.argument(
@@ -223,7 +231,7 @@ s3_options = options(
 )
 spark_options = key_option("spark.master")
 cache_option = key_option(
-    "metadata_cache", "--cache/--no-cache", help="Whether an archive's metadata is kept for the next command."
+    "metadata_cache", "--cache/--no-cache", help="Keep the archive's metadata for the next command."
 )
 state_options = options(
     common_options,
@@ -234,12 +242,12 @@ state_options = options(
         default="latest",
         show_default=True,
         metavar="[N|LABEL|latest]",
-        help="As of this restore point.",
+        help="Restore point to show.",
     ),
     click.option(
         "--at",
         metavar="TIME",
-        help="What 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
+        help="Show what 'restore --to-time TIME' would bring back.",
     ),
     cache_option,
 )

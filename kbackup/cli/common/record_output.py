@@ -34,11 +34,12 @@ style_options = options(
     click.option(
         "--output",
         type=click.Choice(list(SHOWS)),
-        help="text (default): place, time, key, value and headers, with tabs between; json: a line a record; hex.",
+        help="text (default): place, time, key, value and headers between tabs; json: one line a "
+        "record; hex.",
     ),
     click.option("-f", "--format", "template", metavar="TEXT", help=FORMAT_HELP),
     click.option(
-        "--raw", is_flag=True, help="With --format: bytes as they are, where stdout is no terminal."
+        "--raw", is_flag=True, help="With --format, print bytes unescaped if stdout is no terminal."
     ),
 )
 

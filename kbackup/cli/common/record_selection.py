@@ -73,8 +73,8 @@ class Look:
 
 look_options = options(
     state_options,
-    click.option("--from-time", metavar="TIME", help="Records from this time on, itself included."),
-    click.option("--to-time", metavar="TIME", help="Records up to this time, itself included."),
+    click.option("--from-time", metavar="TIME", help="Print records from this time on, inclusive."),
+    click.option("--to-time", metavar="TIME", help="Print records up to this time, inclusive."),
     click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
     style_options,
     decoding_options,

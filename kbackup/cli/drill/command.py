@@ -43,17 +43,18 @@ from kbackup.store import Store
 @click.option(
     "--prefix",
     metavar="TEXT",
-    help="What the names of scratch topics and groups begin with; nothing else may. [default drill-<date>-<random>.]",
+    help="Prefix of scratch topics and groups. No other topic or group may have it. [default "
+    "drill-<date>-<random>.]",
 )
 @click.option(
     "--report",
     "folder",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the report here, too: <id>.json and <id>.html.",
+    help="Also write the report to this folder: <id>.json and <id>.html.",
 )
-@click.option("--keep", is_flag=True, help="Leave the scratch topics and groups on the target.")
-@click.option("--on-source", is_flag=True, help="Allow the cluster that was backed up as the target.")
+@click.option("--keep", is_flag=True, help="Keep the scratch topics and groups on the target.")
+@click.option("--on-source", is_flag=True, help="Allow the backed-up cluster as the target.")
 @show_option
 @s3_options
 @spark_options
@@ -61,11 +62,11 @@ from kbackup.store import Store
 def command(
     frame: Frame, prefix: str | None, folder: Path | None, keep: bool, on_source: bool, show: int
 ) -> int:
-    """Restore a restore point for practice, compare all of it with the archive, and report.
+    """Restore a restore point for practice, compare the result with the archive, and report.
 
-    Records go to scratch topics, groups to scratch groups; both are deleted in the end, also after an error or
-    Ctrl-C. The report is put into the archive as drills/<id>/report.json and report.html. Ends with exit code 3 when
-    anything differs or is left behind, else with the code of the error that ended it.
+    Records go to scratch topics, groups to scratch groups. The command deletes both at the end, also after an error or
+    Ctrl-C. It stores the report in the archive as drills/<id>/report.json and report.html. It ends with exit code 3
+    when anything differs or could not be deleted, else with the exit code of the error.
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)

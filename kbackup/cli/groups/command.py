@@ -40,7 +40,7 @@ class _InOrder(click.Group):
 @click.group("groups", cls=_InOrder)
 @common_options
 def command() -> None:
-    """Consumer groups: what an archive holds of them, what they get on a target, setting them, and undoing that."""
+    """Show, plan, set and undo offsets of consumer groups."""
 
 
 def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
@@ -55,13 +55,15 @@ def _time(context: click.Context, parameter: click.Parameter, value: str | None)
 _moment_options = options(
     click.option("-b", "--backup", metavar="[N|LABEL|latest]", help="Groups as of this restore point."),
     click.option(
-        "--at", metavar="TIME", callback=_time, help=f"Groups as they were captured last by then: {TIMES}."
+        "--at", metavar="TIME", callback=_time, help=f"Groups as captured last up to this time: {TIMES}."
     ),
 )
 _choice_options = options(
-    key_option("restore.restore_id", help="The restore whose offset map is used."),
+    key_option("restore.restore_id", help="Restore whose offset map to use."),
     click.option(
-        "--same-offsets", is_flag=True, help="On the source cluster itself: no restore, offsets as archived."
+        "--same-offsets",
+        is_flag=True,
+        help="Set the archived offsets unchanged, on the source cluster itself.",
     ),
     key_option("restore.groups", "-g", "--group", "--groups"),
     key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups"),
@@ -79,9 +81,9 @@ _choice_options = options(
 @s3_options
 @pass_frame
 def show(frame: Frame, group: str | None, backup: str | None, at: int | None) -> None:
-    """Show the groups that an archive holds; with GROUP its offsets, their leader epochs and metadata.
+    """Show the groups of an archive; with GROUP, its offsets, leader epochs and metadata.
 
-    Lag is counted in offsets that are archived past the group's.
+    Lag counts the archived offsets after the group's offset.
     """
     from kbackup.archive.java.content import is_java_archive
     from kbackup.archive.query.group_overview import groups_overview, java_groups_overview
@@ -120,7 +122,7 @@ def show(frame: Frame, group: str | None, backup: str | None, at: int | None) ->
 @s3_options
 @pass_frame
 def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
-    """Show what each group would get on the target and why; write nothing.
+    """Show which offsets each group would get on the target, and why; write nothing.
 
     Ends with exit code 3 when a group could not be set, or not in all its partitions.
     """
@@ -141,9 +143,9 @@ def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -
 @s3_options
 @pass_frame
 def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
-    """Set groups on the target, by the offset map of a restore, however long ago that was.
+    """Set groups on the target, by the offset map of an earlier restore.
 
-    What they have now is stored first, so that it can be undone. A group with live members is left alone. Ends with
+    First stores the present offsets of the groups for 'kbackup groups undo'. Skips groups with live members. Ends with
     exit code 3 when a group could not be set, or not in all its partitions.
     """
     from kbackup.jobs.groups import job as groups_apply
@@ -160,17 +162,17 @@ def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) 
 @common_options
 @archive_option
 @target_options
-@key_option("restore.restore_id", help="The restore that set the groups, or the id that 'apply' named.")
+@key_option("restore.restore_id", help="Restore that set the groups, or the id that 'apply' printed.")
 @key_option("restore.groups", "-g", "--group", "--groups")
 @key_option("restore.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_option("restore.state", "--state")
 @s3_options
 @pass_frame
 def undo(frame: Frame, number: int | None) -> int:
-    """Put back what groups had before they were set; delete what was not there before.
+    """Put back the offsets that groups had before 'apply', and delete those they did not have.
 
-    NUMBER is one of the captures that were stored before each write [default: the newest that no undo made]. A group
-    with live members is left alone. Ends with exit code 3 when a group could not be put back.
+    NUMBER selects a capture; each write stores one before it begins. [default: the newest that was not undone] Skips
+    groups with live members. Ends with exit code 3 when a group could not be put back.
     """
     from kbackup.archive.query.selection import Selection
     from kbackup.jobs.groups import undo as groups_undo

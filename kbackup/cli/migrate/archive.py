@@ -21,14 +21,15 @@ if TYPE_CHECKING:
 @archive_option
 @source_options
 @key_options("backup.adopt_cluster")
-@click.option("--label", metavar="NAME", help="Give the restore point this label.")
+@click.option("--label", metavar="NAME", help="Label of the new restore point.")
 @s3_options
 @pass_frame
 def command(frame: Frame, label: str | None) -> None:
-    """Archive the whole metadata of a cluster: one new restore point, without records.
+    """Archive the whole metadata of a cluster in one new restore point, without records.
 
-    Reads the brokers, and ZooKeeper and a controller's metadata log where [source] names them. Topics and groups stay
-    as the restore point before has them. Secrets go into an encrypted archive alone. Run it before each step.
+    Run it before each step of a migration. It reads the brokers, and ZooKeeper and a controller's metadata log if
+    [source] names them. Topics and groups stay as in the restore point before. Secrets are archived in an encrypted
+    archive only.
     """
     from kbackup.jobs.migrate.archive import archive_metadata
 

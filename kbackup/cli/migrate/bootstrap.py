@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     default="latest",
     show_default=True,
     metavar="[N|LABEL|latest]",
-    help="The restore point to take from.",
+    help="Restore point to read.",
 )
 @click.option(
     "--base",
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     required=True,
     metavar="DIR",
-    help="Where the new bootstrap.checkpoint is written, readable for you alone.",
+    help="Folder for the new bootstrap.checkpoint, which only you can read.",
 )
 @s3_options
 @pass_frame
 def command(frame: Frame, backup: str, base: Path, out: Path) -> None:
-    """Write the bootstrap.checkpoint of a fresh KRaft cluster, whose users log in with their old passwords.
+    """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.
 
     Adds SCRAM credentials, client quotas and valid delegation tokens of a restore point to the file that 'kafka-storage
-    format' wrote. Put the result in its place before the controller's first start. Needs an encrypted archive that
-    holds the secrets.
+    format' wrote. Replace that file with the result before the controller's first start. Needs an encrypted archive
+    that holds the secrets.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.bootstrap import make_bootstrap

@@ -16,5 +16,5 @@ SUBCOMMANDS = ("preflight", "archive", "status", "verify", "rollback", "bootstra
 def command() -> None:
     """Check, watch, archive and undo a cluster's migration from ZooKeeper to KRaft.
 
-    Kafka itself moves the metadata (KIP-866); kbackup is no controller and moves nothing.
+    Kafka itself moves the metadata (KIP-866); kbackup moves nothing.
     """

@@ -11,7 +11,7 @@ metrics_option = click.option(
     "metrics_urls",
     multiple=True,
     metavar="URL",
-    help="A Prometheus exporter in a controller: http://controller-1:9404/metrics. [repeatable]",
+    help="Prometheus exporter of a controller: http://controller-1:9404/metrics. [repeatable]",
 )
 controller_config_option = click.option(
     "--controller-config",
@@ -19,5 +19,5 @@ controller_config_option = click.option(
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The properties file of a controller. [repeatable]",
+    help="Properties file of a controller. [repeatable]",
 )

@@ -23,9 +23,8 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     """Check whether a cluster is ready for its migration from ZooKeeper to KRaft.
 
     Reads the brokers, ZooKeeper (zookeeper.connect in [source]), the controllers' properties files
-    (--controller-config) and the archive, and changes nothing. Each check is a line with what to do. What can't be
-    looked at is a line, too. Ends with exit code 0 when the cluster is ready, 3 when it is ready with warnings,
-    10 when it is not ready.
+    (--controller-config) and the archive, and changes nothing. Prints each check with a hint, also a check that could
+    not run. Ends with exit code 0 when the cluster is ready, 3 when it is ready with warnings, 10 when it is not ready.
     """
     from kbackup.jobs.migrate.preflight.checks import judge
     from kbackup.jobs.migrate.preflight.read import read_preflight

@@ -30,15 +30,19 @@ if TYPE_CHECKING:
 @metrics_option
 @controller_config_option
 @click.option(
-    "--controller", "controllers", multiple=True, metavar="HOST:PORT", help="A controller. [repeatable]"
+    "--controller",
+    "controllers",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="Address of a controller. [repeatable]",
 )
 @click.option(
     "--stopped",
     multiple=True,
     metavar="HOST:PORT",
-    help="A controller that is stopped, and whose machine gives no answer. [repeatable]",
+    help="Address of a stopped controller whose machine gives no answer. [repeatable]",
 )
-@click.option("--confirm", is_flag=True, help="Delete /controller and /migration, if every guard allows it.")
+@click.option("--confirm", is_flag=True, help="Delete /controller and /migration if every guard allows it.")
 @s3_options
 @pass_frame
 def command(
@@ -49,11 +53,11 @@ def command(
     stopped: tuple[str, ...],
     confirm: bool,
 ) -> None:
-    """Show the steps back to ZooKeeper from where the migration is; with --confirm delete its znodes.
+    """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.
 
-    Without --confirm nothing is changed. With --confirm /controller and /migration are deleted, and nothing else; only
-    when the migration is not finished, no KRaft controller is alive, no broker runs as a KRaft broker, and the newest
-    restore point holds both znodes as they are. Ends with exit code 10 when a guard refuses, or there is no way back.
+    --confirm deletes /controller and /migration and nothing else. Its guards are: the migration is not finished, no
+    KRaft controller is alive, no broker runs as a KRaft broker, and the newest restore point holds both znodes
+    unchanged. Ends with exit code 10 when a guard refuses, or there is no way back.
     """
     from kbackup.jobs.migrate.rollback.delete import delete_znodes
     from kbackup.jobs.migrate.rollback.guards import guards_of

@@ -21,26 +21,24 @@ if TYPE_CHECKING:
 @common_options
 @source_options
 @metrics_option
-@click.option(
-    "--follow", is_flag=True, help="Look again and again, and show each change, until SIGTERM or Ctrl-C."
-)
+@click.option("--follow", is_flag=True, help="Show each change until SIGTERM or Ctrl-C.")
 @click.option(
     "--interval",
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often --follow looks.",
+    help="Seconds between looks of --follow.",
 )
 @pass_frame
 def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
-    """Show where a migration from ZooKeeper to KRaft is, and the next step.
+    """Show the state of a migration from ZooKeeper to KRaft, and the next step.
 
-    Three witnesses tell: the metrics of controllers (--metrics-url), the znodes (zookeeper.connect in [source]) and a
-    controller's metadata log (metadata.log.dir in [source]). What each says is shown, with what disagrees. Ends with
-    exit code 3 where witnesses disagree.
+    Shows what each of three witnesses says: the metrics of controllers (--metrics-url), the znodes (zookeeper.connect
+    in [source]) and a controller's metadata log (metadata.log.dir in [source]). Ends with exit code 3 when witnesses
+    disagree.
 
-    With --follow a terminal is redrawn; elsewhere each change is a line, with --json a JSON document.
+    --follow redraws a terminal. Elsewhere it prints a line for each change, with --json a JSON document.
     """
     from kbackup.jobs.migrate.states.judge import judge
     from kbackup.jobs.migrate.states.metrics import shown_url

@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     default="latest",
     show_default=True,
     metavar="[N|LABEL|latest]",
-    help="The restore point to compare with.",
+    help="Restore point to compare with.",
 )
 @click.option(
     "--lag",
     default="10s",
     metavar="DURATION",
-    help="A difference between sources is named if it lasts for so long. [default 10s]",
+    help="Name differences between sources that last this long. [default 10s]",
 )
 @source_options
 @s3_options
 @pass_frame
 def command(frame: Frame, backup: str, lag: str) -> int:
-    """Compare ZooKeeper, KRaft and the archive, entity by entity, and name each difference.
+    """Compare ZooKeeper, KRaft and the archive, and name each difference.
 
-    Compares what [source] names: the brokers, ZooKeeper, a controller's metadata log; and a restore point where an
-    archive is named. While both sides are written, ZooKeeper follows with a lag. Ends with exit code 13 when there is
-    any difference.
+    Compares what [source] names (the brokers, ZooKeeper, a controller's metadata log), and a restore point if an
+    archive is set. While a migration writes both sides, ZooKeeper follows with a lag. Ends with exit code 13 when there
+    is any difference.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.verify import verify_migration

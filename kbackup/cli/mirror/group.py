@@ -28,7 +28,7 @@ class _Mirror(LazySubcommands):
 
 @click.group("mirror", cls=_Mirror, package=__package__, subcommands=SUBCOMMANDS)
 def command() -> None:
-    """Mirror topics, groups, configs and ACLs from cluster to cluster by way of an archive.
+    """Mirror topics, groups, configs and ACLs between clusters through an archive.
 
     'kbackup mirror mm2.properties' is short for 'kbackup mirror run mm2.properties'.
     """

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("file", type=click.Path(path_type=Path))
 @options(
-    click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]"),
-    click.option("--take", "take", is_flag=True, help="Only the half that backs sources up."),
-    click.option("--apply", "apply", is_flag=True, help="Only the half that writes to targets."),
-    click.option("--once", is_flag=True, help="One restore point of each source, one round of each flow."),
-    click.option("--dry-run", is_flag=True, help="Show what would be mirrored, and change nothing."),
+    click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]"),
+    click.option("--take", "take", is_flag=True, help="Run only the half that backs up sources."),
+    click.option("--apply", "apply", is_flag=True, help="Run only the half that writes to targets."),
+    click.option("--once", is_flag=True, help="Take one restore point of each source, apply it and end."),
+    click.option("--dry-run", is_flag=True, help="Show what would be mirrored; change nothing."),
 )
 @common_options
 @archive_option
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 @key_option("follow.max_age_seconds", "--max-age", default="the interval")
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
-@key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
+@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
 @s3_options
 @spark_options
 @pass_frame
@@ -51,12 +51,12 @@ def command(
 ) -> int:
     """Run the flows of a MirrorMaker 2 properties FILE until stopped.
 
-    The take half backs a source up into its archive. The apply half writes what the archive holds to a target, exactly
+    The take half backs a source up into its archive. The apply half writes the archive's records to a target, exactly
     once. Without --take and --apply, both run in this process. `kbackup.archive` in FILE, or --archive, names the
     archives: `s3://bucket/{source}`.
 
-    Ends with exit code 3 where records were lost on the way, a source topic was created again, or the target refused a
-    topic, a config or an ACL.
+    Ends with exit code 3 when records were lost, a source topic was recreated, or the target refused a topic, a config
+    or an ACL.
     """
     if take and apply:
         raise UsageError("--take and --apply exclude each other", "give neither to run both halves")

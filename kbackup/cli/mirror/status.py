@@ -31,16 +31,15 @@ _INCIDENTS = 5  # newest ones that are shown
 @archive_argument
 @common_options
 @archive_option
-@click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
+@click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
-@key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
+@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
 @s3_options
 @pass_frame
 def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
-    """Show the flows that mirror an archive: applied restore point, records and seconds behind, what is held back.
-    "-" stands for what is not known yet.
+    """Show each flow of an archive: applied restore point, records and seconds behind, topics held back.
 
-    Reads the archive alone: no cluster is asked, and no properties file is needed.
+    "-" stands for an unknown value. The command reads the archive alone: no cluster and no properties file.
     """
     from kbackup.jobs.mirror.status import flows_of
 
@@ -76,7 +75,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
     reporter.fields(
         [
             ("flow", flow.flow),
-            ("applied", f"restore point {flow.restore_point} of {flow.newest_restore_point}"),
+            ("applied", f"restore point {flow.restore_point or '-'} of {flow.newest_restore_point or '-'}"),
             ("behind", f"{records}, {human_duration(flow.seconds_behind)}"),
             ("last round", last if flow.round_at else "-"),
             ("last sign", f"{flow.written_at}, {human_duration(flow.silent_seconds)} ago"),

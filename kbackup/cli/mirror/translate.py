@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 @click.command("translate")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("group")
-@click.option("--flow", "names", multiple=True, metavar="A->B", help="Only this flow. [repeatable]")
+@click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @common_options
 @archive_option
-@key_option("restore.state", "--state", help="Where flows keep their state. Unset: in the archive.")
+@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
 @s3_options
 @pass_frame
 def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> None:
-    """Show where GROUP of the source goes on in the target of each flow of a properties FILE.
+    """Show the position of a source's GROUP in the target of each flow of a properties FILE.
 
-    'checkpoint' is what RemoteClusterUtils.translateOffsets returns; 'exact' is the position by the offset map, as of
-    the newest restore point. Nothing is changed.
+    'exact' is the position by the offset map, as of the newest restore point. 'checkpoint' is the answer of
+    RemoteClusterUtils.translateOffsets. The command changes nothing.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.mirror.positions.report import translate_group

@@ -50,4 +50,4 @@ def values_of(follow: Follow) -> dict[str, object]:
 
 
 def test_the_configuration_says_that_flows_move_with_restore_state() -> None:
-    assert "and mirrors the state of their flows" in KEYS["restore.state"].doc
+    assert "and of mirrors' state" in KEYS["restore.state"].doc

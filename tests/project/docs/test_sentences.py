@@ -9,8 +9,6 @@ import pytest
 from scripts.dev.sentences import DOCUMENTS, LONGEST, MEAN, ROOT, measure
 
 NOT_YET_CLEAN = {
-    "infra/docs/commands.md",
-    "infra/docs/exit-codes.md",
     "infra/docs/kubernetes.md",
     "infra/docs/mirroring.md",
     "infra/docs/requests.md",

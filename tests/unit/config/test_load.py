@@ -146,7 +146,11 @@ def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -
         ("[restore.mapp]\na = 'b'", "unknown key restore.mapp.a", "restore.map"),
         ("backup = 5", "backup is a section", "backup.topics"),
         ("source = 5", "source is not a table", "a=b"),
-        ("[backup]\ncompression = 'gzip'", "backup.compression 'gzip' is not none or zstd", "stored"),
+        (
+            "[backup]\ncompression = 'gzip'",
+            "backup.compression 'gzip' is not none or zstd",
+            "Compression of segments",
+        ),
         ("[backup]\nsegment_bytes = '8 parsecs'", "'8 parsecs' is not a size such as 8MiB", ""),
         ("[backup]\nsegment_bytes = 0", "0 is not a size such as 8MiB, at least 1", ""),
         ("[backup]\ntopics = [1]", "backup.topics [1] is not a list of text", ""),
