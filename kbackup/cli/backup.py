@@ -27,10 +27,9 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, U
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
-
     from kbackup.jobs.backup.plan import Plan
     from kbackup.jobs.backup.run import BackupReport
+    from kbackup.spark.session import SparkSession
     from kbackup.store import Store
 
 

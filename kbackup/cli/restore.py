@@ -28,7 +28,6 @@ from kbackup.cli.common.settings import undo as undo_settings
 from kbackup.cli.common.window_text import show_choice
 from kbackup.cli.groups.tables import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
-from kbackup.metrics import registry as metrics
 from kbackup.store import open_store
 
 if TYPE_CHECKING:
@@ -111,6 +110,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         ShownProgress(reporter) as shown,
     ):
         from kbackup.jobs.restore.job import restore  # while the JVM starts
+        from kbackup.jobs.restore.report import count_restore
 
         if made is not None:
             reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.place.url}")
@@ -120,7 +120,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
             job = options, config.target, store, state, session, shown
             report = restore(*job, dry_run, show_plan, show_with)
     if not dry_run:
-        metrics.restored(report)
+        count_restore(report)
         _show_report(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK

@@ -19,8 +19,8 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
-from kbackup.jobs.verify.job import VerifyReport, verify
-from kbackup.metrics import registry as metrics
+from kbackup.jobs.compare.report import count_comparison
+from kbackup.jobs.verify.job import VerifyReport, count_verification, verify
 
 
 @click.command("verify")
@@ -63,7 +63,7 @@ def command(
     store = archive_store(frame)
     with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
         report = verify(store, backup, quick, session, shown)
-    metrics.verified(report)
+    count_verification(report)
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
 
@@ -82,7 +82,7 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
         asked = Asked("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
         report = verify_against(asked, cluster, store, state_store(frame, store), session, shown)
-    metrics.compared(report)
+    count_comparison(report)
     show_against(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.findings else EXIT_OK

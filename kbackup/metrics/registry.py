@@ -1,4 +1,4 @@
-"""What this process counts, for Prometheus. Counting needs no library: what shows it is in `metrics_export`.
+"""What this process counts, for Prometheus. Counting needs no library: `exposition` writes it as text.
 
 Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
 but for `archive` (one a process), `topic` (only where that is asked for), and those of a mirror's flows.
@@ -8,20 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 from kbackup import __version__
 from kbackup.errors import EXIT_OK, KbackupError
-
-if TYPE_CHECKING:
-    from kbackup.archive.models import TopicState
-    from kbackup.jobs.backup.run import BackupReport
-    from kbackup.jobs.compare.report import AgainstReport
-    from kbackup.jobs.drill.report import DrillReport
-    from kbackup.jobs.restore.report import RestoreReport
-    from kbackup.jobs.verify.job import VerifyReport
 
 
 class Metric(NamedTuple):
@@ -35,6 +26,7 @@ class Metric(NamedTuple):
 
 _FLOW = ("source", "target")
 _PARTITION = (*_FLOW, "topic", "partition")
+
 
 METRICS: dict[str, Metric] = {
     "kbackup_build_info": Metric("gauge", "1; the version is a label.", ("version",)),
@@ -130,18 +122,11 @@ METRICS: dict[str, Metric] = {
 }
 """Every metric there is; `infra/docs/metrics.md` lists them."""
 
+
 LOSSES = ("retention", "truncated", "recreated")
 ROUNDS = ("committed", "unchanged", "failed")
 """Results of a follower's rounds."""
-_FROM_THE_START = (
-    "kbackup_records_total",
-    "kbackup_bytes_total",
-    "kbackup_stored_bytes_total",
-    "kbackup_segments_total",
-    "kbackup_restore_points_total",
-    "kbackup_retries_total",
-    "kbackup_lost_offsets_total",
-)
+
 
 Values = Mapping[tuple[str, tuple[str, ...]], float]
 """(name, values of its own labels) -> value."""
@@ -209,80 +194,3 @@ def failed(error: KbackupError) -> None:
 def well(at: float | None = None) -> None:
     """A round ended well, at a time in seconds since the epoch (default: now)."""
     counted.put("kbackup_last_success_timestamp_seconds", time.time() if at is None else at)
-
-
-def backup_begins() -> None:
-    """Counters are there from the start, so that the first loss is seen as an increase."""
-    for name in _FROM_THE_START:
-        counted.add(name, 0)
-    for kind in LOSSES:
-        counted.add("kbackup_losses_total", 0, kind)
-
-
-def following_begins() -> None:
-    """Count no round yet: alerts know a follower by its rounds, also one whose first round never ends."""
-    for result in ROUNDS:
-        counted.add("kbackup_rounds_total", 0, result)
-
-
-def backed_up(report: BackupReport) -> None:
-    totals = report.totals
-    counted.add("kbackup_restore_points_total")
-    counted.add("kbackup_records_total", totals.records)
-    counted.add("kbackup_bytes_total", totals.bytes)
-    counted.add("kbackup_stored_bytes_total", totals.stored_bytes)
-    counted.add("kbackup_segments_total", totals.segments)
-    counted.put("kbackup_restore_point", report.restore_point)
-    committed = datetime.fromisoformat(report.committed_at).timestamp()
-    counted.put("kbackup_restore_point_timestamp_seconds", committed)
-    counted.put("kbackup_topics", totals.topics)
-    counted.put("kbackup_partitions", totals.partitions)
-    counted.put("kbackup_groups", totals.groups)
-    counted.put("kbackup_held_back_partitions", report.held_back)
-    for loss in report.losses:
-        counted.add("kbackup_losses_total", 1, loss.kind)
-        if loss.start is not None and loss.end is not None:
-            counted.add("kbackup_lost_offsets_total", loss.end - loss.start)
-    lag(lag_of(report.topics))
-
-
-def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
-    """Topic -> what each of its partitions lacked when it was captured last; topics that are captured alone."""
-    return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
-
-
-def lag(by_topic: Mapping[str, Iterable[int]]) -> None:
-    every = [n for partitions in by_topic.values() for n in partitions]
-    counted.put("kbackup_lag_offsets", sum(every))
-    counted.put("kbackup_lag_max_offsets", max(every, default=0))
-
-
-def topic_lag(by_topic: Mapping[str, Iterable[int]]) -> None:
-    counted.replace("kbackup_topic_lag_offsets", {name: sum(lags) for name, lags in by_topic.items()})
-
-
-def restored(report: RestoreReport) -> None:
-    counted.add("kbackup_records_total", report.records)
-    counted.add("kbackup_bytes_total", report.bytes)
-    counted.put("kbackup_topics", len(report.topics))
-    counted.put("kbackup_groups", len(report.groups))
-    counted.put("kbackup_missing", len(report.missing))
-
-
-def verified(report: VerifyReport) -> None:
-    counted.add("kbackup_records_total", report.read_records)
-    counted.add("kbackup_bytes_total", report.read_bytes)
-    counted.add("kbackup_segments_total", report.segments)
-    counted.put("kbackup_findings", len(report.findings))
-
-
-def compared(report: AgainstReport) -> None:
-    counted.add("kbackup_records_total", report.records)
-    counted.add("kbackup_bytes_total", report.bytes)
-    counted.put("kbackup_findings", len(report.findings))
-
-
-def drilled(report: DrillReport) -> None:
-    counted.add("kbackup_records_total", report.restored_records)
-    counted.add("kbackup_bytes_total", report.restored_bytes)
-    counted.put("kbackup_findings", len(report.findings))

@@ -10,8 +10,9 @@ from kbackup.errors import KbackupError, UndecodableError, UsageError
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Kind = Literal["AVRO", "PROTOBUF", "JSON"]
-Headers = Sequence[tuple[bytes, bytes | None]]
 
+
+Headers = Sequence[tuple[bytes, bytes | None]]
 EXTRA = "pip install 'kafka-kbackup[schemas]'"
 
 
@@ -33,27 +34,6 @@ class Codec(Protocol):
         """All of `data`, without a registry's frame. `indexes` say which message of a Protobuf file it is: the n-th of
         the file, the n-th within that one and so on. `UndecodableError` where it does not fit."""
         ...
-
-
-def codec_of(schema: Schema) -> Codec:
-    """`UndecodableError` for a schema that is none; `UsageError` where its library is not installed."""
-    try:
-        if schema.kind == "AVRO":
-            from kbackup.schemas.avro import AvroCodec
-
-            with of_others(schema.name, "Avro schema"):
-                return AvroCodec(schema)
-        if schema.kind == "PROTOBUF":
-            from kbackup.schemas.protobuf import protobuf_codec
-
-            with of_others(schema.name, "Protobuf schema"):
-                return protobuf_codec(schema)
-        from kbackup.schemas.json_schema import JsonCodec
-
-        with of_others(schema.name, "JSON Schema"):
-            return JsonCodec(schema)
-    except ImportError as error:
-        raise missing(error) from error
 
 
 def missing(error: ImportError) -> UsageError:

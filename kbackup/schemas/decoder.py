@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import Codec, Headers, Json, Schema, codec_of
+from kbackup.schemas.base import Codec, Headers, Json, Schema
+from kbackup.schemas.codec import codec_of
 from kbackup.schemas.frame import frame_of, in_front, message_indexes
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Codec, Schema, codec_of, missing, of_others
+from kbackup.schemas.base import Codec, Schema, missing, of_others
+from kbackup.schemas.codec import codec_of
 
 _KINDS = (
     ".avsc (Avro), .proto, .desc or .pb (Protobuf: text, or a set that protoc wrote), .json (JSON Schema)"

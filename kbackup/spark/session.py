@@ -33,7 +33,7 @@ _AUTHENTICATION = {
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
 
 
 class Starting:
@@ -164,7 +164,7 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
     `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
     """
     from pyspark.errors import PySparkException, PySparkRuntimeError
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
 
     while _stops:
         _stops.pop().join()

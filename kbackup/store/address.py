@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from kbackup.errors import UsageError
 
-if TYPE_CHECKING:
-    from kbackup.store.base import Store
-
 HINT = "write s3://bucket/prefix, file:///path or a path"
-
 _SCHEME = re.compile(r"(s3[an]?|file|gs|https?|hdfs|abfss?):", re.IGNORECASE)
+
+
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 
@@ -83,19 +81,3 @@ def server_of(endpoint: str) -> str:
         return "aws"
     port = url.port or _PORTS.get(url.scheme, 0)
     return f"{'localhost' if host in _THIS_MACHINE else host}:{port}"
-
-
-def check_apart(destination: Store, archive: Store) -> None:
-    """Raise `UsageError` if `destination` is the address of `archive`, lies in it, or holds it."""
-    if destination.address == archive.address:
-        relation = "is the archive itself"
-    elif archive.address.holds(destination.address):
-        relation = "lies within the archive"
-    elif destination.address.holds(archive.address):
-        relation = "holds the archive"
-    else:
-        return
-    at_url = "" if destination.url == archive.url else f" at {archive.url}"
-    raise UsageError(
-        f"destination {destination.url} {relation}{at_url}", "name a destination outside the archive"
-    )

@@ -20,9 +20,7 @@ from kbackup.metrics.registry import counted
 from kbackup.store import Store, open_store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from kbackup.spark.session import Starting
+    from kbackup.spark.session import SparkSession, Starting
 
 
 def archive_store(frame: Frame, *, lost: bool = False) -> Store:

@@ -23,8 +23,7 @@ from kbackup.cli.common.options import (
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
-from kbackup.jobs.drill.report import DrillReport, store_report
-from kbackup.metrics import registry as metrics
+from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
 from kbackup.store import Store
 
 
@@ -83,7 +82,7 @@ def command(
 
         asked = Drill(config.restore, prefix, keep, on_source, show)
         report = drill(asked, config.target, store, state, session, shown, publish)
-    metrics.drilled(report)
+    count_drill(report)
     _show(report, state, reporter)
     reporter.document(report)
     if report.error is not None:

@@ -27,9 +27,8 @@ from kbackup.metrics.events import Silent
 from kbackup.metrics.server import Health, JointHealth, Server
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kbackup.config.models import Follow
+    from kbackup.spark.session import SparkSession
 
 
 @dataclass

@@ -16,6 +16,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import now
 from kbackup.config.models import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
+from kbackup.jobs.backup import metering
 from kbackup.jobs.backup.commit import refresh
 from kbackup.jobs.backup.hold_back import (
     NO_PATIENCE,
@@ -33,8 +34,8 @@ from kbackup.jobs.backup.run import BackupReport, Run
 from kbackup.jobs.common.rounds import run_rounds
 from kbackup.jobs.common.stop import Stop
 from kbackup.kafka.client.client import Properties
-from kbackup.metrics import registry as metrics
 from kbackup.metrics.events import Listener, Phases
+from kbackup.metrics.registry import counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -110,9 +111,9 @@ class Follower:
         tried again, for a cluster or store that is not there at the start, and where the last round fails."""
         began = self.clock()
         self._follows = not self.stop.asked
-        metrics.backup_begins()
+        metering.backup_begins()
         if self._follows:
-            metrics.following_begins()
+            metering.following_begins()
         connected = connect(self.source)
         open_or_create(self.store)
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
@@ -136,8 +137,8 @@ class Follower:
     def _failed(self, error: KbackupError, pause: float) -> None:
         self._run = None
         self.report.retries += 1
-        metrics.failed(error)
-        metrics.counted.add("kbackup_retries_total")
+        failed(error)
+        counted.add("kbackup_retries_total")
         self._count_round("failed")
         self.watcher.failed(error, pause)
 
@@ -160,16 +161,16 @@ class Follower:
 
     def _committed(self, report: BackupReport) -> None:
         self.report.add(report)
-        metrics.backed_up(report)
+        metering.backed_up(report)
         self._count_round("committed")
         if self.rhythm.topic_metrics:
-            metrics.topic_lag(metrics.lag_of(report.topics))
+            metering.topic_lag(metering.lag_of(report.topics))
         self.watcher.committed(report)
 
     def _count_round(self, result: str) -> None:
         """Alerts know a follower by its rounds."""
         if self._follows:
-            metrics.counted.add("kbackup_rounds_total", 1, result)
+            counted.add("kbackup_rounds_total", 1, result)
 
     def _choose(self, plan: Plan, patience: Patience) -> Plan:
         moment = self.clock()
@@ -200,7 +201,7 @@ class Follower:
         by_topic: dict[str, list[int]] = {}
         for tp, count in new.items():
             by_topic.setdefault(tp.topic, []).append(count)
-        metrics.lag(by_topic)
+        metering.lag(by_topic)
         if self.rhythm.topic_metrics:
-            metrics.topic_lag(by_topic)
+            metering.topic_lag(by_topic)
         return any(new_bytes(count, known[tp]) >= self.options.segment_bytes for tp, count in new.items())

@@ -9,6 +9,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import now
 from kbackup.config.models import Backup
 from kbackup.errors import RefusedError
+from kbackup.jobs.backup import metering
 from kbackup.jobs.backup.commit import refresh
 from kbackup.jobs.backup.identity import check_cluster
 from kbackup.jobs.backup.plan import Plan
@@ -17,7 +18,6 @@ from kbackup.jobs.backup.run import BackupReport, Run
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
 from kbackup.metadata.sources import Sources
-from kbackup.metrics import registry as metrics
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
@@ -36,7 +36,7 @@ def backup(
 ) -> BackupReport:
     """One restore point of the cluster, with `label` (`points.check_label` permits it); raises a `KbackupError` when
     there is none in the end."""
-    metrics.backup_begins()
+    metering.backup_begins()
     phases = Phases(listener)
     started_at = now()
     with phases.step("connect"):
@@ -49,7 +49,7 @@ def backup(
         captured = look(run, phases, started_at)
         show_plan(captured.plan)
         report = take(run, captured, phases, spark, listener, last=True)
-        metrics.backed_up(report)
+        metering.backed_up(report)
         refresh(run, phases)
     return report
 

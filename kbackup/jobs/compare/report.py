@@ -12,6 +12,7 @@ from kbackup.archive.models import Part
 from kbackup.archive.restores.plan import PlannedTopic
 from kbackup.archive.restores.remap import How
 from kbackup.jobs.compare.result import Comparison, Kind
+from kbackup.metrics.registry import counted
 
 Against = Literal["target", "source"]
 
@@ -151,3 +152,10 @@ def fewer_named(results: Sequence[Comparison], show: int) -> tuple[Comparison, .
         show -= len(named)
         made.append(replace(result, differences=named))
     return tuple(made)
+
+
+def count_comparison(report: AgainstReport) -> None:
+    """Count what a comparison did, for Prometheus."""
+    counted.add("kbackup_records_total", report.records)
+    counted.add("kbackup_bytes_total", report.bytes)
+    counted.put("kbackup_findings", len(report.findings))

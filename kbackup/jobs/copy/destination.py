@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbackup.archive import layout
 from kbackup.archive.models import ArchiveInfo, load
 from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError
-from kbackup.store.address import check_apart
+from kbackup.store.apart import check_apart
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
 from kbackup.store.probe import check_conditional_writes

@@ -11,6 +11,7 @@ from kbackup.archive.models import Document, FileSum, Part, dump, file_sum
 from kbackup.archive.query.window import Choice
 from kbackup.errors import KbackupError
 from kbackup.jobs.compare.report import AgainstReport
+from kbackup.metrics.registry import counted
 from kbackup.store.base import Store
 
 Result = Literal["passed", "failed", "interrupted"]
@@ -78,3 +79,10 @@ def store_report(state: Store, report: DrillReport, page: str) -> None:
     state.put(layout.drill_key(report.drill_id, layout.PAGE), data)
     told = msgspec.structs.replace(report, page=file_sum(data))
     state.put(layout.drill_key(report.drill_id, layout.REPORT), dump(told))
+
+
+def count_drill(report: DrillReport) -> None:
+    """Count what a drill did, for Prometheus."""
+    counted.add("kbackup_records_total", report.restored_records)
+    counted.add("kbackup_bytes_total", report.restored_bytes)
+    counted.put("kbackup_findings", len(report.findings))

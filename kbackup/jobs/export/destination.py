@@ -24,7 +24,8 @@ from kbackup.archive.models import Document, Part, dump, load
 from kbackup.archive.reader import Archive
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.address import check_apart, parse_url
+from kbackup.store.address import parse_url
+from kbackup.store.apart import check_apart
 
 FOLDER = "_kbackup"
 _EXPORT = "export.json"

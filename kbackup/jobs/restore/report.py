@@ -16,6 +16,7 @@ from kbackup.archive.restores.offset_map import NOTHING, Cut
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
 from kbackup.jobs.groups.apply import GroupResult, not_applied
 from kbackup.jobs.settings.plan import SettingsReport
+from kbackup.metrics.registry import counted
 from kbackup.types import TopicPartition
 
 
@@ -145,3 +146,12 @@ def without_timestamp(done: Restored) -> list[str]:
 
 def hidden_records(partitions: list[TopicPartition]) -> list[str]:
     return [f"consumers can't see all of {tp} yet: is another transaction open there?" for tp in partitions]
+
+
+def count_restore(report: RestoreReport) -> None:
+    """Count what a restore did, for Prometheus."""
+    counted.add("kbackup_records_total", report.records)
+    counted.add("kbackup_bytes_total", report.bytes)
+    counted.put("kbackup_topics", len(report.topics))
+    counted.put("kbackup_groups", len(report.groups))
+    counted.put("kbackup_missing", len(report.missing))

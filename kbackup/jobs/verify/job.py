@@ -22,6 +22,7 @@ from kbackup.errors import NoArchiveError
 from kbackup.jobs.verify.drills import check_drills
 from kbackup.jobs.verify.restores import check_restores
 from kbackup.metrics.events import Listener, Phases
+from kbackup.metrics.registry import counted
 from kbackup.spark.progress import ProgressSender
 from kbackup.spark.tasks import Spark, pack, run_counted
 from kbackup.store.base import Store
@@ -175,3 +176,11 @@ def _sum(results: Sequence[SegmentResult]) -> SegmentResult:
         sum(r.bytes for r in results),
         tuple(f for r in results for f in r.findings),
     )
+
+
+def count_verification(report: VerifyReport) -> None:
+    """Count what a verification did, for Prometheus."""
+    counted.add("kbackup_records_total", report.read_records)
+    counted.add("kbackup_bytes_total", report.read_bytes)
+    counted.add("kbackup_segments_total", report.segments)
+    counted.put("kbackup_findings", len(report.findings))

@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError, UsageError
-from kbackup.schemas.base import Json, Schema, codec_of
+from kbackup.schemas.base import Json, Schema
+from kbackup.schemas.codec import codec_of
 from kbackup.schemas.files import file_codec
 from kbackup.schemas.protobuf import compiled, protobuf_codec
 

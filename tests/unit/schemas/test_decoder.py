@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.errors import UndecodableError
-from kbackup.schemas.base import Json, Schema, codec_of
+from kbackup.schemas.base import Json, Schema
+from kbackup.schemas.codec import codec_of
 from kbackup.schemas.decoder import ByFile, ByRegistry, Decoded, Undecoded
 from kbackup.schemas.frame import HEADERS, Frame, frame_of, in_front, message_indexes
 
