@@ -51,6 +51,10 @@ class Step:
     cached: bool = False
     counted: bool = True
 
+    @property
+    def needs_cluster(self) -> bool:
+        return self.arguments.split()[0] in ("backup", "restore")
+
 
 STEPS = (
     Step("`backup`, 10 new segments", "backup", produce=1),
@@ -140,7 +144,7 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
                 continue
             produce(broker, TOPIC, PARTITIONS, range(end, end + step.produce))
             end += step.produce
-            counted = _run(step, {**environment, "XDG_CACHE_HOME": _cache(step, folder)}, minio, points, each)
+            counted = _run(step, {**environment, "XDG_CACHE_HOME": cache_folder(step, folder)}, minio, points)
             if step.counted:
                 measured.steps[step.what] = counted
     return measured
@@ -165,16 +169,14 @@ def _opened(minio: CountedMinio, points: int, repeat: int) -> Iterator[float]:
             yield round(time.perf_counter() - began, 4)
 
 
-def _run(
-    step: Step, environment: Mapping[str, str], minio: CountedMinio, points: int, each: int
-) -> dict[str, float]:
-    numbers = {
-        "first": each - RECORDS // 3,
-        "last": each - RECORDS // 2,
-        "five": each - 5 * RECORDS,
-        "end": each,
-    }
-    line = step.arguments.format(points=points, point=points + 1, **numbers)
+def numbers_of(points: int) -> dict[str, int]:
+    """Return the offsets in the arguments of steps, for an archive of so many restore points."""
+    end = points * SEGMENTS * RECORDS // PARTITIONS
+    return {"first": end - RECORDS // 3, "last": end - RECORDS // 2, "five": end - 5 * RECORDS, "end": end}
+
+
+def _run(step: Step, environment: Mapping[str, str], minio: CountedMinio, points: int) -> dict[str, float]:
+    line = step.arguments.format(points=points, point=points + 1, **numbers_of(points))
     before, began = minio.counts(), time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-m", "kbackup", *line.split(), "--quiet"],
@@ -207,8 +209,8 @@ def _environment(minio: CountedMinio, broker: Broker, points: int) -> dict[str, 
     }
 
 
-def _cache(step: Step, folder: str) -> str:
-    """The folder that a command keeps its cache in: an empty one, unless the step is a cached one."""
+def cache_folder(step: Step, folder: str) -> str:
+    """Return the folder for a command's cache: an empty one, unless the step is a cached one."""
     return str(Path(folder) / "shared") if step.cached else mkdtemp(dir=folder)
 
 
@@ -226,12 +228,12 @@ def _s3(minio: CountedMinio) -> S3Options:
 
 
 def table(document: Mapping[str, Any]) -> list[str]:
-    """Markdown: a row a command, a column a size; requests by kind, then bytes of bodies."""
+    """Return a table in Markdown of the commands that need a cluster: requests by kind, then bytes of bodies."""
     sizes = document["sizes"]
     head = ["command", *(f"{each['points']:,} restore points" for each in sizes)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for step in STEPS:
-        if step.counted:
+        if step.counted and step.needs_cluster:
             cells = (_cell(each["steps"].get(step.what)) for each in sizes)
             lines.append(f"| {step.what} | {' | '.join(cells)} |")
     opened = (f"{median(each['opened']):.2f} s" for each in sizes)
@@ -241,10 +243,14 @@ def table(document: Mapping[str, Any]) -> list[str]:
 def _cell(counted: Mapping[str, float] | None) -> str:
     if counted is None:
         return ""
+    return f"{counts_cell(counted)}; {_bytes(counted.get('sent', 0) + counted.get('received', 0))}"
+
+
+def counts_cell(counted: Mapping[str, float]) -> str:
+    """Return requests by kind; a HEAD counts as a GET."""
     kinds = {"GET": counted.get("GET", 0) + counted.get("HEAD", 0)}
     kinds |= {kind: counted.get(kind, 0) for kind in ("LIST", "PUT", "DELETE")}
-    asked = ", ".join(f"{number:,.0f} {kind}" for kind, number in kinds.items() if number)
-    return f"{asked}; {_bytes(counted.get('sent', 0) + counted.get('received', 0))}"
+    return ", ".join(f"{number:,.0f} {kind}" for kind, number in kinds.items() if number)
 
 
 def _bytes(size: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.docs.commands import commands_document
+from scripts.docs.requests import write_table
 from scripts.docs.schemas import schema_documents
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,7 @@ def generated() -> dict[str, str]:
 def main() -> None:
     for path, text in generated().items():
         (ROOT / path).write_text(text, encoding="utf-8")
+    write_table(ROOT)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,10 @@ from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.s3.client import client_of
+from scripts.docs.requests import ARCHIVE, run_command
 from tests.conftest import Bucket
 from tests.support.archives import make_archive
+from tests.support.memory_store import MemoryStore
 
 PREFIX = "some/where"
 
@@ -121,6 +124,23 @@ def test_one_record(
     assert [request for request in warm if request in looked_at] == looked_at
     uncached = record(config, bucket, capsys, place, "--no-cache")
     assert sorted([listing, *uncached]) == sorted(cold), "nothing is remembered without the cache"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["list", "info", "ls", "cat orders:0:18", "diff 1 latest", "groups show", "expire --keep-last 1"],
+)
+def test_a_store_in_memory_counts_the_requests_of_s3(
+    line: str, config: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    """It counts for the table of infra/docs/requests.md."""
+    make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options))
+    with requests(bucket) as sent:
+        assert cli.main([*line.split(), "--config", str(config), "--quiet"]) == 0
+    store = MemoryStore(ARCHIVE)
+    make_archive(store)
+    kinds = Counter("GET" if (kind := request.split()[0]) == "RANGE" else kind for request in sent)
+    assert run_command(line, {ARCHIVE: store}, str(tmp_path / "another cache")) == kinds
 
 
 def test_a_restore_point_that_is_gone_stays_gone(

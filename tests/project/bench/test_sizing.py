@@ -74,6 +74,12 @@ def test_the_table_of_requests_is_what_was_measured() -> None:
     assert set(STEPS_OF[10]) == {step.what for step in STEPS if step.counted}
 
 
+@pytest.mark.parametrize(("command", "size"), [("list", "0.5 MB"), ("info", "1.8 MB"), ("ls", "1.8 MB")])
+def test_the_bytes_in_the_text_are_those_measured(command: str, size: str) -> None:
+    assert f"{STEPS_OF[10_000][f'`{command}`']['sent'] / 1e6:.1f} MB" == size
+    assert re.search(rf"`{command}`[^.]* (?:reads?|and) [^.]*{re.escape(size)}", REQUESTS)
+
+
 def test_an_archive_of_10000_restore_points_opens_within_a_second() -> None:
     (large,) = [each for each in MEASURED["sizes"] if each["points"] == 10_000]
     assert len(large["opened"]) >= 5
@@ -93,5 +99,7 @@ def test_runs_ask_no_more_than_sizing_says(points: int) -> None:
     assert nothing["PUT"] <= RUN
     assert nothing["GET"] + nothing.get("HEAD", 0) <= OPENING["GET"]
     assert nothing["LIST"] <= OPENING["LIST"]
+    run = STEPS_OF[points]["`backup`, 10 new segments"]
+    renewals = run["seconds"] * 3 / Backup().lease_seconds
     # ten segments with their indexes, and ten partition indexes
-    assert STEPS_OF[points]["`backup`, 10 new segments"]["PUT"] <= RUN + 20 + 10
+    assert run["PUT"] <= RUN + 20 + 10 + renewals

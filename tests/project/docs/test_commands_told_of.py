@@ -50,7 +50,7 @@ def _told(document: str, sentence: str) -> set[str]:
     [
         ("infra/docs/configuration.md", "Keep what … read of an archive's metadata"),
         ("infra/docs/security.md", "The metadata cache of … is a folder"),
-        ("infra/docs/requests.md", "segment's index and one of the record. What … read of metadata"),
+        ("infra/docs/requests.md", "keeps objects of 64 KiB and more that … read"),
     ],
 )
 def test_commands_that_keep_metadata(document: str, sentence: str) -> None:

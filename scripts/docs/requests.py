@@ -1,0 +1,106 @@
+"""Count the requests of commands for the table of infra/docs/requests.md.
+
+The archives are in memory, and hold their newest catalogs as after a sweep. The store counts requests as S3 would be
+asked. Each command runs in this process, with an empty cache unless its step is a cached one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from kbackup import cli
+from scripts.bench.counted import write_segment
+from scripts.bench.requests import PARTITIONS, SEGMENTS, STEPS, Step, cache_folder, counts_cell, numbers_of
+from scripts.soak.restore_points import NEWEST, build
+from tests.support.memory_store import MemoryStore
+
+SIZES = (10, 10_000)
+"""Restore points of the archives."""
+_HEADING = "\n## Requests of each command\n"
+ARCHIVE = "s3://requests/archive"
+
+
+def requests_document(page: str) -> str:
+    """Return the text of the page with a fresh table below its heading."""
+    before, heading, rest = page.partition(_HEADING)
+    start = rest.index("| command |")
+    end = rest.index("\n\n", start)
+    return f"{before}{heading}{rest[:start]}{chr(10).join(requests_table())}{rest[end:]}"
+
+
+def requests_table() -> list[str]:
+    """Return the lines of a table in Markdown: a row a command, a column an archive."""
+    columns = [count_requests(points) for points in SIZES]
+    head = ["command", *(f"{points:,} restore points" for points in SIZES)]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for step in _steps():
+        cells = [counts_cell(column[step.what]) if step.what in column else "" for column in columns]
+        lines.append(f"| {step.what} | {' | '.join(cells)} |")
+    return lines
+
+
+def count_requests(points: int) -> dict[str, Counter[str]]:
+    """Run every command that needs no cluster on an archive of so many restore points; return its requests."""
+    store = MemoryStore(ARCHIVE)
+    stores = {ARCHIVE: store}
+    whole = points <= NEWEST
+    build(
+        store,
+        points,
+        SEGMENTS,
+        PARTITIONS,
+        write=lambda _, part: write_segment(store, part),
+        sparse=not whole,
+    )
+    counted: dict[str, Counter[str]] = {}
+    with TemporaryDirectory(prefix="kbackup-requests-") as folder:
+        for step in STEPS:
+            if step.needs_cluster or (step.every and not whole):
+                continue
+            line = step.arguments.format(points=points, point=points - 1, **numbers_of(points))
+            requests = run_command(line, stores, cache_folder(step, folder))
+            if step.counted:
+                counted[step.what] = requests
+    return counted
+
+
+def run_command(line: str, stores: dict[str, MemoryStore], cache: str) -> Counter[str]:
+    """Run one command in this process on stores in memory, by address; return its requests to all of them."""
+
+    def open_plain(url: str, _: object) -> MemoryStore:
+        return stores.setdefault(url, MemoryStore(url))
+
+    before = _sum_of_requests(stores)
+    environment = {"KBACKUP_ARCHIVE": ARCHIVE, "XDG_CACHE_HOME": cache, "PATH": os.environ["PATH"]}
+    output = io.StringIO()
+    with (
+        patch.dict(os.environ, environment, clear=True),
+        patch("kbackup.store._plain_store", open_plain),
+        redirect_stdout(output),
+        redirect_stderr(output),
+    ):
+        code = cli.main([*line.split(), "--quiet"])
+    if code:
+        raise RuntimeError(f"kbackup {line} ended with {code}:\n{output.getvalue()}")
+    return _sum_of_requests(stores) - before
+
+
+def _sum_of_requests(stores: dict[str, MemoryStore]) -> Counter[str]:
+    return sum((store.requests for store in stores.values()), Counter[str]())
+
+
+def _steps() -> Iterator[Step]:
+    return (step for step in STEPS if step.counted and not step.needs_cluster)
+
+
+def write_table(root: Path) -> None:
+    """Write the table into the page of a checkout."""
+    path = root / "infra" / "docs" / "requests.md"
+    path.write_text(requests_document(path.read_text("utf-8")), encoding="utf-8")
