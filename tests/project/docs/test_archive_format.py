@@ -442,3 +442,17 @@ def test_what_is_told_of_mirrors() -> None:
     assert f"at most 1/{SHARE} of" in MIRRORS
     assert "CRC-32(`<remote topic>/<partition>`) mod `slots`" in MIRRORS
     assert slot_of(TopicPartition("A.orders", 7), SLOTS) == zlib.crc32(b"A.orders/7") % SLOTS
+
+
+def test_documents_with_the_archive_id_are_told() -> None:
+    """Those of the first table in the layout; the others are bound by checksums."""
+    sentence = SPECIFICATION.partition("`archive.json` is created once. ")[2].partition(" have its `id`")[0]
+    kinds = {
+        "Catalogs": "catalog",
+        "`latest.json`": "latest",
+        "`derived.json`": "derived",
+        "manifests": "manifest",
+    }
+    own = ("archive", "lock", *kinds.values(), "groups", "metadata")
+    bound = {name for name in own if "archive_id" in DOCUMENTS[name].__struct_fields__}
+    assert {kinds[word] for word in re.split(r",\s+|\s+and\s+", sentence)} == bound
