@@ -72,6 +72,11 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
         else None
     )
     internal = InternalTopics(flow, target)
+    existing = {*target.topic_names()}
+    created = [
+        *(InternalTopic(name, flow.replication_factor) for name in made.created),
+        *(t for t in internal.names.written() if not t.in_source and t.name not in existing),
+    ]
     return DryRun(
         flow=flow.name,
         archive=store.url,
@@ -83,8 +88,18 @@ def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow
         grown=made.grown,
         configs=configs,
         acls=report.created if report is not None else (),
-        warnings=tuple(internal.warnings),
+        warnings=(*internal.warnings, *factor_warnings(flow.target, target.connect()[1], created)),
     )
+
+
+def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic]) -> list[str]:
+    """Return a warning for each key that asks for more replicas of `topics` than the cluster has brokers."""
+    factors = dict.fromkeys((t.factor_key, t.replication_factor) for t in topics)
+    return [
+        f"{key} is {factor}, and cluster {cluster} has fewer brokers: set {key} to {brokers} or less"
+        for key, factor in factors
+        if factor > brokers
+    ]
 
 
 def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow] = ()) -> DryRun:

@@ -29,6 +29,11 @@ def review(sections: Sections) -> tuple[tuple[str, ...], tuple[str, ...]]:
     for prefix, name, value in _keys(sections):
         where = f"{sections.file}: {prefix}{name}"
         _check_refused(name, value, where)
+        if name == "use.defaults.from" and value.strip() == "source":
+            warnings.append(
+                f"{where} = source has no effect: an archive does not hold the defaults of the source's brokers; "
+                f"set {name} = target"
+            )
         if prefix.count("->"):
             known = name in FLOW_KEYS or name in OWN_KEYS or name.startswith(_CLIENTS)
         elif prefix:

@@ -269,3 +269,10 @@ def test_doubtful_keys_are_warned_of() -> None:
     assert (
         "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in told
     )
+
+
+def test_defaults_of_the_source_are_warned_of() -> None:
+    """Nothing reads the key: MirrorMaker 2 would copy what the source's brokers have."""
+    (warning,) = load_flows(CLUSTERS + "use.defaults.from = source\n").warnings
+    assert warning.startswith("mm2.properties: use.defaults.from = source has no effect")
+    assert load_flows(CLUSTERS + "use.defaults.from = target\n").warnings == ()
