@@ -104,6 +104,8 @@ class CorruptError(KbackupError):
 class UndecodableError(KbackupError):
     """A key or value, or the schema that it names, is not what decoding needs. The bytes are there all the same."""
 
+    default_hint = "decode by another schema, or show the bytes as they are"
+
 
 class UnreachableError(KbackupError):
     exit_code = 14

@@ -64,7 +64,7 @@ _OIDC_LOGINS = {
     f"org.apache.kafka.common.security.oauthbearer.{package}OAuthBearerLoginCallbackHandler"
     for package in ("", "secured.")
 }
-"""What Java needs beside `sasl.jaas.config` for client credentials; librdkafka knows by `sasl.oauthbearer.method`."""
+"""Login handlers that Java needs for client credentials; librdkafka needs only `sasl.oauthbearer.method`."""
 _PEM = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----\s*", re.DOTALL)
 
 
@@ -111,10 +111,10 @@ def normal_pem(value: str) -> str:
     """PEM within one line (as properties files hold it) in lines of 64 again, as OpenSSL wants it; other text
     as it is."""
 
-    def lines(found: re.Match[str]) -> str:
-        body = re.sub(r"\s+", "", found[2])
+    def lines(match: re.Match[str]) -> str:
+        body = re.sub(r"\s+", "", match[2])
         cut = "\n".join(body[at : at + 64] for at in range(0, len(body), 64))
-        return f"-----BEGIN {found[1]}-----\n{cut}\n-----END {found[1]}-----\n"
+        return f"-----BEGIN {match[1]}-----\n{cut}\n-----END {match[1]}-----\n"
 
     return _PEM.sub(lines, value)
 

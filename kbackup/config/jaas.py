@@ -1,4 +1,4 @@
-"""What logs in, out of Java's `sasl.jaas.config`."""
+"""Read credentials from Java's `sasl.jaas.config`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from kbackup.errors import UsageError
 
 _TOKEN = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"'=;]+)|([=;]))""", re.DOTALL)
+_QUOTES = 'put values in double quotes: password="…"'
 _PASSWORD_MODULES = ("PlainLoginModule", "ScramLoginModule")
 _OTHER_MODULES = {
     "Krb5LoginModule": "set sasl.kerberos.keytab and sasl.kerberos.principal instead; "
@@ -64,19 +65,17 @@ def _parse(text: str, where: str) -> tuple[str, dict[str, str]]:
         )
     options = tokens[2:-1]
     if len(options) % 3 or any(sign != "=" for sign in options[1::3]):
-        raise UsageError(
-            f"{where}: its options are not name=value", 'values take double quotes: password="…"'
-        )
+        raise UsageError(f"{where}: its options are not name=value", _QUOTES)
     return tokens[0], dict(zip(options[::3], options[2::3], strict=True))
 
 
 def _tokens(text: str, where: str) -> list[str]:
-    found, at, text = [], 0, text.strip()
+    values, at, text = [], 0, text.strip()
     while at < len(text):
         token = _TOKEN.match(text, at)
         if token is None:
-            raise UsageError(f"{where}: a quote is not closed", 'values take double quotes: password="…"')
+            raise UsageError(f"{where}: a quote is not closed", _QUOTES)
         quoted = token[1] if token[1] is not None else token[2]
-        found.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        values.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
         at = token.end()
-    return found
+    return values

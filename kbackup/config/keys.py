@@ -27,7 +27,7 @@ class Key(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What a value must be, for messages and the reference."""
+        """The values that the key takes, for messages and the reference."""
         options = _literals(self.type)
         if self.path == "restore.backup":
             return "a number, a label or latest"

@@ -53,7 +53,7 @@ _SERVICE_LINK = re.compile(
 
 
 class Origin(NamedTuple):
-    """Where a value came from; `name` is the file, the variable, the flag, or the option of a Spark read."""
+    """The source of a value; `name` is the file, the variable, the flag, or the option of a Spark read."""
 
     kind: Literal["default", "file", "environment", "flag", "option"]
     name: str = ""
@@ -121,13 +121,14 @@ def _from_file(name: str | None) -> list[Setting]:
             f"{file}: {(error.strerror or str(error)).lower()}", "name a readable file"
         ) from error
     except ValueError as error:
-        raise UsageError(f"{file}: not TOML: {error}", 'strings take quotes: name = "value"') from error
+        raise UsageError(f"{file}: not TOML: {error}", 'put strings in quotes: name = "value"') from error
     settings = [Setting(path, value, Origin("file", file)) for path, value in flatten(table)]
     seen: set[str] = set()
     for setting in settings:
         if setting.path in seen:
             raise UsageError(
-                f"{file}: {setting.path} stands there twice", "once quoted, once as tables: keep one"
+                f"{file}: {setting.path} stands there twice",
+                "remove one: it stands there quoted and as a table",
             )
         seen.add(setting.path)
     return settings

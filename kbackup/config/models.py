@@ -304,7 +304,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sources(self) -> Sources:
-        """Where the metadata of the source is read."""
+        """The place that the source's metadata are read from: brokers or ZooKeeper."""
         return Sources.of(self.source)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ def parse_properties(data: bytes, name: str) -> dict[str, str]:
             found[_unescape(key[1])] = _unescape(line[key.end() :])
         except ValueError:
             raise UsageError(
-                f"{name}: line {number} has a malformed escape", "\\u takes four hexadecimal digits"
+                f"{name}: line {number} has a malformed escape", "write four hexadecimal digits after \\u"
             ) from None
     return found
 
@@ -52,8 +52,8 @@ def _continues(line: str) -> bool:
 
 
 def _unescape(text: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        code = found[1]
+    def replace(match: re.Match[str]) -> str:
+        code = match[1]
         if code[0] != "u":
             return _LETTERS.get(code, code)
         if len(code) == 1:

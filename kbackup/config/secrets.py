@@ -1,4 +1,4 @@
-"""What is secret, and hiding it: by a key's name alone, so that it holds before a value was understood."""
+"""Hide secrets by the names of their keys alone, so that a value is hidden before it is parsed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 
 
 def is_secret(path: str) -> bool:
-    """Whether the value at a key path ("source.sasl.password") must never be shown.
+    """Return True if the value at a key path ("source.sasl.password") must never be shown.
 
-    What only says where a secret is (`*.location`, `*.url`) is not one; nor are entries whose key is a topic
-    or a group.
+    The location of a secret (`*.location`, `*.url`) is no secret; nor are entries whose key is a topic or a group.
     """
     if path.startswith(_NAMES_ARE_DATA) or _LOCATES.search(path):
         return False
@@ -33,11 +32,11 @@ def is_secret(path: str) -> bool:
 def without_userinfo(text: str) -> str:
     """The text without the passwords and tokens in its URLs; a user's name beside a password stays."""
 
-    def hidden(found: re.Match[str]) -> str:
-        scheme, info = found.groups()
+    def hidden(match: re.Match[str]) -> str:
+        scheme, info = match.groups()
         user, colon, _ = info.partition(":")
         if not colon and scheme.lower() in _CONTAINERS:
-            return found[0]
+            return match[0]
         return f"{scheme}://{user + colon if colon else ''}{HIDDEN}"
 
     return _USERINFO.sub(hidden, text)

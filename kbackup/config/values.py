@@ -55,9 +55,9 @@ def convert(key: Key, value: object, where: str) -> object:
             f"{where}: {key.path}: {error.pattern!r} is no regular expression", str(error)
         ) from None
     except (ValueError, msgspec.ValidationError):
-        said = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
+        value_text = "" if is_secret(key.path) else f" {shown(key.path, value)!r}"
         raise UsageError(
-            f"{where}: {key.path}{said} is not {key.expected}", f"it is for: {key.doc}"
+            f"{where}: {key.path}{value_text} is not {key.expected}", f"set {key.path}: {key.doc}"
         ) from None
     return converted
 
@@ -104,18 +104,18 @@ def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) 
         return [resolve(item, where, environ) for item in value]
     if not isinstance(value, str):
         return value
-    return _REFERENCE.sub(lambda found: _referenced(found, where, environ), value)
+    return _REFERENCE.sub(lambda match: _referenced(match, where, environ), value)
 
 
 def has_reference(value: str) -> bool:
-    """Whether `resolve` replaces anything in `value`."""
-    return any(not found[1] for found in _REFERENCE.finditer(value))
+    """Return True if `resolve` replaces anything in `value`."""
+    return any(not match[1] for match in _REFERENCE.finditer(value))
 
 
-def _referenced(found: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
-    escaped, kind, name = found.groups()
+def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
+    escaped, kind, name = match.groups()
     if escaped:
-        return found[0][1:]
+        return match[0][1:]
     if kind == "env":
         if name not in environ:
             raise UsageError(

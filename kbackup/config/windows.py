@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
     @property
     def ranged(self) -> bool:
-        """Whether it names offsets."""
+        """True if the address names offsets."""
         return bool(self.start) or self.end is not None
 
 

@@ -64,20 +64,23 @@ def slice_block(block: RecordBlock, start: int, stop: int) -> RecordBlock:
         return RecordBlock(block.data[:0], empty, empty, empty, None, None, 0)
     first = int(block.positions[start])
     end = int(block.positions[stop - 1] + block.lengths[stop - 1])
-    part = slice(start, stop)
+    rows = slice(start, stop)
     return make_block(
-        block.data[first:end], block.offsets[part], block.positions[part] - first, block.lengths[part]
+        block.data[first:end], block.offsets[rows], block.positions[rows] - first, block.lengths[rows]
     )
 
 
-def select_records(block: RecordBlock, wanted: npt.NDArray[np.bool_]) -> RecordBlock:
-    """The records where `wanted` (bool[n]) is true, back to back: over the same bytes where they lie together,
-    copied where they don't (by Arrow's filter: 0.1 ns a byte of the block; a mask of bytes took eight times that)."""
-    some = np.flatnonzero(wanted)
-    if len(some) == len(block):
+def select_records(block: RecordBlock, mask: npt.NDArray[np.bool_]) -> RecordBlock:
+    """Return the records where `mask` (bool[n]) is true, back to back.
+
+    Adjacent records share the block's bytes; others are copied (by Arrow's filter: 0.1 ns a byte of the block; a mask
+    of bytes took eight times that).
+    """
+    rows = np.flatnonzero(mask)
+    if len(rows) == len(block):
         return block
-    first, last = (int(some[0]), int(some[-1])) if len(some) else (0, -1)
-    if last - first + 1 == len(some):
+    first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
+    if last - first + 1 == len(rows):
         return slice_block(block, first, last + 1)
     # here: it makes pyarrow import pandas, which those who look at metadata alone can do without
     import pyarrow as pa
@@ -85,14 +88,14 @@ def select_records(block: RecordBlock, wanted: npt.NDArray[np.bool_]) -> RecordB
     from kbackup.formats import arrow
 
     whole = arrow.binary(np.append(block.positions, block.nbytes), arrow.octets(block.data))
-    kept: Any = whole.filter(pa.array(wanted))
-    _, edges, data = kept.buffers()
-    bounds = np.frombuffer(edges, np.int64)[: len(some) + 1]
-    return make_block(arrow.view(data)[: bounds[-1]], block.offsets[some], bounds[:-1], block.lengths[some])
+    selected: Any = whole.filter(pa.array(mask))
+    _, edges, data = selected.buffers()
+    bounds = np.frombuffer(edges, np.int64)[: len(rows) + 1]
+    return make_block(arrow.view(data)[: bounds[-1]], block.offsets[rows], bounds[:-1], block.lengths[rows])
 
 
 def rotation_cut(lengths: Int64Array, size: int, threshold: int) -> int:
-    """How many of the leading records go into a segment whose file has `size` bytes (magic byte included).
+    """Return how many of the leading records go into a segment whose file has `size` bytes (magic byte included).
 
     A segment ends with the first record that makes its file larger than `threshold`; the check comes before
     the next record, so a new file (`size` 1) takes at least one. 0 means: start a new segment first.

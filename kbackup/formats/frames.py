@@ -108,7 +108,7 @@ class FrameCompressor:
         self._waiting_bytes += len(plain)
 
     def _ready(self, most: int) -> list[bytes]:
-        """What is compressed, waiting for more until at most `most` plain bytes are not."""
+        """Return the compressed frames; wait until at most `most` plain bytes are not compressed yet."""
         frames: list[bytes] = []
         while self._waiting and (self._waiting_bytes > most or self._waiting[0][0].done()):
             future, size = self._waiting.popleft()
@@ -160,7 +160,8 @@ class _Frames:
         """Bytes not read yet: too few to tell what they are, or the seek table."""
 
     def push(self, chunk: Buffer) -> Iterator[bytes]:
-        """What the chunk gives. In small pieces: zstd copies what is left of its input after a frame."""
+        """Yield the plain bytes of a chunk. zstd copies its remaining input after each frame, so it gets little input
+        at a time."""
         view = np.frombuffer(chunk, np.uint8).data
         for start in range(0, len(view), _PIECE):
             rest = self._held + bytes(view[start : start + _PIECE])

@@ -91,15 +91,15 @@ def decode_index(data: bytes, name: str) -> SegmentIndex:
     return index
 
 
-def decode_part(data: Buffer, number: int, name: str) -> SegmentIndex:
-    """Whole entries of the index file `name`, of which `data` (without a magic byte) begins with entry `number`.
+def decode_entries(data: Buffer, number: int, name: str) -> SegmentIndex:
+    """Decode whole entries of the index file `name`; `data` (without a magic byte) begins with entry `number`.
 
-    `CorruptError` as far as they tell by themselves: the entries before them are not looked at.
+    `CorruptError` as far as these entries show it: the entries before them are not read.
     """
     table = np.frombuffer(data, ">i8").reshape(-1, 3)
-    part = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
-    part.validate(name, number)
-    return part
+    entries = SegmentIndex(*(np.ascontiguousarray(table[:, i], np.int64) for i in range(3)))
+    entries.validate(name, number)
+    return entries
 
 
 class PartitionIndexEntry(NamedTuple):

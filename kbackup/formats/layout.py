@@ -1,4 +1,4 @@
-"""Where every field of a block's records lies: vectorised, and checked before anything is read by it."""
+"""Positions of all fields of a block's records: vectorised, and checked before anything is read by them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Layout(NamedTuple):
 
 
 class _File(NamedTuple):
-    """What a refusal names: the file, and where in it the block starts."""
+    """The file that errors name, and the position of the block in it."""
 
     name: str
     base: int
 
-    def require(self, good: npt.NDArray[np.bool_], at: Int64Array, what: str) -> None:
+    def require(self, good: npt.NDArray[np.bool_], at: Int64Array, damage: str) -> None:
         if not good.all():
-            raise corrupt(self.name, self.base + int(at[int(np.argmin(good))]), what)
+            raise corrupt(self.name, self.base + int(at[int(np.argmin(good))]), damage)
 
 
 def layout(block: RecordBlock, name: str, base: int) -> Layout:
@@ -138,14 +138,14 @@ def _headers(
 
 
 def _walk_headers(
-    view: memoryview, at: int, stop: int, count: int, found: npt.NDArray[np.int64], file: _File
+    view: memoryview, at: int, stop: int, count: int, fields: npt.NDArray[np.int64], file: _File
 ) -> None:
-    """The headers of one record, into `found`."""
+    """Write the positions of one record's headers into `fields`."""
     end = at
     try:
         for column, (key, middle, end) in enumerate(walk_headers(view, at, stop, count, *file)):
             null = bytes(view[middle : middle + 4]) == b"\xff\xff\xff\xff"
-            found[:, column] = (key, middle - key, middle + 4, -1 if null else end - middle - 4)
+            fields[:, column] = (key, middle - key, middle + 4, -1 if null else end - middle - 4)
     except ShortError:
         raise corrupt(*file, "the record's headers go past its end") from None
     if end != stop:
@@ -176,7 +176,7 @@ def header_keys(data: Bytes, fields: Fields, name: str, base: int) -> pa.Array[A
             raise  # valid, but more than the 2 GiB of a string column: cut the block smaller
         raise UsageError(
             f"{name} at byte {base + int(fields.start[bad])}: a header key that is not UTF-8",
-            "Kafka allows it, a table of records has no place for it; the native kernel archives and restores it",
+            "use the native kernel, which archives and restores it: a table of records can't hold it",
         ) from None
 
 

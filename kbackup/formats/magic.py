@@ -10,12 +10,12 @@ Buffer = bytes | bytearray | memoryview | Bytes
 MAGIC = 1
 MAGIC_BYTE = bytes([MAGIC])
 
-DAMAGED = "the file is damaged or was not written by this format: take it from another copy of the archive"
+DAMAGED = "take the file from another copy of the archive: it is damaged, or another program wrote it"
 
 
-def corrupt(name: str, at: int, what: str, hint: str = DAMAGED) -> CorruptError:
-    """The error for byte `at` (0 is the file's first) of the file `name`."""
-    return CorruptError(f"{name} at byte {at}: {what}", hint)
+def corrupt(name: str, at: int, damage: str, hint: str = DAMAGED) -> CorruptError:
+    """Return the error for byte `at` (0 is the file's first) of the file `name`."""
+    return CorruptError(f"{name} at byte {at}: {damage}", hint)
 
 
 def check_magic(first: int | None, name: str) -> None:
@@ -27,5 +27,5 @@ def check_magic(first: int | None, name: str) -> None:
             name,
             0,
             f"magic byte 0x{first:02x} where 0x{MAGIC:02x} is known",
-            "another version of the format, or not a backup file: look for a newer kbackup",
+            "use a newer kbackup: it is another version of the format, or not a backup file",
         )

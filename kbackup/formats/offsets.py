@@ -9,30 +9,28 @@ from typing import Any
 from kbackup.errors import CorruptError, UsageError
 
 _INT64_MAX = 2**63 - 1
-_HINT = 'expected a JSON object of consumer group ids and offsets, such as {"group":42}'
+_HINT = 'write a JSON object of consumer group ids and offsets, such as {"group":42}'
 
 
 def encode_group_offsets(offsets: Mapping[str, int]) -> bytes:
     """Compact UTF-8 JSON in the mapping's order. A group without a commit (-1) is left out."""
     for group, offset in offsets.items():
         if not -1 <= offset <= _INT64_MAX:
-            raise UsageError(
-                f"group {group}: offset {offset}", "a committed offset is 0 or more, -1 for none"
-            )
-    there = {group: offset for group, offset in offsets.items() if offset != -1}
-    return json.dumps(there, ensure_ascii=False, separators=(",", ":")).encode()
+            raise UsageError(f"group {group}: offset {offset}", "give an offset of 0 or more, or -1 for none")
+    committed = {group: offset for group, offset in offsets.items() if offset != -1}
+    return json.dumps(committed, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_group_offsets(data: bytes, name: str) -> dict[str, int]:
     """The offsets in the file `name`, in its order; `CorruptError` for anything but ids with offsets."""
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+        pairs = json.loads(data.decode(), object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{name}: not valid JSON in UTF-8 ({error})", _HINT) from None
-    if not isinstance(found, _Pairs):
+    if not isinstance(pairs, _Pairs):
         raise CorruptError(f"{name}: not a JSON object", _HINT)
     offsets: dict[str, int] = {}
-    for group, offset in found:
+    for group, offset in pairs:
         if type(offset) is not int or not 0 <= offset <= _INT64_MAX:
             raise CorruptError(f"{name}: group {group!r} has no offset of 0 or more", _HINT)
         if group in offsets:

@@ -81,23 +81,23 @@ def decode(block: RecordBlock, name: str = "record block", base: int = 0) -> pa.
     return pa.RecordBatch.from_arrays(columns, schema=RECORDS)
 
 
-def _require(good: npt.NDArray[np.bool_], what: str, hint: str) -> None:
+def _require(good: npt.NDArray[np.bool_], field: str, hint: str) -> None:
     if not good.all():
-        raise UsageError(f"row {int(np.argmin(good))} of a record batch: impossible {what}", hint)
+        raise UsageError(f"row {int(np.argmin(good))} of a record batch: impossible {field}", hint)
 
 
 def _offsets(batch: pa.RecordBatch) -> Int64Array:
     column = batch.column("offset")
     if column.null_count:
-        raise UsageError("a null offset in a record batch", "every record has one")
+        raise UsageError("a null offset in a record batch", "give every record an offset")
     offsets: Int64Array = column.to_numpy()
-    _require(rising(offsets), "offset", "offsets are 0 or more and increase")
+    _require(rising(offsets), "offset", "use offsets of 0 or more that increase")
     return offsets
 
 
 def _lengths(column: pa.Array[Any]) -> Int64Array:
     lengths = arrow.lengths(column)
-    _require(lengths <= _INT32_MAX, "field length", "a key, value or header is smaller than 2 GiB")
+    _require(lengths <= _INT32_MAX, "field length", "use keys, values and headers smaller than 2 GiB")
     return lengths
 
 
@@ -131,7 +131,7 @@ def _headers(column: pa.Array[Any]) -> list[Column]:
         return [_NO_HEADERS]
     names, values = arrow.pc.list_flatten(column).flatten()
     if names.null_count:
-        raise UsageError("a null header key in a record batch", "a header key may be empty, not null")
+        raise UsageError("a null header key in a record batch", "use an empty header key in place of null")
     names = names.cast(pa.large_binary())
     edges, data = arrow.join(_big_endian(_lengths(names)), names, _big_endian(_lengths(values)), values)
     starts = np.concatenate(([0], np.cumsum(counts)))

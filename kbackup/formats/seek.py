@@ -37,9 +37,9 @@ def encode_seek_table(sizes: Sequence[tuple[int, int]]) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeekTable:
-    """Where each frame of the file `name` starts, in the file (`compressed`) and in its plain form (`plain`).
+    """The start of each frame of the file `name`, in the file (`compressed`) and in its plain form (`plain`).
 
-    int64[frames + 1] each; the last element is where the frames end.
+    int64[frames + 1] each; the last element is the end of the frames.
     """
 
     name: str
@@ -51,21 +51,21 @@ class SeekTable:
         return int(self.plain[-1])
 
     def locate(self, position: int, length: int) -> tuple[int, int, int]:
-        """What to get for `length` bytes from `position` of the plain file (see `frames.extract`).
+        """Find the frames that hold `length` bytes from `position` of the plain file (see `frames.extract`).
 
-        Start and length in the compressed file, and how many plain bytes to skip. `CorruptError` where the
+        Returns start and length in the compressed file, and the number of plain bytes to skip. `CorruptError` if the
         plain file has no such bytes.
         """
         if position < 0 or length < 1 or position + length > self.plain_size:
-            what = f"no bytes {position} to {position + length} in the {self.plain_size} of its plain form"
-            raise corrupt(self.name, int(self.compressed[-1]), what)
+            damage = f"no bytes {position} to {position + length} in the {self.plain_size} of its plain form"
+            raise corrupt(self.name, int(self.compressed[-1]), damage)
         first, last = np.searchsorted(self.plain, (position, position + length - 1), side="right") - 1
         start = int(self.compressed[first])
         return start, int(self.compressed[last + 1]) - start, position - int(self.plain[first])
 
 
 def seek_table_size(tail: bytes, file_size: int, name: str) -> int:
-    """How many of the file's last bytes are its seek table, read from `FOOTER_SIZE` of them or more."""
+    """Return the size of the seek table at the end of the file, read from `FOOTER_SIZE` of them or more."""
     if len(tail) < FOOTER_SIZE:
         raise corrupt(name, file_size - len(tail), "too short for a seek table")
     at = file_size - FOOTER_SIZE

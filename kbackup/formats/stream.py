@@ -17,7 +17,7 @@ from kbackup.util.buffers import BufferPool
 
 _SMALL = 1 << 20
 _GATHERED = BufferPool(17 << 20)
-"""For blocks of 16 MiB made of small chunks: memory that is fresh each time takes twice as long to fill."""
+"""Buffers for blocks of 16 MiB made of small chunks: fresh memory for each takes twice as long to fill."""
 
 
 class _Cutter(Protocol):

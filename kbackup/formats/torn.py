@@ -127,8 +127,8 @@ class Walk:
         )
 
 
-def pieces(records: SegmentIndex) -> list[tuple[int, int]]:
-    """Position and length in their file of the magic byte and of every run of records, in order."""
+def contiguous_ranges(records: SegmentIndex) -> list[tuple[int, int]]:
+    """Return (position, length) in their file of the magic byte and of every contiguous range of records, in order."""
     starts = np.concatenate(([0], records.positions))
     ends = np.concatenate(([1], records.positions + records.lengths))
     first = np.concatenate(([0], np.flatnonzero(starts[1:] != ends[:-1]) + 1))

@@ -27,11 +27,11 @@ def _length(view: memoryview, at: int, stop: int) -> int:
     return int(_LENGTH.unpack_from(view, at)[0])
 
 
-def _field_end(view: memoryview, at: int, stop: int, least: int, name: str, base: int, what: str) -> int:
-    """Where the length-prefixed field at `at` ends; its length must be `least` or more."""
+def _field_end(view: memoryview, at: int, stop: int, least: int, name: str, base: int, field: str) -> int:
+    """Return the end of the length-prefixed field at `at`; its length must be `least` or more."""
     length = _length(view, at, stop)
     if length < least:
-        raise corrupt(name, base + at, f"{what} length {length}")
+        raise corrupt(name, base + at, f"{field} length {length}")
     end = at + 4 + max(length, 0)
     if end > stop:
         raise ShortError
@@ -41,7 +41,7 @@ def _field_end(view: memoryview, at: int, stop: int, least: int, name: str, base
 def headers(
     view: memoryview, at: int, stop: int, count: int, name: str, base: int
 ) -> Iterator[tuple[int, int, int]]:
-    """For each of `count` headers from `at`: where its key, its value's length and what follows it start.
+    """Yield for each of `count` headers from `at` the positions of its key, of its value's length, and of its end.
 
     `ShortError` where it goes past `stop`.
     """

@@ -61,8 +61,8 @@ class AvroCodec:
         except Exception as error:
             # fastavro raises what it comes upon: IndexError, EOFError, KeyError, OverflowError, RecursionError, ...
             raise misfit("AVRO", error) from error
-        if left := len(data) - stream.tell():
-            raise UndecodableError(f"not AVRO by its schema: {left} of {len(data)} bytes are left over")
+        if unread := len(data) - stream.tell():
+            raise UndecodableError(f"not AVRO by its schema: {unread} of {len(data)} bytes are left over")
         return value
 
 

@@ -1,4 +1,4 @@
-"""What schemas are here, and what they make of bytes."""
+"""Schemas, and the codecs that decode bytes by them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Kind = Literal["AVRO", "PROTOBUF", "JSON"]
 
 
 Headers = Sequence[tuple[bytes, bytes | None]]
-EXTRA = "pip install 'kafka-kbackup[schemas]'"
+EXTRA = "install it: pip install 'kafka-kbackup[schemas]'"
 
 
 class Schema(NamedTuple):
@@ -37,7 +37,7 @@ class Codec(Protocol):
 
 
 def missing(error: ImportError) -> UsageError:
-    """What to say of a library that is not installed."""
+    """Return the error for a library that is not installed."""
     return UsageError(f"decoding by schemas needs a library that is not installed: {error}", EXTRA)
 
 
@@ -50,11 +50,11 @@ def of_others(name: str, kind: str) -> Iterator[None]:
     except (KbackupError, ImportError, OSError):
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise UndecodableError(f"{name} is no {kind}: {said}") from error
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise UndecodableError(f"{name} is no {kind}: {reason}") from error
 
 
 def misfit(kind: Kind, error: Exception) -> UndecodableError:
-    """Of bytes that a library refuses, in one line."""
-    said = str(error).strip().partition("\n")[0]
-    return UndecodableError(f"not {kind} by its schema: {said or type(error).__name__}")
+    """Return the error for bytes that a library refuses, in one line."""
+    reason = str(error).strip().partition("\n")[0]
+    return UndecodableError(f"not {kind} by its schema: {reason or type(error).__name__}")

@@ -13,7 +13,7 @@ from kbackup.schemas.frame import frame_of, in_front, message_indexes
 
 
 class Decoded(NamedTuple):
-    """What JSON can say of the data, and which schema it was read by."""
+    """The data as JSON, and the schema that decoded them."""
 
     value: Json
     schema: Mapping[str, Json]
@@ -27,8 +27,8 @@ Made = Decoded | Undecoded | None
 """None: a null, or data that names no schema."""
 
 
-class Parts(NamedTuple):
-    """What was made of a record's key and value."""
+class DecodedRecord(NamedTuple):
+    """The decoded key and value of a record."""
 
     key: Made = None
     value: Made = None
@@ -41,8 +41,9 @@ class Decoder(Protocol):
 
 
 class Registry(Protocol):
-    def schema(self, wanted: int | str) -> Schema:
-        """By id or GUID. `UndecodableError` where there is none, `UnreachableError` where nobody can be asked."""
+    def schema(self, schema_id: int | str) -> Schema:
+        """Return the schema of an id or a GUID; `UndecodableError` if there is none, `UnreachableError` without an
+        answer."""
         ...
 
 
@@ -87,22 +88,22 @@ class ByRegistry:
             return Undecoded(error.message)
         return Decoded(value, {"type": codec.kind, "id": frame.schema})
 
-    def _codec(self, wanted: int | str) -> Codec | Undecoded:
+    def _codec(self, schema_id: int | str) -> Codec | Undecoded:
         with self._lock:
-            if wanted not in self._codecs:
+            if schema_id not in self._codecs:
                 try:
-                    self._codecs[wanted] = codec_of(self._registry.schema(wanted))
+                    self._codecs[schema_id] = codec_of(self._registry.schema(schema_id))
                 except UndecodableError as error:
-                    self._codecs[wanted] = Undecoded(error.message)
+                    self._codecs[schema_id] = Undecoded(error.message)
                 except RecursionError:
-                    self._codecs[wanted] = Undecoded(
-                        f"schema {wanted} stands on too many others, each on the next"
+                    self._codecs[schema_id] = Undecoded(
+                        f"schema {schema_id} stands on too many others, each on the next"
                     )
-            return self._codecs[wanted]
+            return self._codecs[schema_id]
 
 
 def _payload(codec: Codec, rest: bytes, apart: bytes | None) -> Json:
-    """Decodes `rest`, or what is `apart` from it: of Protobuf, behind the message's indexes."""
+    """Decode `rest`, or the data `apart` from it; of Protobuf, `rest` begins with the message's indexes."""
     if codec.kind != "PROTOBUF":
         return codec.decode(rest if apart is None else apart)
     indexes, behind = message_indexes(rest)

@@ -21,7 +21,7 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     """
     kind = path.suffix.lower()
     if message is not None and kind not in (".proto", ".desc", ".pb"):
-        raise UsageError(f"{path} has no message {message}", "messages are named in Protobuf's files alone")
+        raise UsageError(f"{path} has no message {message}", "name a message only with a Protobuf file")
     try:
         if kind == ".proto":
             return _proto(path, message)
@@ -34,14 +34,14 @@ def file_codec(path: Path, message: str | None = None) -> Codec:
     except ImportError as error:
         raise missing(error) from error
     except UnicodeDecodeError:
-        raise UsageError(f"schema {path} is not UTF-8", f"a schema is a file {_KINDS}") from None
+        raise UsageError(f"schema {path} is not UTF-8", f"name a file {_KINDS}") from None
     except OSError as error:
         raise UsageError(
             f"schema {path}: {(error.strerror or str(error)).lower()}", "name a readable file"
         ) from error
     except UndecodableError as error:
-        raise UsageError(error.message, f"a schema is a file {_KINDS}") from error
-    raise UsageError(f"{path} is no schema by its name", f"a schema is a file {_KINDS}")
+        raise UsageError(error.message, f"name a file {_KINDS}") from error
+    raise UsageError(f"{path} is no schema by its name", f"name a file {_KINDS}")
 
 
 def _beside(path: Path) -> tuple[tuple[str, str], ...]:

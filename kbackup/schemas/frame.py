@@ -1,4 +1,4 @@
-"""What schema registries' serializers put around data: which schema it was written by.
+"""The frames that schema registries' serializers put around data, to name its schema.
 
 In front of the data: a byte 0, the schema's id as four bytes (big-endian), and for Protobuf the message's indexes.
 Or in a header of its own: the same, or a byte 1 and the schema's GUID as sixteen bytes.
@@ -31,10 +31,10 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
     """None where no schema is named. `UndecodableError` for a header that is none."""
     for name, value in headers:
         if name == header and value is not None:
-            found = in_front(value) or _guid(value)
-            if found is None:
+            frame = in_front(value) or _guid(value)
+            if frame is None:
                 raise UndecodableError(f"header {header.decode()} names no schema")
-            return found._replace(apart=True)
+            return frame._replace(apart=True)
     return in_front(data)
 
 

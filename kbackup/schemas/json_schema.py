@@ -48,7 +48,7 @@ class JsonCodec:
 
 
 def _checked(schema: Any, default: Any) -> Any:
-    """What validates by the schema, which is one by the draft that it names."""
+    """Return the validator class of the draft that `schema` names; raise if it is invalid by that draft."""
     kind = validator_for(schema, default=default)
     kind.check_schema(schema)
     return kind

@@ -21,8 +21,10 @@ _MAX_PATTERN = 10_000
 
 
 def search(pattern: str, text: str) -> bool:
-    """Whether `pattern` matches somewhere in `text`. `ValueError` for a pattern that RE2 does not know: look-around and
-    back references."""
+    """Return True if `pattern` matches somewhere in `text`.
+
+    `ValueError` for a pattern that RE2 does not know: look-around and back references.
+    """
     if len(pattern) > _MAX_PATTERN:
         raise ValueError(f"a regular expression of {len(pattern)} characters, at most {_MAX_PATTERN} are run")
     try:

@@ -81,13 +81,13 @@ def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
 
 
 def _compiled_texts(texts: Mapping[str, str], known: FileDescriptorSet, name: str) -> FileDescriptorSet:
-    with tempfile.TemporaryDirectory(prefix="kbackup-") as place:
-        folder = Path(place).resolve()
+    with tempfile.TemporaryDirectory(prefix="kbackup-") as directory:
+        folder = Path(directory).resolve()
         try:
             for file, text in texts.items():
                 path = folder / file
                 if not path.resolve().is_relative_to(folder):
-                    raise UndecodableError(f"{name} refers to {file!r}, which is no place for a file")
+                    raise UndecodableError(f"{name} refers to {file!r}, which leads out of its folder")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:  # of names that no file can have, and text that is not Unicode
@@ -121,18 +121,18 @@ def compiled(folder: Path, file: str, name: str, known: FileDescriptorSet | None
         except subprocess.TimeoutExpired:
             raise UndecodableError(f"{name} was not compiled within {_SECONDS} seconds") from None
         if done.returncode:
-            said = done.stderr.strip().partition("\n")[0] or f"protoc ended with {done.returncode}"
-            raise UndecodableError(f"{name} can't be compiled: {said}")
+            reason = done.stderr.strip().partition("\n")[0] or f"protoc ended with {done.returncode}"
+            raise UndecodableError(f"{name} can't be compiled: {reason}")
         return FileDescriptorSet.FromString(out.read_bytes())
 
 
 def _googleapis() -> list[str]:
     """google/type/money.proto and their like, which users of registries take for given; none where they aren't."""
     try:
-        found = import_module("google.type")
+        package = import_module("google.type")
     except ImportError:
         return []
-    return [f"-I{Path(place).parents[1]}" for place in found.__path__]
+    return [f"-I{Path(folder).parents[1]}" for folder in package.__path__]
 
 
 def _described(name: str, text: str) -> FileDescriptorProto | None:
@@ -162,13 +162,15 @@ def _pool(files: FileDescriptorSet) -> DescriptorPool:
     return pool
 
 
-def _named(messages: Mapping[str, Descriptor], wanted: str, main: str) -> Descriptor:
-    """By `Outer.Inner`, with the package in front or without it."""
+def _named(messages: Mapping[str, Descriptor], name: str, main: str) -> Descriptor:
+    """Return the message `Outer.Inner`, named with its package or without."""
     known = {kind.full_name: kind for top in messages.values() for kind in _with_nested(top)}
     for full, kind in known.items():
-        if wanted in (full, full.removeprefix(f"{kind.file.package}.")):
+        if name in (full, full.removeprefix(f"{kind.file.package}.")):
             return kind
-    raise UsageError(f"there is no message {wanted} in {main}", f"there are {', '.join(known) or 'none'}")
+    raise UsageError(
+        f"there is no message {name} in {main}", f"name one of its messages: {', '.join(known) or 'none'}"
+    )
 
 
 def _with_nested(kind: Descriptor) -> Iterator[Descriptor]:

@@ -49,9 +49,9 @@ def _acl(path: str, acl: dict[str, Any], resource: str, name: str, pattern: str)
     )
 
 
-def _word(path: str, what: str, kafkas: str) -> str:
-    """TransactionalId becomes transactional_id."""
+def _word(path: str, field: str, kafkas: str) -> str:
+    """Return Kafka's name in snake case: TransactionalId becomes transactional_id."""
     word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kafkas).lower()
-    if word not in _WORDS[what]:
-        raise strange(path, f"has an unknown {what}: {kafkas}")
+    if word not in _WORDS[field]:
+        raise strange(path, f"has an unknown {field}: {kafkas}")
     return word

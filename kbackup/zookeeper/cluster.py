@@ -1,4 +1,4 @@
-"""What a cluster says of itself: its id, its brokers, features, delegation tokens, producer ids."""
+"""Read a cluster's own znodes: its id, its brokers, features, delegation tokens, producer ids."""
 
 from __future__ import annotations
 

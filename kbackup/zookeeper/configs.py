@@ -1,4 +1,4 @@
-"""What is set below /config: quotas of clients, SCRAM credentials, configs of brokers."""
+"""Read the settings below /config: quotas of clients, SCRAM credentials, configs of brokers."""
 
 from __future__ import annotations
 

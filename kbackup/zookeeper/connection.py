@@ -12,7 +12,7 @@ from kbackup.errors import UnreachableError, UsageError
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.session import Session, login_refused
 
-EXTRA = "pip install 'kafka-kbackup[zookeeper]'"
+EXTRA = "install it: pip install 'kafka-kbackup[zookeeper]'"
 _AUTH_FAILED = "AUTH_FAILED"
 
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote_plus
 from kbackup.errors import CorruptError
 
 T = TypeVar("T")
-_HINT = "mend it with ZooKeeper's own shell; if it isn't Kafka's, check the chroot in zookeeper.connect"
+_HINT = "repair it with ZooKeeper's own shell; if it isn't Kafka's, check the chroot in zookeeper.connect"
 _DEFAULT = "<default>"
 
 

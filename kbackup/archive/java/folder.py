@@ -32,7 +32,7 @@ class JavaFolder(DelegatingStore):
     def segment(self, key: str, size: int) -> JavaSegment:
         """The segment of the records file `key`, which has `size` bytes."""
         found = java_segment(self.inner, key, size)
-        self._known[key] = found if found.pieces is not None else None
+        self._known[key] = found if found.ranges is not None else None
         return found
 
     def flaws(self, topic: str) -> Sequence[Flaw]:
@@ -97,7 +97,7 @@ class JavaFolder(DelegatingStore):
     def _spans(self, key: str, start: int, length: int) -> Iterator[tuple[int, int]]:
         """Positions and lengths in the file that is there of `length` bytes from `start` of the whole records."""
         torn = self._torn(key)
-        if torn is None or torn.pieces is None:
+        if torn is None or torn.ranges is None:
             yield start, length
             return
         if start + length > torn.stored:
@@ -106,7 +106,7 @@ class JavaFolder(DelegatingStore):
                 "was it changed meanwhile?",
             )
         base = 0
-        for at, size in torn.pieces:
+        for at, size in torn.ranges:
             low, high = max(start, base), min(start + length, base + size)
             if low < high:
                 yield at + low - base, high - low

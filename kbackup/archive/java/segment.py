@@ -10,7 +10,7 @@ from kbackup.archive import layout
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import SegmentIndex, decode_index
 from kbackup.formats.magic import check_magic
-from kbackup.formats.torn import ENTRY, Walk, joined, pieces, plausible_entries
+from kbackup.formats.torn import ENTRY, Walk, contiguous_ranges, joined, plausible_entries
 from kbackup.store.base import Store
 
 
@@ -29,12 +29,12 @@ class Flaw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class JavaSegment:
-    """A segment's index, and the size of its records file with the whole records alone. `pieces` are their positions
-    and lengths in the file that is there, None where they are the file."""
+    """A segment's index, and the size of its records file with the whole records alone. `ranges` are their
+    positions and lengths in the file that is there, None where they are the file."""
 
     index: SegmentIndex
     stored: int
-    pieces: Sequence[tuple[int, int]] | None = None
+    ranges: Sequence[tuple[int, int]] | None = None
     flaws: tuple[Flaw, ...] = ()
 
 
@@ -72,7 +72,7 @@ def _mended(store: Store, key: str, size: int, data: bytes | None) -> JavaSegmen
     if walk.broken is not None and (not data or any(flaw.damaged for flaw in flaws)):
         raise walk.broken
     records = walk.records()
-    runs = pieces(records) if size else []
+    runs = contiguous_ranges(records) if size else []
     return JavaSegment(joined(records), sum(length for _, length in runs), runs, tuple(flaws))
 
 
@@ -92,7 +92,7 @@ def _of_index(key: str, data: bytes | None, walk: Walk) -> Iterator[Flaw]:
 
 
 def _of_records(key: str, walk: Walk) -> Iterator[Flaw]:
-    runs = pieces(walk.records())
+    runs = contiguous_ranges(walk.records())
     between = walk.at - sum(length for _, length in runs)
     if between > 0:
         yield Flaw(

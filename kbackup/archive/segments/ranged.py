@@ -16,7 +16,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.block import make_block
 from kbackup.formats.frames import FRAME_SIZE, SeekTable, decode_seek_table, extract, seek_table_size
-from kbackup.formats.index import SegmentIndex, decode_part
+from kbackup.formats.index import SegmentIndex, decode_entries
 from kbackup.formats.layout import check
 from kbackup.formats.magic import corrupt
 from kbackup.formats.seek import table_size
@@ -105,7 +105,7 @@ class SegmentRanges:
         """Entries `low` (inclusive) to `high` (exclusive) of the index, as they come."""
         at, due = low, 0
         for data in _gathered(self._read(self._index_key, 1 + _ENTRY * low, _ENTRY * (high - low))):
-            part = decode_part(data, at, self._index_key)
+            part = decode_entries(data, at, self._index_key)
             self._require_place(part, at, due)
             at, due = at + len(part), part.file_size
             yield part

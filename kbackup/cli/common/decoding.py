@@ -14,7 +14,7 @@ from kbackup.cli.common.options import key_option, options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.rows import Row
-from kbackup.schemas.decoder import ByFile, ByRegistry, Decoder, Made, Parts, Undecoded
+from kbackup.schemas.decoder import ByFile, ByRegistry, DecodedRecord, Decoder, Made, Undecoded
 from kbackup.schemas.frame import HEADERS
 from kbackup.types import TopicPartition
 
@@ -93,7 +93,7 @@ class Decoding:
     reasons: dict[str, str] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __call__(self, tp: TopicPartition, row: Row) -> Parts:
+    def __call__(self, tp: TopicPartition, row: Row) -> DecodedRecord:
         """`UndecodableError` where all must be decoded."""
         parts = self.uncounted(tp, row)
         for part, made in zip(PARTS, parts, strict=True):
@@ -101,11 +101,11 @@ class Decoding:
                 self._count(part, made, f"{tp.topic}:{tp.partition}:{row.offset}")
         return parts
 
-    def uncounted(self, tp: TopicPartition, row: Row) -> Parts:
+    def uncounted(self, tp: TopicPartition, row: Row) -> DecodedRecord:
         """For those who have had the record counted before."""
         if not self.active:
             return _NOTHING
-        return Parts(self._made(tp, "key", row.key, row), self._made(tp, "value", row.value, row))
+        return DecodedRecord(self._made(tp, "key", row.key, row), self._made(tp, "value", row.value, row))
 
     @property
     def active(self) -> bool:
@@ -151,7 +151,7 @@ class Decoding:
                 reporter.note(f"{self.bare[part]:,} {of} name no schema, and are taken as they are")
 
 
-_NOTHING = Parts()
+_NOTHING = DecodedRecord()
 
 
 def _by_file(file: str, message: str | None) -> Decoder:

@@ -25,7 +25,7 @@ from kbackup.cli.common.record_text import (
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
 from kbackup.formats.rows import Row, rows
-from kbackup.schemas.decoder import Parts
+from kbackup.schemas.decoder import DecodedRecord
 from kbackup.types import TopicPartition
 
 SHOWS: dict[str, Show] = {"text": as_text, "json": as_json, "hex": as_hex}
@@ -76,7 +76,7 @@ class Style:
 def _documents(frame: Frame) -> Show:
     """As JSON lines. Once there is one, what fails is told on stderr alone: its document would not be a record."""
 
-    def show(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
+    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
         frame.reporter.documents += 1
         return as_json(tp, row, parts)
 
@@ -86,7 +86,7 @@ def _documents(frame: Frame) -> Show:
 def printed(
     found: Iterable[Found],
     show: Show,
-    decode: Callable[[TopicPartition, Row], Parts],
+    decode: Callable[[TopicPartition, Row], DecodedRecord],
     aside: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
     """How many records; each piece is out before the next one is read. `aside` is entered while one is printed."""

@@ -16,23 +16,23 @@ from kbackup.cli.common.output import json_line
 from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.schemas.base import Json
-from kbackup.schemas.decoder import Decoded, Made, Parts, Undecoded
+from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.util.printable import printable
 
-AS_THEY_ARE = Parts()
+AS_THEY_ARE = DecodedRecord()
 
 
 class Show(Protocol):
     """What is printed of a record, with the line feed that it ends in. What was made of key and value by their schemas
     takes the place of their bytes. Bytes are not safe for a terminal."""
 
-    def __call__(self, tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str | bytes: ...
+    def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str | bytes: ...
 
 
 TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
 
-_Field = Callable[[TopicPartition, Row, Parts], bytes]
+_Field = Callable[[TopicPartition, Row, DecodedRecord], bytes]
 _Part = str | bytes | _Field
 
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
@@ -63,7 +63,7 @@ def text(data: bytes) -> str:
     return printable(data.decode("utf-8", "backslashreplace"))
 
 
-def as_text(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
+def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
     """place, time, key, value and headers with tabs between; null is `null`."""
     headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
     cells = (
@@ -76,12 +76,12 @@ def as_text(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
     return "\t".join(cells) + "\n"
 
 
-def as_json(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
+def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
     """One line; bytes that are not UTF-8 are {"base64": "…"}."""
     return json_line(document(tp, row, parts)) + "\n"
 
 
-def document(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> dict[str, object]:
+def document(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> dict[str, object]:
     """What was decoded has its schema beside it, what could not be has the reason."""
     made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
     return {
@@ -98,7 +98,7 @@ def document(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> dict[s
     }
 
 
-def as_hex(tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
+def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
     """Key, value and headers as `hexdump -C` shows them, and an empty line; never decoded."""
     lines = [f"{_place(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
     for name, data in (("key", row.key), ("value", row.value)):
@@ -145,12 +145,12 @@ def _piece(found: re.Match[str]) -> _Part:
     return _FIELDS[found["field"]]
 
 
-def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> bytes:
+def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> bytes:
     made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
     return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
 
 
-def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: Parts = AS_THEY_ARE) -> str:
+def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
     """What stands in the template is the user's own, escapes and all."""
     made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
     return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)

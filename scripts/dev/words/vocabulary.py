@@ -55,6 +55,9 @@ OPENINGS = ("For", "How", "It", "That", "Those", "What", "Where", "Whether", "Wh
 """No docstring's first line begins with these."""
 
 VERBS = {
+    "unset",
+    "shorten",
+    "put",
     "add",
     "adopt",
     "back",
@@ -90,7 +93,6 @@ VERBS = {
     "name",
     "omit",
     "pass",
-    "put",
     "raise",
     "read",
     "release",
@@ -109,7 +111,6 @@ VERBS = {
     "select",
     "send",
     "set",
-    "shorten",
     "split",
     "start",
     "stop",

@@ -161,7 +161,7 @@ def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -
         ("[restore]\nmap_regex = ['a']", "restore.map_regex ['a'] is not", "pattern=replacement"),
         ("[restore]\nreplication_factor = 40000", "40000 is not a number, 1 to 32767", ""),
         ("[source]\na = 1979-05-27", "source.a is not text", "quotes"),
-        ("[source]\n'a.b' = 1\n[source.a]\nb = 2", "source.a.b stands there twice", "keep one"),
+        ("[source]\n'a.b' = 1\n[source.a]\nb = 2", "source.a.b stands there twice", "remove one"),
         ("a = ", "file kbackup.toml: not TOML", ""),
     ],
 )

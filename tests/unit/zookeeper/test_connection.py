@@ -21,5 +21,5 @@ def test_a_missing_package_is_named_with_what_brings_it(
         pass
     package = module.partition(".")[0]
     assert str(missing.value) == (
-        f"ZooKeeper can't be read without the package {package}; pip install 'kafka-kbackup[zookeeper]'"
+        f"ZooKeeper can't be read without the package {package}; install it: pip install 'kafka-kbackup[zookeeper]'"
     )
