@@ -17,7 +17,7 @@ from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store.address import Address
-from kbackup.store.base import CHUNK, Buffer, Failed, ObjectInfo, abort_upload, check_key, view_of
+from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, abort_upload, check_key, view_of
 
 LIST_PAGE = 1000  # keys in an answer of S3
 _DELETES_A_REQUEST = 1000
@@ -105,9 +105,7 @@ class MemoryStore:
     def replace(self, key: str, data: Buffer, etag: str) -> str:
         def check(key: str) -> None:
             if self._object(key).etag != etag:
-                raise PreconditionError(
-                    f"object {key} is another version by now", "another writer replaced it"
-                )
+                raise PreconditionError(f"object {key} is another version by now")
 
         return self._write(key, bytes(view_of(data)), check)
 
@@ -175,7 +173,7 @@ class MemoryStore:
         if len(data) < length:
             raise CorruptError(
                 f"object {key} has {len(found.data)} bytes, wanted up to byte {end}",
-                "the object is shorter than the archive says: it was cut or replaced",
+                SHORTER,
             )
 
     def _next_parts(self, prefix: str) -> Iterator[str]:
@@ -204,7 +202,7 @@ class MemoryStore:
             raise AlreadyExistsError(f"object {key} exists already")
 
     def _check_folders(self, key: str) -> None:
-        hint = "no object's key can be the folder of another one"
+        hint = "use another key: no object's key can be the folder of another object's key"
         below = bisect_left(self._keys, f"{key}/")
         if below < len(self._keys) and self._keys[below].startswith(f"{key}/"):
             raise StoreError(f"object {key} can't be written: it is a folder of {self._keys[below]}", hint)

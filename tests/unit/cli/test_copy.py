@@ -88,7 +88,7 @@ def test_what_is_refused(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert cli.main(["copy", "-a", str(root)]) == 2
     (tmp_path / "file").touch()
     assert cli.main(["copy", str(tmp_path / "file"), "-a", str(root)]) == 1
-    assert "hint: name a directory: a file stands where one is needed" in capsys.readouterr().err
+    assert "hint: name a directory: the path leads through a file" in capsys.readouterr().err
 
 
 def test_another_s3_server(root: Path) -> None:
@@ -117,6 +117,6 @@ def test_the_archive_is_no_destination(
     assert cli.main(["copy", destination, "--archive", "archive", *more]) == 2
     out, err = capsys.readouterr()
     assert f"destination {destination} " in err
-    assert "name a place apart from the archive" in err
+    assert "name a destination outside the archive" in err
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
     assert out == ""
