@@ -34,6 +34,7 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m scripts.dev.words
+	@$(BIN)/python -m scripts.dev.sentences > /dev/null || $(BIN)/python -m scripts.dev.sentences
 
 # A quick answer: of loops over crash points, many examples and processes it runs a sample.
 quick: check

@@ -1,4 +1,4 @@
-"""For `spark-submit`, which wants a file and puts its folder first on everybody's path: so it has a folder of its own.
+"""The file for `spark-submit`, which puts the file's folder first on the path: so the file has a folder of its own.
 
 spark-submit --master … "$(python -m kbackup.submit)" backup …
 """

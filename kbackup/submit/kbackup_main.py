@@ -1,4 +1,4 @@
-"""What `spark-submit` runs: the command line."""
+"""Entry point of `spark-submit`: the command line."""
 
 import sys
 

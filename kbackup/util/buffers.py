@@ -33,7 +33,7 @@ class BufferPool:
 
     @property
     def allocated(self) -> int:
-        """How many buffers were made so far; leases of used ones are not counted."""
+        """Number of buffers made so far; leases of used ones are not counted."""
         return self._allocated
 
     def take(self) -> Bytes:

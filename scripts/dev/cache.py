@@ -63,12 +63,12 @@ def check_sums(folder: Path, sums: Mapping[str, str]) -> None:
         )
 
 
-def run(argv: Sequence[str], what: str, hint: str, env: Mapping[str, str] | None = None) -> str:
+def run(argv: Sequence[str], label: str, hint: str, env: Mapping[str, str] | None = None) -> str:
     """Run a build step and return its output; when it fails, the error carries the end of it."""
     done = subprocess.run(
         argv, env=None if env is None else {**os.environ, **env}, capture_output=True, text=True, check=False
     )
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
-        raise KbackupError(f"{what} ended with exit code {done.returncode}:\n{tail}\n", hint)
+        raise KbackupError(f"{label} ended with exit code {done.returncode}:\n{tail}\n", hint)
     return done.stdout

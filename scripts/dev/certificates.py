@@ -33,7 +33,7 @@ class Authority:
         self.certificate = _pem(made.sign(self._key, hashes.SHA256()))
 
     def issue(self, name: str) -> Issued:
-        """For `CN=name`: a client, or a server on this machine's loopback address."""
+        """Issue a certificate for `CN=name`: a client, or a server on this machine's loopback address."""
         key = ec.generate_private_key(ec.SECP256R1())
         here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
         made = _builder(_name(name), self._name, key).add_extension(here, critical=False)

@@ -53,14 +53,14 @@ def delta_jars() -> Path:
 
 
 @functools.cache
-def _jars(what: str) -> Path:
-    sums = cache.read_sums(LOCKS[what])
+def _jars(label: str) -> Path:
+    sums = cache.read_sums(LOCKS[label])
 
     def fill(folder: Path) -> None:
-        _resolve(what, folder)
+        _resolve(label, folder)
         cache.check_sums(folder, sums)
 
-    name = f"{what}-{hashlib.sha256(LOCKS[what].read_bytes()).hexdigest()[:12]}"
+    name = f"{label}-{hashlib.sha256(LOCKS[label].read_bytes()).hexdigest()[:12]}"
     folder = cache.entry(name, fill)
     cache.check_sums(folder, sums)
     return folder
@@ -68,18 +68,18 @@ def _jars(what: str) -> Path:
 
 def lock() -> None:
     """Write the lists anew from what Ivy resolves to."""
-    for what, path in LOCKS.items():
+    for label, path in LOCKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            _resolve(what, Path(folder))
+            _resolve(label, Path(folder))
             jars = sorted(Path(folder).iterdir())
             lines = [f"{hashlib.sha256(jar.read_bytes()).hexdigest()}  {jar.name}\n" for jar in jars]
         path.write_text("".join(lines))
 
 
-def _resolve(what: str, folder: Path) -> None:
+def _resolve(label: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        module = _MODULES.get(what, Path(scratch) / "ivy.xml")
-        if what == "delta":
+        module = _MODULES.get(label, Path(scratch) / "ivy.xml")
+        if label == "delta":
             module.write_text(_delta_module())
         argv = [
             tools.java(),
@@ -90,11 +90,11 @@ def _resolve(what: str, folder: Path) -> None:
             *("-confs", "default"),
             *("-retrieve", f"{folder}/[artifact]-[revision](-[classifier]).[ext]"),
         ]
-        cache.run(argv, f"resolving the {what} jars", "check that the Maven repository can be reached")
+        cache.run(argv, f"resolving the {label} jars", "check that the Maven repository can be reached")
 
 
 def _delta_module() -> str:
-    """What users' sessions ask for by `spark.jars.packages`, as a module of Ivy's."""
+    """Return the packages that users' sessions load by `spark.jars.packages`, as a module of Ivy's."""
     wanted = "".join(
         f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
         for org, name, rev in (package.split(":") for package in (*DELTA, *S3A))

@@ -25,8 +25,7 @@ class MinioWithKms(Minio):
         return argv, {**env, "MINIO_KMS_SECRET_KEY": f"{self.kms_key}:{self._secret}"}
 
     def credentials(self, policy: str) -> dict[str, Any]:
-        """For an hour, those of somebody who may do what `policy` (JSON) says and no more, as `S3Options` takes
-        them."""
+        """Return credentials for an hour, limited to the rights of `policy` (JSON), as `S3Options` takes them."""
         sts: Any = boto3.client(
             "sts",
             endpoint_url=self.endpoint_url,

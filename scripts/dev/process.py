@@ -93,14 +93,14 @@ class Process:
     def running(self) -> bool:
         return self._child.poll() is None
 
-    def wait_ready(self, ready: Callable[[], bool], what: str, seconds: float) -> None:
+    def wait_ready(self, ready: Callable[[], bool], label: str, seconds: float) -> None:
         """Poll until `ready()`; `StartError` with the log's tail where the process or the time ends first."""
         end = time.monotonic() + seconds
         while not ready():
             if not self.running:
-                raise StartError(f"{what} ended with exit code {self._child.returncode}:\n{self.tail()}\n")
+                raise StartError(f"{label} ended with exit code {self._child.returncode}:\n{self.tail()}\n")
             if time.monotonic() > end:
-                raise StartError(f"{what} is not ready after {seconds:.0f} s:\n{self.tail()}\n")
+                raise StartError(f"{label} is not ready after {seconds:.0f} s:\n{self.tail()}\n")
             time.sleep(0.05)
 
     def terminate(self) -> None:

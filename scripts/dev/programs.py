@@ -24,7 +24,7 @@ class Program:
     tags: str = ""
 
     @property
-    def what(self) -> str:
+    def module_version(self) -> str:
         return f"{self.module}@{self.version}"
 
 
@@ -42,7 +42,7 @@ def binary(program: Program) -> Path:
 
     def fill(folder: Path) -> None:
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-        argv = [tools.go(), "install", f"-tags={program.tags}", program.what]
+        argv = [tools.go(), "install", f"-tags={program.tags}", program.module_version]
         if program.folder:
             within = [
                 "build",
@@ -54,7 +54,7 @@ def binary(program: Program) -> Path:
                 program.folder,
             ]
             argv = [tools.go(), *within]
-        cache.run(argv, f"building {program.what}", _HINT, env)
+        cache.run(argv, f"building {program.module_version}", _HINT, env)
 
     return cache.entry(f"{program.name}-{program.version}", fill) / program.name
 
@@ -62,7 +62,9 @@ def binary(program: Program) -> Path:
 def _source(program: Program) -> str:
     """The folder of its module, fetched and checked."""
     said = cache.run(
-        [tools.go(), "mod", "download", "-json", program.what], f"fetching {program.what}", _HINT
+        [tools.go(), "mod", "download", "-json", program.module_version],
+        f"fetching {program.module_version}",
+        _HINT,
     )
     return str(json.loads(said)["Dir"])
 

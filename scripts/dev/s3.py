@@ -1,4 +1,4 @@
-"""What the S3 servers have in common: an address, credentials, a data folder, and a bucket made with them."""
+"""The common base of the S3 servers: an address, credentials, a data folder, and a bucket made with them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class S3Server(ABC):
 
     @property
     def data(self) -> Path:
-        """Where it keeps its buckets, each a folder (moto: nothing)."""
+        """The folder of the server's buckets, each a folder (moto: empty)."""
         return self._folder / "data"
 
     @property

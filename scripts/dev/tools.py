@@ -1,5 +1,6 @@
-"""What must be on the machine before anything else: Python, a JDK and Go. `python -m scripts.dev.tools` checks; with
-`browser` it also sees to a Chromium.
+"""Check for the tools that must be on the machine first: Python, a JDK and Go.
+
+`python -m scripts.dev.tools` checks; with `browser` it also sees to a Chromium.
 
 Only the standard library is imported, and nothing newer than Python 3.8 is used: this is what says so to an older one.
 """
@@ -67,7 +68,7 @@ def installer() -> str | None:
 
 
 def plan() -> str:
-    """What `install_browser` is going to change on the machine."""
+    """Describe the changes that `install_browser` is going to make on the machine."""
     apt = installer()
     if apt is None:
         return "nothing is installed outside this folder and the cache"

@@ -1,1 +1,1 @@
-"""What in the documents is made from the code: `python -m scripts.docs` writes it, a test compares it."""
+"""Documents that are made from the code: `python -m scripts.docs` writes them, a test compares them."""

@@ -86,7 +86,7 @@ class MigratingCluster:
         return self._at.quorum
 
     def properties_file(self, node: int) -> Path:
-        """What a broker or a controller was last started with."""
+        """Return the properties file of a broker's or a controller's last start."""
         return self.nodes.folder(node) / "server.properties"
 
     def metadata_log(self, node: int = FIRST_CONTROLLER) -> Path:
@@ -94,14 +94,14 @@ class MigratingCluster:
         return self.nodes.folder(node) / "data" / "__cluster_metadata-0"
 
     def metrics_url(self, controller: int = FIRST_CONTROLLER) -> str:
-        """What a Prometheus exporter in the controller answers at."""
+        """Return the URL of the Prometheus exporter in the controller."""
         return f"http://127.0.0.1:{self._metrics_ports[controller]}/metrics"
 
     def client(self, **config: Any) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap, "log_level": 0, **config}
 
     def scram(self, user: str, password: str, mechanism: str = "SCRAM-SHA-512") -> dict[str, Any]:
-        """What a client needs to come as a user."""
+        """Return the client properties of a SCRAM user."""
         return self.client(
             **{
                 "bootstrap.servers": self.bootstrap_of("SASL"),
@@ -116,7 +116,7 @@ class MigratingCluster:
         return str(AdminClient(self.client()).list_topics(timeout=30).cluster_id)
 
     def tool(self, program: str, *arguments: str) -> str:
-        """What one of Kafka's own tools prints, in the release that the nodes run."""
+        """Run one of Kafka's own tools, in the release of the nodes; return its output."""
         return self.nodes.tool(program, *arguments)
 
     # The steps
@@ -162,7 +162,7 @@ class MigratingCluster:
         self.nodes.wait(self.controllers[0], lambda: self.state() == name, f"migration state {name}", seconds)
 
     def state(self) -> metrics.State | None:
-        """What the active controller says; None where none is."""
+        """Return the active controller's state of migration; None if no controller is active."""
         return metrics.active_state(map(self.metrics_url, self.controllers))
 
     def remove_controllers(self) -> None:

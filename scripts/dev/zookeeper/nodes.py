@@ -72,8 +72,8 @@ class Nodes:
         ]
         self._processes[node] = Process(argv, self.folder(node) / "log")
 
-    def wait(self, node: int, ready: Callable[[], bool], what: str, seconds: float = 90) -> None:
-        self._processes[node].wait_ready(ready, what, seconds)
+    def wait(self, node: int, ready: Callable[[], bool], label: str, seconds: float = 90) -> None:
+        self._processes[node].wait_ready(ready, label, seconds)
 
     def stop(self, *nodes: int) -> None:
         """An orderly shutdown (SIGTERM), of all of them at the same time."""
@@ -108,9 +108,9 @@ class Nodes:
             self.tool("kafka.tools.StorageTool", "format", *arguments, "-c", str(self._write(node, made)))
 
     def tool(self, program: str, *arguments: str) -> str:
-        """What one of Kafka's own tools prints."""
+        """Run one of Kafka's own tools; return its output."""
         argv = [*self._jvm("-Xmx128m"), program, *arguments]
-        return cache.run(argv, f"{program} {' '.join(arguments)}", "look at what it says")
+        return cache.run(argv, f"{program} {' '.join(arguments)}", "read its output")
 
     def _jvm(self, *options: str) -> list[str]:
         return [

@@ -10,7 +10,7 @@ from typing import Literal
 from scripts.dev.kafka import DEFAULTS
 
 Mode = Literal["zookeeper", "migration", "kraft"]
-"""How a broker runs: with ZooKeeper, with ZooKeeper and the migration switched on, or as a KRaft broker."""
+"""Modes of a broker: with ZooKeeper, with ZooKeeper and the migration switched on, or as a KRaft broker."""
 
 _LISTENERS = {"CLIENT": "PLAINTEXT", "INTERNAL": "PLAINTEXT", "SASL": "SASL_PLAINTEXT"}
 _CONTROLLER = {"CONTROLLER": "PLAINTEXT"}
@@ -36,7 +36,7 @@ _ZOOKEEPER = {
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the nodes of a cluster are. `controllers` maps node id to host:port."""
+    """Addresses of a cluster's nodes. `controllers` maps node id to host:port."""
 
     zookeeper: str
     brokers: Mapping[int, Mapping[str, int]]

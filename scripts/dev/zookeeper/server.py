@@ -63,7 +63,7 @@ class ZooKeeper:
             self._process.kill()
 
     def _serving(self) -> bool:
-        """It answers "are you ok?"; the port alone opens earlier."""
+        """Return True if the server answers "are you ok?"; the port alone opens earlier."""
         if not listening(self._port):
             return False
         with socket.create_connection(("127.0.0.1", self._port), 2) as asking:
