@@ -5,8 +5,8 @@ EXIT_CODES: dict[int, str] = {
     1: "error, or refused by a check before any write",
     2: "a flag, key or value is invalid",
     3: "done, with a loss, a difference or a setting that could not be set; the report names each",
-    10: "no archive, not the expected archive or cluster, a finished restore that changed, or a "
-    "cluster that is not ready to migrate or can't go back",
+    10: "no archive, not the expected archive or cluster, a finished restore that the target no "
+    "longer holds, or a cluster that is not ready to migrate or can't go back",
     11: "another writer holds the archive's lease, or took it over",
     12: "the key of an encrypted archive is wrong or missing",
     13: "damage: bytes differ from format or manifest; or the sides of a migration differ",

@@ -247,7 +247,7 @@ state_options = options(
     click.option(
         "--at",
         metavar="TIME",
-        help="Show what 'restore --to-time TIME' would bring back.",
+        help="Show what 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
     ),
     cache_option,
 )
