@@ -18,7 +18,7 @@ from kbackup.errors import StoreError
 from kbackup.jobs.retention.policy import Policy
 
 if TYPE_CHECKING:
-    from kbackup.jobs.retention.job import ExpireReport, PointFate
+    from kbackup.jobs.retention.report import ExpireReport, PointFate
 
 _LONGEST = 100 * 365 * 86_400.0
 """s: no archive is older."""
@@ -115,8 +115,9 @@ def command(
     Readers no longer see expired objects. The first run after --grace deletes them; until then, --undo brings them
     back. Each run also deletes orphans of interrupted runs. A backup may run at the same time.
     """
-    from kbackup.jobs.retention.job import Expiry, expire
+    from kbackup.jobs.retention.job import expire
     from kbackup.jobs.retention.job import undo as undo_expire
+    from kbackup.jobs.retention.report import Expiry
 
     last, daily, weekly, monthly, yearly = (
         count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)

@@ -23,8 +23,9 @@ from kbackup.errors import (
     UsageError,
     WrongKeyError,
 )
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options, Store, open_store

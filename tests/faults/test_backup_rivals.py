@@ -13,8 +13,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
 from kbackup.errors import LockedError
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.file import FileStore

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_under_lease
-from kbackup.archive.catalog.retention import (
-    Hold,
-    expire_points,
-    expire_records,
-    held_points,
-    old_starts,
-    records_by_point,
-)
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.retention import expire_points, expire_records
+from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import (
     Orphans,
     commit_sweep,
@@ -27,89 +19,16 @@ from kbackup.archive.catalog.sweep import (
     find_orphans,
     last_expiration,
 )
-from kbackup.archive.models import Manifest, Metadata, TopicState, rfc3339
+from kbackup.archive.models import rfc3339
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
 from kbackup.formats.torn import ENTRY
 from kbackup.jobs.mirror.status.holds import flow_holds
-from kbackup.jobs.retention.policy import Policy, moment, reasons
+from kbackup.jobs.retention.plan import ExpirationPlan, plan_expiration
+from kbackup.jobs.retention.report import ExpireReport, Expiry, UndoReport
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
-
-
-@dataclass(frozen=True)
-class Expiry:
-    """What goes: restore points that `policy` does not keep, records older than `older_than` counted back from the
-    newest restore point. Orphans are deleted when `grace` is over. Records that a flow of a mirror has not applied
-    stay, if it gave a sign of life within `grace`, unless `ignore_mirrors`."""
-
-    policy: Policy
-    older_than: timedelta | None = None
-    grace: timedelta = timedelta(days=1)
-    ignore_mirrors: bool = False
-
-
-@dataclass(frozen=True)
-class PointFate:
-    """`reasons` why a restore point stays; none: it goes. `records` stay in it, `records_gone` go; None where the
-    restore point itself goes."""
-
-    number: int
-    committed_at: str
-    reasons: tuple[str, ...]
-    records: int | None
-    records_gone: int | None
-
-    @property
-    def stays(self) -> bool:
-        return bool(self.reasons)
-
-
-@dataclass(frozen=True)
-class ExpireReport:
-    """`confirmed`: it was done. `expiration` is the catalog that committed it, None where nothing expires.
-
-    `records` and `segments` go, with `bytes` of objects that can be deleted from `deleted_from` on. `deleted` objects
-    of `deleted_bytes` were deleted now; without `confirmed` nobody looked for orphans. `failed` maps the others to
-    reasons. `unreadable` is a damaged catalog of the grace time: nothing is deleted before its time is over. `spared`
-    topics keep all records: they are compacted, or their settings are not known. `mirrors` are the flows because of
-    which records or restore points stay."""
-
-    archive: str
-    confirmed: bool
-    expiration: int | None
-    restore_points: tuple[PointFate, ...]
-    records: int
-    segments: int
-    bytes: int
-    before: str | None
-    spared: tuple[str, ...]
-    mirrors: tuple[str, ...]
-    deleted_from: str | None
-    deleted: int
-    deleted_bytes: int
-    unreadable: int | None
-    failed: dict[str, str] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """The restore points that go, the new log starts, the states `before` and `after`, and a fate for each point."""
-
-    gone: frozenset[int]
-    starts: Mapping[IncarnationPartition, int]
-    before: State
-    after: State
-    fates: tuple[PointFate, ...]
-    cutoff: int | None
-    spared: tuple[str, ...]
-    mirrors: tuple[str, ...]
-
-    @property
-    def expires(self) -> bool:
-        return self.after is not self.before
 
 
 def expire(
@@ -125,7 +44,7 @@ def expire(
     archive = open_archive(store)
     with phases.step("choose"):
         live = [] if expiry.ignore_mirrors else flow_holds(store, archive.info.id, expiry.grace)
-        plan = _plan(archive, expiry, live)
+        plan = plan_expiration(archive, expiry, live)
     if not confirm:
         return _report(
             archive, expiry, plan, archive.state.number + 1 if plan.expires else None, None, phases
@@ -162,7 +81,7 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
     return _Swept(orphans, failed)
 
 
-def _commit(archive: Archive, plan: _Plan) -> int:
+def _commit(archive: Archive, plan: ExpirationPlan) -> int:
     def operation(state: State) -> State:
         gone = {n for n in plan.gone if state.point(n) is not None and n not in state.pins}
         return expire_records(expire_points(state, gone), plan.starts)
@@ -173,102 +92,13 @@ def _commit(archive: Archive, plan: _Plan) -> int:
     return archive.state.number
 
 
-def _plan(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> _Plan:
-    newest = archive.restore_point("latest")
-    state = archive.state
-    points = archive.restore_points
-    why = reasons(expiry.policy, [moment(p.number, p.committed_at) for p in points], datetime.now(UTC))
-    for number in state.pins:
-        why[number] = ["pinned", *why.get(number, [])]
-    mirrors = set[str]()
-    for number, names in held_points(state, holds).items():
-        if number not in why:
-            mirrors |= {*names}
-            why[number] = [f"mirror {name}" for name in names]
-    gone = frozenset(p.number for p in points if p.number not in why)
-    after = expire_points(state, gone)
-    cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
-    if expiry.older_than is not None:
-        cutoff = _cutoff(newest, expiry.older_than)
-        spared = frozenset(_spared(archive, after))
-        starts = old_starts(after, cutoff, spared, holds)
-        mirrors |= _needed(holds, after, cutoff, spared)
-        after = expire_records(after, starts)
-    before_records, after_records = records_by_point(state), records_by_point(after)
-    if before_records[newest.number] and not after_records[newest.number]:
-        raise RefusedError(
-            f"this would expire every record of the newest restore point, {newest.number}",
-            "choose an older --older-than",
-        )
-    fates = tuple(
-        PointFate(
-            p.number,
-            p.committed_at,
-            tuple(why.get(p.number, ())),
-            after_records.get(p.number),
-            before_records[p.number] - after_records[p.number] if p.number in after_records else None,
-        )
-        for p in points
-    )
-    return _Plan(gone, starts, state, after, fates, cutoff, _names(spared, after), tuple(sorted(mirrors)))
-
-
-def _needed(holds: Sequence[Hold], after: State, cutoff: int, spared: frozenset[Incarnation]) -> set[str]:
-    """The names of the holds without which more records would go."""
-    if not holds:
-        return set()
-    without = old_starts(after, cutoff, spared)
-    return {hold.name for hold in holds if old_starts(after, cutoff, spared, [hold]) != without}
-
-
-def _cutoff(newest: Manifest, older_than: timedelta) -> int:
-    """ms since the epoch. Counted back from the newest restore point that captured topics, so that an archive whose
-    backups have stopped does not melt away; a time in the future counts as now."""
-    captured = {topic.captured for topic in newest.topics}
-    begun = [c.started_at for c in newest.captures if c.number in captured]
-    at_text = newest.committed_at if newest.number in captured else max(begun, default=newest.committed_at)
-    at = min(datetime.fromisoformat(at_text), datetime.now(UTC))
-    return int((at - older_than).timestamp() * 1000)
-
-
-def _spared(archive: Archive, after: State) -> Iterator[Incarnation]:
-    """Incarnations that keep old records: a compacted topic keeps the newest record of each key, however old. Each goes
-    by its last settings; an incarnation whose settings are not known is spared."""
-    states: dict[Incarnation, TopicState] = {}
-    last = after.last_points()
-    for number in sorted(set(last.values())):
-        topics = {(t.name, t.incarnation): t for t in archive.manifest(number).topics}
-        states |= {key: topics[key] for key, end in last.items() if end == number}
-    for number in {topic.captured for topic in states.values()}:
-        metadata = archive.metadata(number)
-        configs = {t.name: t.configs for t in metadata.topics}
-        for key, topic in states.items():
-            if topic.captured == number and _is_spared(configs.get(topic.name), metadata):
-                yield key
-
-
-def _is_spared(configs: Mapping[str, str] | None, metadata: Metadata) -> bool:
-    if configs is None:
-        return True
-    policy = configs.get("cleanup.policy") or _default_policy(metadata)
-    return "compact" in policy and "delete" not in policy
-
-
-def _default_policy(metadata: Metadata) -> str:
-    found = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
-    return next((value for value in found if "compact" in value), "delete")
-
-
-def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:
-    highest = after.highest
-    return tuple(
-        name if highest[name] == number else f"{name} (incarnation {number})"
-        for name, number in sorted(spared)
-    )
-
-
 def _report(
-    archive: Archive, expiry: Expiry, plan: _Plan, number: int | None, swept: _Swept | None, phases: Phases
+    archive: Archive,
+    expiry: Expiry,
+    plan: ExpirationPlan,
+    number: int | None,
+    swept: _Swept | None,
+    phases: Phases,
 ) -> ExpireReport:
     """`number` is the catalog of the expiration, or would be; `swept` is None of a dry run."""
     before, after = (_sums(state) for state in (plan.before, plan.after))
@@ -307,15 +137,6 @@ def _sums(state: State) -> _Sums:
     table = state.segments.read(["count", "stored"])
     counts, stored = integers(table, "count"), integers(table, "stored")
     return _Sums(len(counts), int(counts.sum()), int((stored + 1 + ENTRY * counts).sum()))
-
-
-@dataclass(frozen=True)
-class UndoReport:
-    """`restore_points` are listed again; `catalog` committed it."""
-
-    archive: str
-    catalog: int
-    restore_points: tuple[int, ...]
 
 
 def undo(store: Store, lease_seconds: float) -> UndoReport:

@@ -23,8 +23,9 @@ from kbackup.jobs.points.job import keep, label, release
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.report import make_report, planned
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.kafka.produce.runs import runs_of
 from kbackup.metrics.events import Silent
 from kbackup.store.base import Store

@@ -53,8 +53,9 @@ from kbackup.jobs.mirror.status import first_status, write_status
 from kbackup.jobs.points.job import keep, label
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, QuotaChange
 from kbackup.metrics.events import Silent

@@ -30,8 +30,9 @@ from kbackup.errors import (
 from kbackup.jobs.backup.job import begin
 from kbackup.jobs.copy.job import CopyReport, copy_archive
 from kbackup.jobs.copy.promote import promote
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent
 from kbackup.store.base import Store

@@ -24,8 +24,9 @@ from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata
 from kbackup.jobs.restore.content import choose_content
-from kbackup.jobs.retention.job import Expiry, expire
+from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.verify.job import verify
 from kbackup.metadata.parts import SCRAM_SECRETS
 from kbackup.metadata.sources import Sources

@@ -35,8 +35,9 @@ from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.history.job import history as history_of
 from kbackup.jobs.points.job import keep, label, release, remove_label
 from kbackup.jobs.repair.job import repair
-from kbackup.jobs.retention.job import ExpireReport, Expiry, expire, undo
+from kbackup.jobs.retention.job import expire, undo
 from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import ExpireReport, Expiry
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent
 from kbackup.store.base import Buffer, Failed, ObjectInfo, Store
