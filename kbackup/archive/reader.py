@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Committed, open_later, open_newest
+from kbackup.archive.catalog.opening import Committed, open_later, open_newest
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.state import Point, State
-from kbackup.archive.encryption import check_encryption
+from kbackup.archive.info import ANOTHER_COPY, read_info
 from kbackup.archive.models import (
     ArchiveInfo,
     Capture,
@@ -28,6 +28,7 @@ from kbackup.archive.models import (
     TopicState,
     load,
 )
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.table import (
     PLACE,
     SCHEMA,
@@ -45,7 +46,8 @@ from kbackup.store.base import Store
 
 _THREADS = 16
 _NUMBER = re.compile(r"[1-9][0-9]{0,18}")
-ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
+
+
 _REPAIR = f"{ANOTHER_COPY}; if there is none, run 'kbackup repair'"
 
 
@@ -232,37 +234,8 @@ def _number(point: Manifest | int) -> int:
     return point if isinstance(point, int) else point.number
 
 
-def in_place(segment: Segment) -> Segment:
-    """`CorruptError` for a segment whose key is not that of its topic, partition and first offset."""
-    folder = layout.topic_dir(segment.topic, segment.incarnation)
-    if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
-        due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
-        raise CorruptError(
-            f"file {segment.key} is named by the catalog where {due} belongs",
-            "is the archive damaged? run 'kbackup verify'",
-        )
-    return segment
-
-
 def open_archive(store: Store) -> Archive:
     """`NoArchiveError` where there is none; `CorruptError` for one in a version not known here; `WrongKeyError` where
     it is encrypted and the store is not, or the other way round."""
     info = read_info(store)
     return Archive(store, info, open_newest(store, info.id))
-
-
-def read_info(store: Store) -> ArchiveInfo:
-    """archive.json; errors as for `open_archive`."""
-    try:
-        data = store.get(layout.ARCHIVE)
-    except NotFoundError as error:
-        if next(store.list(layout.CATALOG), None) is not None:
-            raise CorruptError(
-                f"file {layout.ARCHIVE} is missing at {store.url}, though there is a catalog", ANOTHER_COPY
-            ) from error
-        raise NoArchiveError(
-            f"there is no archive at {store.url}", "check the address, or make one with 'kbackup backup'"
-        ) from error
-    info = load(ArchiveInfo, data, layout.ARCHIVE)
-    check_encryption(store, info)
-    return info

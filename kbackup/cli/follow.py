@@ -16,7 +16,7 @@ from kbackup.metrics import registry as metrics
 from kbackup.metrics.registry import counted
 
 if TYPE_CHECKING:
-    from kbackup.config.models import Follow
+    from kbackup.config.jobs import Follow
     from kbackup.jobs.backup.follow import FollowReport
     from kbackup.jobs.backup.run import BackupReport
     from kbackup.metrics.server import Health

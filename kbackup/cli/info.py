@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import click
 
-from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, Sums, TopicOverview, overview
+from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, TopicOverview, overview
+from kbackup.archive.query.sums import Sums
 from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size, human_time, plural

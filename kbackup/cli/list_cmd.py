@@ -7,7 +7,7 @@ import click
 from kbackup.archive.java.content import is_java_archive
 from kbackup.archive.lease.hold import describe, holder
 from kbackup.archive.models import Lease
-from kbackup.archive.query.overview import PointOverview, list_points
+from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size, plural

@@ -21,7 +21,8 @@ from kbackup.archive.query.group_overview import (
     groups_overview,
     java_groups_overview,
 )
-from kbackup.archive.query.overview import PointOverview, Sums, list_points, sums_of
+from kbackup.archive.query.points import PointOverview, list_points
+from kbackup.archive.query.sums import Sums, sums_of
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.metadata.entities import TopicMetadata

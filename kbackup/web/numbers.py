@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from kbackup.archive.query.moment import ms_of, time_text
 from kbackup.cli.common.human import human_count, human_size, human_time
-from kbackup.web.charts import Unit
+from kbackup.web.charts.area import Unit
 
 DASH = "\N{EN DASH}"
 NONE = Markup('<span class="none">{}</span>').format(DASH)

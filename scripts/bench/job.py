@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import restore
 from kbackup.spark.session import build_session

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Producer
 
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kbackup.archive.segments.fetch import SPAN
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.backup.plan import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 

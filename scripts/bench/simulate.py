@@ -18,7 +18,7 @@ from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump, now
 from kbackup.archive.segments.table import Segment
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.commit import commit, refresh
 from kbackup.jobs.backup.plan import make_plan, make_tasks, without
 from kbackup.jobs.backup.restore_point import reserve

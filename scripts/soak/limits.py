@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kbackup.archive.query.overview import list_points, overview
+from kbackup.archive.query.overview import overview
+from kbackup.archive.query.points import list_points
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.job import backup
 from kbackup.jobs.restore.job import restore
 from kbackup.jobs.verify.job import verify

@@ -14,7 +14,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.lease.hold import read_lease
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import NotFoundError
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.store.base import Store

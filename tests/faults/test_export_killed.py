@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive import layout
-from kbackup.config.models import Export
+from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError
 from kbackup.jobs.export.delta import export_delta
 from kbackup.jobs.export.delta_table import DeltaTable

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.backup.job import backup
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed

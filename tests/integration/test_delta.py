@@ -13,7 +13,7 @@ import pytest
 
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.destination import Place
 from kbackup.jobs.importing.job import DeltaImport

@@ -15,7 +15,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.jobs.compare.job import verify_against
 from kbackup.jobs.compare.plan import Asked
 from scripts.dev.kafka import Broker

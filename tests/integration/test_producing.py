@@ -17,6 +17,7 @@ from kbackup.kafka import kernel
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.produce import produce
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
+from kbackup.kafka.produce.properties import TUNING
 from kbackup.kafka.produce.runs import UNKNOWN
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 from scripts.dev.kafka import Broker
@@ -176,7 +177,7 @@ def test_a_queue_that_is_always_full(
     broker: Broker, topic_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny = {"queue.buffering.max.messages": 11, "queue.buffering.max.kbytes": 1, "linger.ms": 0}
-    monkeypatch.setattr(produce, "_TUNING", produce._TUNING | tiny)
+    monkeypatch.setattr(produce, "TUNING", TUNING | tiny)
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(3_000)
     producer = BlockProducer(broker.client(), None, "none")

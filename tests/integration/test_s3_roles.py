@@ -13,7 +13,7 @@ from botocore.exceptions import ClientError
 
 from kbackup.archive import layout
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import DeniedError, UnreachableError
 from kbackup.jobs.backup.job import BackupReport, backup
 from kbackup.jobs.restore.job import restore

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from kbackup.config.models import Backup, Follow
+from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.follow import Follower, FollowReport
 from kbackup.jobs.backup.run import BackupReport

@@ -6,16 +6,24 @@ below its own ends or log starts: restore points and records that a copy let go 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kbackup.archive.catalog.copied_state import (
+    log_start_rows,
+    lost_range,
+    with_whole_segments,
+    without_dropped,
+    without_expired,
+    without_holes,
+)
+from kbackup.archive.catalog.copy_merge import with_kept
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
-from kbackup.archive.catalog.operations import check_open, drop_superseded
-from kbackup.archive.catalog.recovery import lose_points, rebuild
+from kbackup.archive.catalog.operations import check_open
+from kbackup.archive.catalog.recovery import lose_points
 from kbackup.archive.catalog.retention import drop_unreferenced
-from kbackup.archive.catalog.state import IncarnationPartition, Life, LogStart, LostRange, State, mask
-from kbackup.archive.catalog.tables import Rows
+from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State, mask
 from kbackup.archive.models import TopicState
 from kbackup.errors import RefusedError
 
@@ -86,166 +94,8 @@ def _say_the_same(one: State, other: State) -> bool:
         and dict(one.lives) == dict(other.lives)
         and dict(one.starts) == dict(other.starts)
         and set(one.segments.columns("key")[0]) == set(other.segments.columns("key")[0])
-        and {_range(r) for r in one.losses.dicts()} == {_range(r) for r in other.losses.dicts()}
+        and {lost_range(r) for r in one.losses.dicts()} == {lost_range(r) for r in other.losses.dicts()}
     )
-
-
-def without_dropped(source: State, copy: State) -> State:
-    """`source` without the restore points that the copy let go, or never had, below its next number: what lies below
-    the ends of a copy is never sent again."""
-    gone = {
-        p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)
-    }
-    return lose_points(source, gone)
-
-
-def without_holes(source: State, copy: State) -> State:
-    """`source` without the segments that the copy has lost by damage: the copy says so, and has its losses."""
-    known = {_range(row) for row in source.losses.dicts()}
-    new = [row for row in copy.losses.dicts() if row["kind"] == "damaged" and _range(row) not in known]
-    holes = {_range(row)[:4] for row in new}
-    places = list(zip(*source.segments.columns("topic", "incarnation", "partition", "first"), strict=True))
-    there = holes & set(places)
-    if not there:
-        return source
-    return replace(
-        source,
-        segments=source.segments.keep(mask(place not in there for place in places)),
-        losses=source.losses.append([row for row in new if _range(row)[:4] in there]),
-    )
-
-
-def _range(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a loss is of."""
-    return row["topic"], row["incarnation"], row["partition"], row["start"], row["end"], row["kind"]
-
-
-def with_whole_segments(source: State, copy: State) -> State:
-    """`source` with the segments that it has lost by damage and the copy has not."""
-    lost = {_range(row)[:4] for row in source.losses.dicts() if row["kind"] == "damaged"}
-    if not lost:
-        return source
-    known = set(source.segments.columns("key")[0])
-    names = ("topic", "incarnation", "partition", "first")
-    rows = [r for r in copy.segments.dicts() if tuple(r[n] for n in names) in lost and r["key"] not in known]
-    healed = {tuple(row[name] for name in names) for row in rows}
-    return replace(
-        source,
-        segments=source.segments.append(rows),
-        losses=source.losses.keep(
-            mask(row["kind"] != "damaged" or _range(row)[:4] not in healed for row in source.losses.dicts())
-        ),
-    )
-
-
-def without_expired(source: State, copy: State) -> State:
-    """`source` without the records that the copy let go and the source has, or took back: below its log starts nothing
-    is sent again."""
-    higher = {
-        place: start
-        for place, start in copy.starts.items()
-        if place[:2] in source.last_points()
-        and start.start > (source.starts[place].start if place in source.starts else 0)
-    }
-    if not higher:
-        return source
-    columns = source.segments.columns("topic", "incarnation", "partition", "last")
-    return replace(
-        source,
-        segments=source.segments.keep(
-            mask(
-                place not in higher or last >= higher[place].start
-                for *ids, last in zip(*columns, strict=True)
-                for place in [(ids[0], ids[1], ids[2])]
-            )
-        ),
-        log_starts=_log_starts(source, {**source.starts, **higher}),
-    )
-
-
-def _log_starts(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
-    return state.log_starts.replace([start for _, start in sorted(starts.items())])
-
-
-def with_kept(source: State, copy: State) -> State:
-    """`source` with the restore points and the records that it let go and the copy has."""
-    copied = without_expired(source, copy)
-    kept = [point for point in copy.restore_points if source.point(point.number) is None]
-    numbers = {point.number for point in kept}
-    had = copy.last_points()
-    starts = {
-        place: start for place, start in copied.starts.items() if place in copy.starts or place[:2] not in had
-    }
-    starts |= {place: start for place, start in copy.starts.items() if place[:2] in had}
-    holes = _expired_unseen(source, copy)
-    known = {_range(row) for row in [*copied.losses.dicts(), *holes]}
-    ours = set(copy.segments.columns("key")[0])
-    state = rebuild(
-        replace(
-            copied,
-            log_starts=_log_starts(copied, starts),
-            segments=copied.segments.without("key", ours),
-        ),
-        kept,
-        (),
-        copy.segments.read(),
-        [*holes, *(row for row in copy.losses.dicts() if _range(row) not in known)],
-    )
-    keys = sorted({*copy.lives, *source.lives})
-    lives = [_merged(copy.lives.get(key), source.lives.get(key), copy) for key in keys]
-    last = _with_lives(state, lives).last_points()
-    retired = [
-        life._replace(retired=life.first is not None and key not in last)
-        for key, life in zip(keys, lives, strict=True)
-    ]
-    return replace(
-        _with_lives(state, drop_superseded(retired)),
-        pins={**{n: at for n, at in copy.pins.items() if n in numbers}, **source.pins},
-        labels={**{name: n for name, n in copy.labels.items() if n in numbers}, **source.labels},
-    )
-
-
-def _with_lives(state: State, lives: Iterable[Life]) -> State:
-    return replace(state, incarnations=state.incarnations.replace(list(lives)))
-
-
-def _merged(ours: Life | None, theirs: Life | None, copy: State) -> Life:
-    """An incarnation as the copy and its source know it. One that only the copy knows ended after its newest restore
-    point."""
-    if ours is None or theirs is None:
-        life = ours or theirs
-        assert life is not None  # noqa: S101 (one of them has it)
-        if theirs is None and life.first is not None and life.last is None:
-            return life._replace(last=copy.next_point - 1)
-        return life
-    firsts = [life.first for life in (ours, theirs) if life.first is not None]
-    return theirs._replace(first=min(firsts, default=None))
-
-
-def _expired_unseen(source: State, copy: State) -> list[dict[str, Any]]:
-    """Losses for the records that expired at the source before they came to the copy, beyond records that the copy
-    keeps: a log start is the last offset of a segment plus 1."""
-    ends: dict[IncarnationPartition, list[int]] = {}
-    for topic, incarnation, partition, last in zip(
-        *copy.segments.columns("topic", "incarnation", "partition", "last"), strict=True
-    ):
-        ends.setdefault((topic, incarnation, partition), []).append(last + 1)
-    for row in copy.losses.dicts():
-        if row["kind"] == "damaged":
-            ends.setdefault((row["topic"], row["incarnation"], row["partition"]), []).append(row["end"])
-    point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
-    holes: list[dict[str, Any]] = []
-    for place, start in sorted(source.starts.items()):
-        below = [end for end in ends.get(place, ()) if end <= start.start]
-        if point is None or not below or max(below) == start.start:
-            continue
-        message = (
-            f"offsets {max(below)} to {start.start - 1} of {place[0]}-{place[2]}: "
-            "they expired at the source before they were copied"
-        )
-        hole = LostRange(point, *place, "damaged", max(below), start.start, message)
-        holes.append(hole._asdict())
-    return holes
 
 
 def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) -> State:
@@ -265,7 +115,7 @@ def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) ->
         losses=source.losses.keep(mask(point <= number for point in source.losses.columns("point")[0])),
         pins={point: at for point, at in source.pins.items() if point == number},
         labels={name: point for name, point in source.labels.items() if point == number},
-        log_starts=_log_starts(source, _starts_at(source, topics)),
+        log_starts=log_start_rows(source, _starts_at(source, topics)),
         past=source.past.keep(mask(point < number for point in source.past.columns("number")[0])),
     )
     return drop_unreferenced(lose_points(earlier, before))

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import read_catalog, state_of
 from kbackup.archive.catalog.documents import Derived
+from kbackup.archive.catalog.opening import read_catalog, state_of
 from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Groups, Manifest, TopicState, dump, load

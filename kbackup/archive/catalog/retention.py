@@ -4,65 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from kbackup.archive.catalog.holds import Hold
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import (
-    Incarnation,
-    IncarnationPartition,
-    LogStart,
-    PastPoint,
-    State,
-    mask,
-)
+from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, LogStart, PastPoint, State, mask
 from kbackup.archive.catalog.tables import Rows
 from kbackup.errors import RefusedError
-
-
-@dataclass(frozen=True)
-class Hold:
-    """Records that somebody still has to read: `name` has read restore points up to `restore_point`.
-
-    `positions` maps a topic to an incarnation and the next offsets to read of its partitions. Earlier incarnations are
-    read, later ones are not. Topics that are not in it are not read at all, so that only restore points later than
-    `restore_point` hold them."""
-
-    name: str
-    restore_point: int
-    positions: Mapping[str, tuple[int, Sequence[int]]]
-
-    def holds(self, topic: str, incarnation: int, partition: int, last: int, point: int) -> bool:
-        """Whether records up to offset `last` of a partition, which restore point `point` added, have to stay."""
-        position = self.positions.get(topic)
-        if point > self.restore_point:
-            return True
-        if position is None:
-            return False
-        reading, following = position
-        if incarnation != reading:
-            return incarnation > reading
-        return last >= (following[partition] if partition < len(following) else 0)
-
-
-def held_points(state: State, holds: Sequence[Hold]) -> dict[int, list[str]]:
-    """The restore points that must stay, each with the names of its holds: an incarnation that is over goes with the
-    last restore point that has it."""
-    names = ("topic", "incarnation", "partition", "last", "point")
-    last_points = state.last_points()
-    held: dict[int, list[str]] = {}
-    if not holds:
-        return held
-    for topic, incarnation, partition, last, point in zip(*state.segments.columns(*names), strict=True):
-        number = last_points.get((topic, incarnation), 0)
-        for hold in holds:
-            if hold.name in held.get(number, ()):
-                continue
-            if hold.holds(topic, incarnation, partition, last, point):
-                held.setdefault(number, []).append(hold.name)
-    return held
 
 
 def expire_points(state: State, numbers: Iterable[int]) -> State:
@@ -207,57 +158,3 @@ def records_by_point(state: State) -> dict[int, int]:
     np.add.at(sums, low[had], np.array(counts, np.int64)[had])
     np.subtract.at(sums, high[had], np.array(counts, np.int64)[had])
     return dict(zip(numbers.tolist(), np.cumsum(sums)[:-1].tolist(), strict=True))
-
-
-def undo_expiration(state: State, before: State, after: State) -> State:
-    """Take back what the newest expiration, from `before` to `after`, let go.
-
-    What was done since stands: restore points that were added, damage that was found.
-
-    `RefusedError` where a sweep may have deleted it, and where restore points or records went since: they may share
-    segments with what that expiration let go.
-    """
-    if state.origin is not None:
-        raise RefusedError(
-            "this archive is a copy", "undo the expiration at the source, then copy to an empty address"
-        )
-    if state.swept >= before.number:
-        raise RefusedError(
-            "objects of that expiration may be deleted already", "run --undo within the grace time"
-        )
-    listed = {p.number for p in state.restore_points}
-    numbers = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
-    if numbers <= listed and state.starts == before.starts:
-        return state  # another undo was faster
-    if (
-        numbers & listed
-        or state.starts != after.starts
-        or any(p.number not in listed for p in after.restore_points)
-    ):
-        raise RefusedError(
-            "restore points or records went since that expiration", "see 'kbackup log', then run again"
-        )
-    lives = {
-        **state.lives,
-        **{key: life for key, life in before.lives.items() if key not in after.last_points()},
-    }
-    lives |= {key: life for key, life in state.lives.items() if not life.retired}
-    known = {key for rows in (after.segments, state.segments) for key in rows.columns("key")[0]}
-    losses = after.losses.dicts()
-    labels = {name: number for name, number in before.labels.items() if number in numbers}
-    return replace(
-        state,
-        reinstated=state.number + 1,
-        labels={**labels, **state.labels},
-        points=state.points.append([p for p in before.restore_points if p.number in numbers]),
-        past=state.past.without("number", numbers),
-        segments=state.segments.append(before.segments.without("key", known).read()),
-        losses=state.losses.append([row for row in before.losses.dicts() if row not in losses]),
-        incarnations=state.incarnations.replace(drop_superseded(lives.values())),
-        log_starts=before.log_starts,
-    )
-
-
-def mark_swept(state: State, number: int) -> State:
-    """From now on objects that only catalogs up to `number` refer to may be deleted: no undo reaches back there."""
-    return replace(state, swept=max(state.swept, number))

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit, open_newest
+from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_derived
 from kbackup.archive.catalog.documents import IsolationLevel, Kind, OpenRun
+from kbackup.archive.catalog.opening import open_newest
 from kbackup.archive.catalog.operations import begin_run, check_open, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease

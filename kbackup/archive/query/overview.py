@@ -2,73 +2,23 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from kbackup.archive.catalog.state import Point, State
+from kbackup.archive.catalog.state import State
 from kbackup.archive.java.content import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Loss, Manifest, Metadata
-from kbackup.archive.query.content import (
-    ArchivedPartition,
-    ArchivedTopic,
-    Content,
-    content_of,
-    narrowed,
-    span,
-)
+from kbackup.archive.query.content import ArchivedTopic, Content, content_of, narrowed
 from kbackup.archive.query.coverage import not_reached
 from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_of
+from kbackup.archive.query.points import PointOverview, point_overview
+from kbackup.archive.query.sums import Sums, sums_of, total
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments.table import Segment
 from kbackup.errors import NoArchiveError
 from kbackup.metadata.entities import NotCarried
 from kbackup.metadata.parts import LABELS
 from kbackup.store.base import Store
-
-
-@dataclass(frozen=True, slots=True)
-class PointOverview:
-    """A restore point. Counts and sizes are what it added, `losses` and `warnings` are counts; `damaged` counts the
-    segments that it has lost since. `origin` is what it was made from."""
-
-    number: int
-    origin: str
-    started_at: str
-    committed_at: str
-    topics: int
-    partitions: int
-    segments: int
-    records: int
-    bytes: int
-    stored_bytes: int
-    groups: int
-    losses: int
-    warnings: int
-    damaged: int = 0
-    pinned: bool = False
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """`bytes` of the documented records files, `stored_bytes` of the objects. `gaps` are offsets between start
-    and end that no record has: compaction, transactions, losses. Timestamps in ms, None where none is known.
-
-    `expired_records` were in the archive once, before the first ones that are.
-
-    Of a moment (`ArchiveOverview.choice`) it is what has to be read: `records` are at most so many, timestamps are
-    bounds, and gaps are not known (None)."""
-
-    records: int
-    bytes: int
-    stored_bytes: int
-    segments: int
-    gaps: int | None
-    min_timestamp: int | None
-    max_timestamp: int | None
-    expired_records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,35 +84,6 @@ class ArchiveOverview:
     not_carried: tuple[NotCarried, ...] = ()
 
 
-def list_points(archive: Archive) -> list[PointOverview]:
-    """Every restore point, oldest first."""
-    damage = damaged_segments(archive.state)
-    return [_point(point, archive.state, damage.get(point.number, 0)) for point in archive.restore_points]
-
-
-def damaged_segments(state: State) -> dict[int, int]:
-    """By restore point, how many of its segments were found lost or damaged; those with none are left out."""
-    numbers: list[int] = state.numbers.tolist()
-    last = state.last_points()
-    found: dict[int, int] = {}
-    for row in state.losses.dicts():
-        if row["kind"] == "damaged":
-            end = last.get((row["topic"], row["incarnation"]), 0)
-            for number in numbers[bisect_left(numbers, row["point"]) : bisect_left(numbers, end + 1)]:
-                found[number] = found.get(number, 0) + 1
-    return found
-
-
-def _point(point: Point, state: State, damaged: int = 0) -> PointOverview:
-    columns = {name: value for name, value in point._asdict().items() if name in PointOverview.__slots__}
-    return PointOverview(
-        **columns,
-        damaged=damaged,
-        pinned=point.number in state.pins,
-        labels=tuple(sorted(name for name, number in state.labels.items() if number == point.number)),
-    )
-
-
 def overview(store: Store, wanted: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
     """The archive as of the restore point `wanted` (number, label, or 'latest'); a folder of the Java tool as it is.
 
@@ -223,8 +144,8 @@ def _overview(
         restore_point=manifest.number if manifest is not None else None,
         committed_at=manifest.committed_at if manifest is not None else None,
         restore_points=len(state.points) if state is not None else 0,
-        oldest=_point(oldest, state) if oldest is not None and state is not None else None,
-        newest=_point(newest, state) if newest is not None and state is not None else None,
+        oldest=point_overview(oldest, state) if oldest is not None and state is not None else None,
+        newest=point_overview(newest, state) if newest is not None and state is not None else None,
         sums=total(topic.sums for topic in topics),
         topics=topics,
         groups=tuple(content.groups),
@@ -263,38 +184,3 @@ def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, .
         if o.topic == topic.name
     ]
     return tuple(sorted(found, key=lambda g: (g.group, g.partition)))
-
-
-def total(parts: Iterable[Sums]) -> Sums:
-    every = list(parts)
-    gaps = [each.gaps for each in every if each.gaps is not None]
-    low, high = span((each.min_timestamp, each.max_timestamp) for each in every)
-    return Sums(
-        records=sum(each.records for each in every),
-        bytes=sum(each.bytes for each in every),
-        stored_bytes=sum(each.stored_bytes for each in every),
-        segments=sum(each.segments for each in every),
-        gaps=sum(gaps) if len(gaps) == len(every) else None,
-        min_timestamp=low,
-        max_timestamp=high,
-        expired_records=sum(each.expired_records for each in every),
-    )
-
-
-def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
-    """Of some partitions, of whatever topics."""
-    some = list(partitions)
-    segments: list[Segment] = [s for p in some for s in p.segments]
-    records = sum(p.records for p in some)
-    low, high = span(p.timestamps for p in some)
-    cut = any(p.window is not None for p in some)
-    return Sums(
-        records=records,
-        bytes=sum(s.bytes for s in segments),
-        stored_bytes=sum(s.stored for s in segments),
-        segments=len(segments),
-        gaps=None if cut else sum(p.end - p.start for p in some) - records,
-        min_timestamp=low,
-        max_timestamp=high,
-        expired_records=sum(p.expired for p in some),
-    )

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field
 from msgspec.structs import asdict, replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Committed, check_archive, check_catalog, state_of
 from kbackup.archive.catalog.documents import Catalog, Derived, Latest, TableRef
+from kbackup.archive.catalog.opening import Committed, check_archive, check_catalog, state_of
+from kbackup.archive.catalog.orphans import referred_keys
 from kbackup.archive.catalog.state import SCHEMAS, Point, State
-from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.catalog.tables import Chunk, open_rows, read_ref
 from kbackup.archive.encryption import check_encryption
+from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.models import ArchiveInfo, Lease, Manifest, load
 from kbackup.archive.reader import Archive
-from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, of_error
+from kbackup.archive.verify.findings import CHANGED, Findings, of_error
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import Store
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kbackup.archive import reader
+from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 
-ANOTHER_COPY = reader.ANOTHER_COPY
 REBUILD = "kbackup does without it, the Java tool does not; the next backup with new records writes it anew"
 CHANGED = f"it was changed after it was written; {ANOTHER_COPY}"
 

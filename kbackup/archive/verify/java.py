@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from kbackup.archive import layout
+from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.java.content import empty_groups, segment_of
 from kbackup.archive.java.folder import JavaFolder
 from kbackup.archive.java.segment import Flaw
 from kbackup.archive.layout import SegmentName
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.verify.findings import ANOTHER_COPY, Findings, ToRead
+from kbackup.archive.verify.findings import Findings, ToRead
 from kbackup.archive.verify.objects import INDEX_HINT
 from kbackup.formats.index import decode_partition_index, encode_partition_index
 from kbackup.formats.offsets import decode_group_offsets

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
+from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.verify.catalog import Sizes
-from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings, ToRead
+from kbackup.archive.verify.findings import CHANGED, Findings, ToRead
 from kbackup.store.base import Store
 
 _THREADS = 32

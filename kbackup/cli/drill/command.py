@@ -78,7 +78,8 @@ def command(
 
     say_connecting(frame, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.drill.job import Drill, drill  # while the JVM starts
+        from kbackup.jobs.drill.job import drill  # while the JVM starts
+        from kbackup.jobs.drill.run import Drill  # while the JVM starts
 
         asked = Drill(config.restore, prefix, keep, on_source, show)
         report = drill(asked, config.target, store, state, session, shown, publish)

@@ -27,7 +27,7 @@ from kbackup.metrics.events import Silent
 from kbackup.metrics.server import Health, JointHealth, Server
 
 if TYPE_CHECKING:
-    from kbackup.config.models import Follow
+    from kbackup.config.jobs import Follow
     from kbackup.spark.session import SparkSession
 
 

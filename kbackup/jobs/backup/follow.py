@@ -14,7 +14,7 @@ from typing import Protocol
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import now
-from kbackup.config.models import Backup, Follow
+from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import metering
 from kbackup.jobs.backup.commit import refresh

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import now
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup import metering
 from kbackup.jobs.backup.commit import refresh

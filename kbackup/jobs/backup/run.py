@@ -10,7 +10,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Groups, LastRecord, Loss, Manifest, Metadata, TopicState, Totals
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.backup.hold_back import clamp
 from kbackup.jobs.backup.next_state import same_groups, same_settings, says_more
 from kbackup.jobs.backup.plan import Plan

@@ -13,7 +13,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import RestorePlan, UnitPart, check_same_archive, check_same_target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.compare.groups import NOWHERE
 from kbackup.jobs.compare.report import Against

@@ -16,7 +16,8 @@ from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.run import WritingRun, begin_writing
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.reader import Archive, in_place, open_archive
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.segments.transfer import THREADS, Due, missing, objects_of, put_same, send
 from kbackup.errors import RefusedError

@@ -6,7 +6,7 @@ import msgspec
 
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.window import Choice
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 
 CONFIGS = {
     "cleanup.policy": "delete",

@@ -15,7 +15,7 @@ from kbackup.archive.query.export_rows import SCHEMA
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.parallel import WHOLE, plan_parts
-from kbackup.config.models import Export
+from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UnreachableError
 from kbackup.jobs.export.delta_table import DeltaTable, app_id
 from kbackup.jobs.export.destination import FOLDER, ExportInfo, Place, Reached

@@ -22,7 +22,7 @@ from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.parallel import WHOLE, Part, Piece, plan_parts, read_piece
-from kbackup.config.models import Export
+from kbackup.config.jobs import Export
 from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.jobs.export.delta import ExportReport, TableReport, losses_of

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from kbackup.archive.catalog.state import Point
 from kbackup.archive.followers import damaged, missed
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.reader import Archive, in_place
+from kbackup.archive.reader import Archive
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.errors import RefusedError
 from kbackup.types import TopicPartition

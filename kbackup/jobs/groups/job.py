@@ -13,7 +13,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.plan import check_same_target
 from kbackup.archive.restores.remap import SameLog
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set_groups
 from kbackup.jobs.groups.before import Captures

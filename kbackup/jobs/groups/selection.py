@@ -16,7 +16,7 @@ from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.config import parse_range
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError
 from kbackup.jobs.groups.mapping import plan_groups
 from kbackup.store.base import Store

@@ -12,29 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
-from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import (
-    Capture,
-    Document,
-    Groups,
-    Metadata,
-    PartitionState,
-    TopicState,
-    dump,
-    now,
-)
-from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.models import Document, dump
 from kbackup.archive.query.selection import Selection, check_selection
-from kbackup.archive.segments.table import Segment
 from kbackup.config import parse_range
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
 from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.destination import FOLDER, Place
-from kbackup.jobs.importing.rows import Held, TableRows
+from kbackup.jobs.importing.commit import commit_import
+from kbackup.jobs.importing.rows import TableRows
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
 from kbackup.metrics.events import Listener, Phases
@@ -148,7 +136,7 @@ class DeltaImport:
                 "see --topic, --exclude-topic and --backup",
             )
         segments = rows.write(writing.plain, self.segments, held)
-        _commit(writing, held, segments)
+        commit_import(writing, held, segments)
 
     def _rows(self, session: SparkSession) -> TableRows:
         url, selection = self.place.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
@@ -219,66 +207,3 @@ def clear(staging: Store) -> None:
 def remove(staging: Store, prefix: str) -> None:
     for failed in staging.delete([entry.key for entry in staging.list(prefix)]):
         raise failed.error
-
-
-def _commit(writing: WritingRun, held: Sequence[Held], segments: Sequence[Segment]) -> None:
-    """One restore point with what the tables held, under the number of the newest that they have it from."""
-    at, number = now(), max(h.restore_point for h in held)
-    topics = [_state(name, held, segments, number) for name in sorted({h.topic for h in held})]
-    metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
-    groups = Groups(captured_at=at, groups=())
-    draft = Draft(
-        number=number,
-        started_at=at,
-        committed_at=at,
-        origin="tables",
-        topics=topics,
-        segments=segments,
-        captures=[
-            Capture(
-                number=number,
-                started_at=at,
-                groups=writing.put_document(number, layout.GROUPS, groups),
-                metadata=writing.put_document(number, layout.METADATA, metadata),
-            )
-        ],
-        groups=0,
-        captured_topics=len(topics),
-        captured_partitions=sum(len(t.partitions) for t in topics),
-    )
-    manifest, ref = put_manifest(writing, draft)
-    new = new_point(manifest, ref, segments)
-
-    def operation(state: State) -> State:
-        return end_run(add_point(skip_numbers(state, number), writing.run, new), writing.run)
-
-    writing.commit(operation, "import", f"restore point {number} of Delta tables")
-    writing.refresh_derived()
-
-
-def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], number: int) -> TopicState:
-    ours = [h for h in held if h.topic == topic]
-    count = max(max(h.partitions, h.partition + 1) for h in ours)
-    by_number = {h.partition: h for h in ours}
-    return TopicState(
-        name=topic,
-        id="",
-        incarnation=1,
-        captured=number,
-        state="present",
-        partitions=tuple(_partition(n, by_number.get(n), topic, segments) for n in range(count)),
-    )
-
-
-def _partition(number: int, held: Held | None, topic: str, segments: Sequence[Segment]) -> PartitionState:
-    start, end = (held.first, held.last + 1) if held is not None else (0, 0)
-    ours = [s for s in segments if (s.topic, s.partition) == (topic, number)]
-    return PartitionState(
-        partition=number,
-        start=start,
-        end=end,
-        log_start=start,
-        log_end=end,
-        records=sum(s.count for s in ours),
-        bytes=sum(s.bytes for s in ours),
-    )

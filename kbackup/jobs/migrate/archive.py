@@ -18,7 +18,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Capture, DocumentRef, Groups, Manifest, Metadata, now
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.secrets import as_archived
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import UsageError
 from kbackup.jobs.backup.job import begin_point
 from kbackup.jobs.capture.settings import settings_warnings

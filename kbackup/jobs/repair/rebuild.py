@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Committed
+from kbackup.archive.catalog.opening import Committed
 from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.retention import drop_unreferenced
 from kbackup.archive.catalog.run import WritingRun

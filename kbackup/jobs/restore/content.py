@@ -16,7 +16,7 @@ from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config import Range, parse_range, parse_time
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import NoArchiveError, RefusedError, UsageError, suggest_name
 from kbackup.jobs.groups.mapping import check_groups, plan_groups
 from kbackup.jobs.restore.plan import check_names, check_rules, make_units, plan_topic, target_name

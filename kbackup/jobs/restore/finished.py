@@ -10,7 +10,7 @@ import numpy as np
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import MismatchError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store

@@ -11,7 +11,7 @@ from kbackup.archive.java.content import readable
 from kbackup.archive.models import dump, load
 from kbackup.archive.restores.offset_map import write_map
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import AlreadyExistsError, CorruptError, KbackupError, NotFoundError, RefusedError
 from kbackup.jobs.groups.apply import restore_groups
 from kbackup.jobs.restore.content import choose_content, choose_plan

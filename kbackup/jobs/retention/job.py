@@ -9,16 +9,10 @@ from typing import NamedTuple
 
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_under_lease
+from kbackup.archive.catalog.orphans import Orphans, find_orphans
 from kbackup.archive.catalog.retention import expire_points, expire_records
 from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.sweep import (
-    Orphans,
-    commit_sweep,
-    commit_undo,
-    delete_orphans,
-    find_orphans,
-    last_expiration,
-)
+from kbackup.archive.catalog.sweep import commit_sweep, commit_undo, delete_orphans, last_expiration
 from kbackup.archive.models import rfc3339
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers

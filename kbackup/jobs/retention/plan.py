@@ -6,14 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kbackup.archive.catalog.retention import (
-    Hold,
-    expire_points,
-    expire_records,
-    held_points,
-    old_starts,
-    records_by_point,
-)
+from kbackup.archive.catalog.holds import Hold, held_points
+from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
 from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
 from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive

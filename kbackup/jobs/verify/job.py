@@ -9,7 +9,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.java.content import JAVA, is_java_archive, java_topics
 from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.reader import in_place
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.archive.verify.catalog import Survey, check_earlier, survey
 from kbackup.archive.verify.derived import can_judge, check_derived

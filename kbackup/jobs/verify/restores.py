@@ -7,10 +7,11 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from kbackup.archive import layout
+from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.models import Document, load
 from kbackup.archive.restores.offset_map import PartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.archive.verify.findings import ANOTHER_COPY, CHANGED, Findings
+from kbackup.archive.verify.findings import CHANGED, Findings
 from kbackup.jobs.groups.before import GroupsBefore
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore

@@ -13,50 +13,30 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import ClusterError, FencedError
 from kbackup.kafka import kernel
 from kbackup.kafka.client.client import Connection, Properties
 from kbackup.kafka.client.deadline import in_time
-from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
 from kbackup.kafka.consume.read_back import record_offsets
-from kbackup.kafka.groups.calls import Committed, GroupCalls
 from kbackup.kafka.produce.outlet import CAUSED_BY_ANOTHER, Outlet, Progress, RefusedRecordError, Undelivered
+from kbackup.kafka.produce.progress import OFFSETS_SECONDS, committed_progress
+from kbackup.kafka.produce.properties import TRANSACTION_SECONDS, TRANSACTIONAL, TUNING
 from kbackup.kafka.produce.runs import NotProvenError, Runs, resolve
 from kbackup.types import RecordBlock, TopicPartition
 
 __all__ = ["BlockProducer", "Progress", "Runs"]
-
-_TUNING: dict[str, Any] = {
-    "enable.idempotence": True,
-    "acks": "all",
-    "linger.ms": 5,
-    "batch.size": 1 << 20,
-    "batch.num.messages": 100_000,
-    # what is queued is waited for at each commit: a tenth of a second of it is enough to never run dry between
-    "queue.buffering.max.messages": 100_000,  # 300 bytes each beside the record
-    "queue.buffering.max.kbytes": 32 << 10,
-    "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
-    "compression.type": "lz4",
-}
-_TRANSACTION = 300.0  # s, for one to stay open
-_TRANSACTIONAL = {
-    "transaction.timeout.ms": int(_TRANSACTION * 1000),
-    "message.timeout.ms": 300_000,
-    # a producer that starts over from its bootstrap servers never finds its group's coordinator again
-    "metadata.recovery.strategy": "none",
-}
 FENCED_RESTORE = (
     "another restore with the same id has taken over",
     "let that one finish; this one wrote nothing more",
 )
+
+
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
-_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
 _TIMEOUT = 300.0  # s, for one transaction call
-_OFFSETS = 60.0  # s, for progress to be read, or to be added to a transaction
-_COORDINATOR = 30.0  # s, for one to become ready
-_PAUSE = 0.3  # s, before it is asked again
+
+
 _LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
 _READ_BACK = 60.0  # s
 
@@ -79,10 +59,10 @@ class BlockProducer:
         self._fenced = fenced
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
-        extra: dict[str, Any] = dict(_TUNING)
-        extra["queue.buffering.max.kbytes"] = max(_TUNING["queue.buffering.max.kbytes"], largest >> 9)
+        extra: dict[str, Any] = dict(TUNING)
+        extra["queue.buffering.max.kbytes"] = max(TUNING["queue.buffering.max.kbytes"], largest >> 9)
         if self._transactional:
-            extra |= _TRANSACTIONAL | {"transactional.id": transactional_id}
+            extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
         self._outlet: Outlet = kernel.outlet(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
@@ -112,7 +92,7 @@ class BlockProducer:
             self._outlet.init(_TIMEOUT)
             consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
             try:
-                found = _committed(consumer, self._group, partitions)
+                found = committed_progress(consumer, self._group, partitions)
                 self._outlet.join(consumer)
             finally:
                 consumer.close()
@@ -173,10 +153,10 @@ class BlockProducer:
     def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
         (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
-        if not in_time(partial(self._outlet.send_progress, progress, _OFFSETS), _OFFSETS + 10):
+        if not in_time(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS), OFFSETS_SECONDS + 10):
             self._open, self._given_up = False, True
             raise ClusterError(
-                f"{self._connection.address} did not take the progress in {_OFFSETS:.0f} s",
+                f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s",
                 "nothing of it is committed; the task begins this part anew",
             )
 
@@ -236,11 +216,11 @@ class BlockProducer:
         """The coordinator aborts a transaction that stays open for too long, and fences its producer: no other one need
         be there. To begin anew tells."""
         took = time.monotonic() - self._began
-        if not self._open or took < _TRANSACTION:
+        if not self._open or took < TRANSACTION_SECONDS:
             return None
         return ClusterError(
             f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
-            f"transaction.timeout.ms ({_TRANSACTION:.0f} s)",
+            f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s)",
             "nothing of it is committed; the task begins this part anew",
         )
 
@@ -259,16 +239,3 @@ class _Errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, KafkaException):
             raise self._producer._failed(error.args[0], self._doing) from error
-
-
-def _committed(consumer: Consumer, group: str, partitions: Sequence[TopicPartition]) -> list[Committed]:
-    """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
-    transaction, it is asked again."""
-    until = time.monotonic() + _COORDINATOR
-    while True:
-        ((_, answer),) = GroupCalls(consumer, _OFFSETS).committed([group], partitions, stable=True)
-        if not isinstance(answer, KafkaError):
-            return answer
-        if answer.code() not in _NOT_YET or time.monotonic() > until:
-            raise KafkaException(answer)
-        time.sleep(_PAUSE)

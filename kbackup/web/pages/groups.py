@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.errors import UsageError
-from kbackup.web import charts
+from kbackup.web.charts.strip import strip
 from kbackup.web.view import GET, Look, Number, matching, part
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -44,7 +44,7 @@ def group(look: Look, name: str, page: Number = 1) -> HTMLResponse:
     rows = []
     for stand in shown.some:
         held = partitions.get((stand.topic, stand.partition))
-        rows.append((stand, held, charts.strip(held, [(name, stand.offset)]) if held is not None else None))
+        rows.append((stand, held, strip(held, [(name, stand.offset)]) if held is not None else None))
     return look.page(
         "group.html", "groups", group=found, part=shown, rows=rows, captured_at=look.at.groups.captured_at
     )

@@ -10,10 +10,11 @@ from starlette.responses import HTMLResponse
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.moment import ms_of
-from kbackup.archive.query.overview import PointOverview, list_points
+from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
-from kbackup.web import charts
+from kbackup.web.charts.area import Area, Unit, added_up, area
+from kbackup.web.charts.timeline import timeline
 from kbackup.web.pages.settings import settings_tables
 from kbackup.web.view import GET, Look, Looking, Number, part
 
@@ -36,7 +37,7 @@ def home(look: Look, page: Number = 1) -> HTMLResponse:
         points=points,
         part=part(points[::-1], page, PAGE),
         before={later.number: earlier for earlier, later in pairwise(points)},
-        timeline=charts.timeline(points, let_go) if points else None,
+        timeline=timeline(points, let_go) if points else None,
         let_go=len(let_go),
         age=_age(points),
         snapshot=look.at if points else None,
@@ -74,9 +75,9 @@ def point(look: Look, number: str) -> HTMLResponse:
 def growth(look: Look) -> HTMLResponse:
     points = look.held.points()
 
-    def grown(name: str, unit: charts.Unit = "count") -> charts.Area | None:
+    def grown(name: str, unit: Unit = "count") -> Area | None:
         samples = ((ms_of(p.committed_at), getattr(p, name)) for p in points)
-        return charts.area(charts.added_up(samples), unit)
+        return area(added_up(samples), unit)
 
     took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in points]
     rows = sorted(look.at.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
@@ -87,7 +88,7 @@ def growth(look: Look) -> HTMLResponse:
         stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),
-        took=charts.area(took, "ms"),
+        took=area(took, "ms"),
         largest=rows[:30],
         rest=rows[30:],
         sums=look.at.sums,

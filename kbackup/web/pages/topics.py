@@ -8,9 +8,10 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
-from kbackup.archive.query.overview import sums_of
-from kbackup.web import charts
+from kbackup.archive.query.sums import sums_of
 from kbackup.web.archive_cache import TopicRow
+from kbackup.web.charts.area import records_over_time
+from kbackup.web.charts.strip import strip
 from kbackup.web.view import GET, Look, Number, matching, part, place
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -64,7 +65,7 @@ def topic(look: Look, name: str, page: Number = 1) -> HTMLResponse:
         most=max((p.records for p in found.partitions), default=0),
         losses=[(point, loss) for point, loss in look.at.losses if loss.topic == name],
         groups=[(group, positions[group], lag[group]) for group in sorted(positions)],
-        chart=charts.records_over_time(found.partitions),
+        chart=records_over_time(found.partitions),
     )
 
 
@@ -85,9 +86,9 @@ def partition(look: Look, name: str, number: int, page: Number = 1) -> HTMLRespo
         sums=sums_of([held]),
         part=part(held.segments, page, PAGE),
         stands=stands,
-        strip=charts.strip(held, [(group, stand.offset) for group, stand in stands]),
+        strip=strip(held, [(group, stand.offset) for group, stand in stands]),
         losses=[
             (point, loss) for point, loss in look.at.losses if (loss.topic, loss.partition) == (name, number)
         ],
-        chart=charts.records_over_time([held]),
+        chart=records_over_time([held]),
     )

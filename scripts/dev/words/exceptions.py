@@ -12,8 +12,8 @@ class Exemption(NamedTuple):
 
 
 EXEMPTIONS: list[Exemption] = [
-    Exemption("kbackup/config/models.py", "Backup.adopt_topics", "the configuration's backup.adopt_topics"),
-    Exemption("kbackup/config/models.py", "Backup.adopt_cluster", "the configuration's backup.adopt_cluster"),
+    Exemption("kbackup/config/jobs.py", "Backup.adopt_topics", "the configuration's backup.adopt_topics"),
+    Exemption("kbackup/config/jobs.py", "Backup.adopt_cluster", "the configuration's backup.adopt_cluster"),
     Exemption(
         "kbackup/store/options.py", "S3Options.part_size", "the configuration's s3.part_size, as S3 names it"
     ),

@@ -9,7 +9,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "kbackup/*.py",
     "kbackup/archive",
     "kbackup/cli",
-    "kbackup/config/models.py",
     "kbackup/jobs",
     "kbackup/kafka",
     "kbackup/metadata",

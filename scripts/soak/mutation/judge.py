@@ -15,7 +15,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import load
 from kbackup.archive.restores.offset_map import decode, read_parts
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore import job as restore_job

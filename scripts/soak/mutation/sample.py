@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from kbackup.archive import layout
+from kbackup.archive.catalog.orphans import referred_keys
 from kbackup.archive.catalog.run import begin_writing
-from kbackup.archive.catalog.sweep import referred_keys
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.offset_map import PartName, runs_table, write_map, write_part
 from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.writer import Target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.jobs.points.job import keep, label, release
 from kbackup.jobs.replay.read import read_part
 from kbackup.jobs.restore.content import choose_content, choose_plan

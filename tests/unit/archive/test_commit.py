@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit, open_newest
+from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_derived
 from kbackup.archive.catalog.documents import Derived
+from kbackup.archive.catalog.opening import Committed, open_newest
 from kbackup.archive.catalog.operations import end_run, keep_points, label_point
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State

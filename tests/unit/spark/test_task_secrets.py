@@ -10,7 +10,7 @@ import pytest
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.backup.job import begin
 from kbackup.jobs.backup.task import BackupWork
 from kbackup.jobs.compare.task import CompareWork

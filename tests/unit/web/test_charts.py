@@ -12,17 +12,19 @@ from hypothesis import strategies as st
 
 from kbackup.archive.query.browse import catalogue
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.archive.query.overview import list_points
+from kbackup.archive.query.points import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
-from kbackup.web import charts
-from kbackup.web.charts import HEIGHT, WIDTH
+from kbackup.web.charts.area import STEPS, Unit, added_up, area
+from kbackup.web.charts.axis import HEIGHT, WIDTH
+from kbackup.web.charts.strip import strip
+from kbackup.web.charts.timeline import COLUMNS, timeline
 from kbackup.web.numbers import short
 
 
 def test_a_timeline(rich: Store) -> None:
     points = list_points(open_archive(rich))
-    drawn = charts.timeline(points)
+    drawn = timeline(points)
     assert [p.number for c in drawn.columns for p in c.points] == [p.number for p in points]
     assert [c.x for c in drawn.columns] == sorted(c.x for c in drawn.columns)
     assert all(c.x >= 0 and c.x + c.width <= WIDTH and 0 < c.height <= HEIGHT for c in drawn.columns)
@@ -34,23 +36,23 @@ def test_a_timeline(rich: Store) -> None:
 
 def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     points = list_points(open_archive(rich))
-    one = charts.timeline(points[:1])
+    one = timeline(points[:1])
     assert (len(one.columns), one.gaps, one.usual) == (1, (), None)
     start = datetime(2020, 1, 1, tzinfo=UTC)
     many = [
         replace(points[0], number=n, committed_at=(start + timedelta(minutes=n)).isoformat())
         for n in range(1, 10_001)
     ]
-    drawn = charts.timeline(many)
-    assert len(drawn.columns) == charts.COLUMNS
+    drawn = timeline(many)
+    assert len(drawn.columns) == COLUMNS
     assert sum(len(c.points) for c in drawn.columns) == len(many)
     assert drawn.gaps == ()
 
 
 def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
     points = list_points(open_archive(rich))
-    assert len(charts.timeline(points).gaps) == 1
-    left = charts.timeline([points[0], *points[3:]], [2, 3])
+    assert len(timeline(points).gaps) == 1
+    left = timeline([points[0], *points[3:]], [2, 3])
     assert [(gap.after.number, gap.before.number) for gap in left.gaps] == [(6, 7)]
     assert left.usual == 86_400
 
@@ -58,7 +60,7 @@ def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
 @given(st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**15)), max_size=900))
 def test_areas(samples: list[tuple[int, int]]) -> None:
     samples.sort()
-    drawn = charts.area(samples)
+    drawn = area(samples)
     if len({time for time, _ in samples}) < 2:
         assert drawn is None
         return
@@ -67,13 +69,13 @@ def test_areas(samples: list[tuple[int, int]]) -> None:
     assert drawn.last == samples[-1][1]
     assert drawn.line.startswith("M0.0 ")
     assert drawn.line.endswith("H1000.0")
-    assert drawn.line.count("H") <= charts.STEPS + 1
+    assert drawn.line.count("H") <= STEPS + 1
     *_, before, after = map(float, re.findall(r"H([\d.]+)", f"H0{drawn.line}"))
     assert after - before >= 0.015 * WIDTH, "the last value can be seen"
 
 
 def test_an_area_is_steps() -> None:
-    drawn = charts.area([(0, 0), (5, 50), (10, 100)])
+    drawn = area([(0, 0), (5, 50), (10, 100)])
     assert drawn is not None
     assert drawn.line == "M0.0 100.00H333.3V50.00H666.7V0.00H1000.0", "the last as long as the others"
     assert [(level.y, level.value) for level in drawn.levels] == [(100, 0), (50, 50), (0, 100)]
@@ -81,7 +83,7 @@ def test_an_area_is_steps() -> None:
         "at the times, the last one's as well"
     )
     assert (drawn.most, drawn.last) == (100, 100)
-    assert charts.added_up([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
+    assert added_up([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
 
 
 @pytest.mark.parametrize(
@@ -96,18 +98,18 @@ def test_an_area_is_steps() -> None:
         (9 * 86_400_000, "ms", ["0 s", "5 d", "10 d"]),
     ],
 )
-def test_levels_are_round(most: int, unit: charts.Unit, labels: list[str]) -> None:
-    drawn = charts.area([(0, 0), (1, most)], unit)
+def test_levels_are_round(most: int, unit: Unit, labels: list[str]) -> None:
+    drawn = area([(0, 0), (1, most)], unit)
     assert drawn is not None
     assert [short(level.value, unit) for level in drawn.levels] == labels
 
 
 def test_a_strip(rich: Store) -> None:
     partition = catalogue(rich, topic="orders").partition("orders", 0)
-    drawn = charts.strip(partition, [("a", 0), ("b", 90), ("c", 500), ("d", -4)])
+    drawn = strip(partition, [("a", 0), ("b", 90), ("c", 500), ("d", -4)])
     assert [(s.start, s.end) for s in drawn.spans] == [(0, 120), (160, 180)]
     assert [round(m.x) for m in drawn.marks] == [0, 500, 1000, 0]
     assert [m.outside[:6] for m in drawn.marks] == ["", "", "behind", "before"]
     moved = replace(partition, start=160, segments=partition.segments[-1:])
-    assert [(round(s.x), round(s.width)) for s in charts.strip(moved).spans] == [(0, 1000)]
-    assert charts.strip(ArchivedPartition(0, 7, 7, ())).spans == ()
+    assert [(round(s.x), round(s.width)) for s in strip(moved).spans] == [(0, 1000)]
+    assert strip(ArchivedPartition(0, 7, 7, ())).spans == ()

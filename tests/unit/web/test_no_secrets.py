@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli import main
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import archive_metadata

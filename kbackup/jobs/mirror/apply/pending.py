@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.reader import Archive, in_place
+from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.table import (
     SCHEMA,
     Segment,

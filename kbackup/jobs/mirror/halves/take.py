@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kbackup.config.models import Backup, Follow
+from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
 from kbackup.jobs.backup.run import BackupReport

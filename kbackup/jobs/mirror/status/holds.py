@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from kbackup.archive.catalog.retention import Hold
+from kbackup.archive.catalog.holds import Hold
 from kbackup.jobs.mirror.status.document import read_status
 from kbackup.store.base import Store
 

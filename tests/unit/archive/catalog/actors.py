@@ -9,22 +9,16 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, commit, read_catalog
+from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import follow_source
 from kbackup.archive.catalog.documents import Derived, Link, Origin
+from kbackup.archive.catalog.opening import read_catalog
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
+from kbackup.archive.catalog.orphans import find_orphans, open_catalog, referred_keys
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
-from kbackup.archive.catalog.sweep import (
-    commit_sweep,
-    commit_undo,
-    delete_orphans,
-    find_orphans,
-    last_expiration,
-    open_catalog,
-    referred_keys,
-)
+from kbackup.archive.catalog.sweep import commit_sweep, commit_undo, delete_orphans, last_expiration
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState, load
 from kbackup.archive.new_point import Draft, new_point, put_manifest

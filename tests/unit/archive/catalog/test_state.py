@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from kbackup.archive.catalog import copies, operations, recovery, retention
+from kbackup.archive.catalog import copies, operations, recovery, retention, undo
 from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.state import Incarnation, State
 from kbackup.errors import LeaseLostError, RefusedError
@@ -210,15 +210,15 @@ class Machine(RuleBasedStateMachine):
         lost = {p.number for p in after.restore_points} - listed
         came_back = {p.number for p in before.restore_points} - {p.number for p in after.restore_points}
         if came_back <= listed and self.state.starts == before.starts:
-            assert retention.undo_expiration(self.state, before, after) is self.state
+            assert undo.undo_expiration(self.state, before, after) is self.state
             return
         if lost or came_back & listed or self.state.starts != after.starts:
             with pytest.raises(RefusedError, match="went since"):
-                retention.undo_expiration(self.state, before, after)
+                undo.undo_expiration(self.state, before, after)
             return
-        back = retention.undo_expiration(self.state, before, after)
+        back = undo.undo_expiration(self.state, before, after)
         if twice:  # another process did the same
-            back = retention.undo_expiration(back, before, after)
+            back = undo.undo_expiration(back, before, after)
         self.step(back)
         for number in old.points.keys() - new.points.keys():
             self.model.points[number] = old.points[number]
@@ -227,10 +227,10 @@ class Machine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.undoable or self.lost)
     def mark_swept(self) -> None:
-        self.step(retention.mark_swept(self.state, self.state.number - 1))
+        self.step(undo.mark_swept(self.state, self.state.number - 1))
         for before, after, _, _ in self.undoable:
             with pytest.raises(RefusedError, match="deleted already"):
-                retention.undo_expiration(self.state, before, after)
+                undo.undo_expiration(self.state, before, after)
         self.undoable = []
         self.lost = {}
 

@@ -15,7 +15,7 @@ from kbackup.archive.query.moment import ms_of, time_text
 from kbackup.archive.query.overview import overview
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.restore.content import choose_content
 from kbackup.store.base import Store

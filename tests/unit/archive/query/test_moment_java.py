@@ -7,7 +7,7 @@ import pytest
 
 from kbackup.archive.query.moment import NO_POINTS
 from kbackup.archive.restores.plan import UnitPart
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
 from kbackup.jobs.replay.read import read_part

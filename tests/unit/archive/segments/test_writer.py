@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.reader import in_place
+from kbackup.archive.segments.place import in_place
 from kbackup.archive.segments.read import adopt, crc_of, read_segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbackup.config.models import Backup, Follow
+from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import KbackupError, UnreachableError
 from kbackup.jobs.backup import follow
 from kbackup.jobs.backup.follow import Follower

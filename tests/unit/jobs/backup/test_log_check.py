@@ -13,7 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.models import LastRecord, Manifest, PartitionState
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.last_record import digest_of
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.jobs.backup import log_check
 from kbackup.jobs.backup.log_check import (
     Expected,

@@ -59,7 +59,7 @@ def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     denied = whole_part("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
     asked = [Asked(r.source, f"the {r.source}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
-    monkeypatch.setattr("kbackup.jobs.check.job.sources_beside", lambda sources: asked)
+    monkeypatch.setattr("kbackup.jobs.check.clusters.sources_beside", lambda sources: asked)
     steps, _ = steps_of(lambda: open_store(str(tmp_path / "new")))
     assert steps["source: zookeeper"].status == "warning"
     assert "SCRAM users: znode /config/users may not be read" in steps["source: zookeeper"].detail

@@ -9,7 +9,7 @@ import pytest
 from kbackup.archive.query.content import content_of
 from kbackup.archive.restores.offset_map import SCHEMA, runs_table
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.jobs.compare.groups import NOWHERE, _stands_well, due_offset
 from kbackup.jobs.compare.plan import Truth, _compared, _every_part, _places
 from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of

@@ -17,7 +17,7 @@ from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.query.content import content_of
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import (
     CorruptError,
     LockedError,

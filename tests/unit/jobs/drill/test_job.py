@@ -17,12 +17,13 @@ from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Cont
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.writer import Target
 from kbackup.cli.drill.page import drill_page
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import ClusterError
-from kbackup.jobs.drill import job as job
+from kbackup.jobs.drill import run as run
 from kbackup.jobs.drill import scratch as drill_scratch
-from kbackup.jobs.drill.job import Drill, drill
+from kbackup.jobs.drill.job import drill
 from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.drill.run import Drill
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.kafka.groups.admin import GroupInfo
 from kbackup.metrics.events import Silent
@@ -31,7 +32,7 @@ from tests.support.archives import commit_point, make_archive, topic_state, writ
 from tests.support.memory_store import MemoryStore
 
 PREFIX = "drill-x."
-RESTORE_POINT = job._restore_point
+RESTORE_POINT = run._restore_point
 OFFSET = GroupOffset(topic="orders", partition=0, offset=1, leader_epoch=None, metadata="")
 
 
@@ -95,9 +96,9 @@ def _content(*groups: str) -> Content:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     there = Cluster({"orders"}, {"shipping"})
-    monkeypatch.setattr("kbackup.jobs.drill.job.Cluster", lambda *_: there)
-    monkeypatch.setattr("kbackup.jobs.drill.job.choose_content", lambda *_: _content("shipping"))
-    monkeypatch.setattr("kbackup.jobs.drill.job._restore_point", lambda *_: None)
+    monkeypatch.setattr("kbackup.jobs.drill.run.Cluster", lambda *_: there)
+    monkeypatch.setattr("kbackup.jobs.drill.run.choose_content", lambda *_: _content("shipping"))
+    monkeypatch.setattr("kbackup.jobs.drill.run._restore_point", lambda *_: None)
     monkeypatch.setattr(drill_scratch, "_CALM", 0.02)
     monkeypatch.setattr(drill_scratch, "_PAUSE", 0.01)
     return there
@@ -106,7 +107,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.fixture
 def restoring(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Restoring:
     instead = Restoring(cluster, _content("shipping"))
-    monkeypatch.setattr("kbackup.jobs.drill.job.restore", instead)
+    monkeypatch.setattr("kbackup.jobs.drill.run.restore", instead)
     return instead
 
 
@@ -205,8 +206,8 @@ def test_it_tells_what_the_archive_has_lost(
     key = archive.added(0, 2)[-1].key
     author = Author("repair", "", "test")
     commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
-    monkeypatch.setattr(job, "choose_content", choose_content)
-    monkeypatch.setattr(job, "_restore_point", RESTORE_POINT)
+    monkeypatch.setattr(run, "choose_content", choose_content)
+    monkeypatch.setattr(run, "_restore_point", RESTORE_POINT)
     restoring.refused = True
     wanted = Drill(Restore(backup=point), PREFIX)
     report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)

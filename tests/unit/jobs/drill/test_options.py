@@ -6,7 +6,7 @@ import pytest
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.segments.writer import Target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.jobs.drill.options import pinned, scratch_options
 from kbackup.jobs.restore.content import choose_content
 from kbackup.store import Store

@@ -12,7 +12,7 @@ import pytest
 
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.parallel import Part
-from kbackup.config.models import Export
+from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError
 from kbackup.jobs.export import delta as delta_export
 from kbackup.jobs.export.delta import ExportReport, export_delta

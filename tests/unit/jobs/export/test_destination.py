@@ -9,7 +9,7 @@ from typing import Never
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Export
+from kbackup.config.jobs import Export
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export.delta import export_delta
 from kbackup.jobs.export.destination import Place

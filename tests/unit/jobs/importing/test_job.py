@@ -11,10 +11,11 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.segments.writer import Target
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.export.destination import Place, Reached
 from kbackup.jobs.importing import job as delta_import
+from kbackup.jobs.importing.commit import commit_import
 from kbackup.jobs.importing.job import DeltaImport, check_reached
 from kbackup.jobs.importing.rows import Held
 from kbackup.metrics.events import Silent
@@ -73,7 +74,7 @@ def read(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
     def fill(self: DeltaImport, writing: WritingRun, session: object) -> None:
         found.append(self.options)
         segments = write(writing.plain, Target("a", 1, 0, 1000, "none"), range(5))
-        delta_import._commit(writing, [Held("a", 1, 0, 5, 0, 4, 1, 3)], segments)
+        commit_import(writing, [Held("a", 1, 0, 5, 0, 4, 1, 3)], segments)
 
     def nothing(*_: object) -> Any:
         return type("Nothing", (), {"connect": lambda self: None})()

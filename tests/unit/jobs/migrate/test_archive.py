@@ -15,7 +15,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.query.content import Content
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.config.models import Backup, Restore
+from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import LockedError, MismatchError, UsageError
 from kbackup.jobs.backup.plan import make_plan
 from kbackup.jobs.capture.live import Live, LiveTopic

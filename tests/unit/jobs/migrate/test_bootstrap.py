@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli import main
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.migrate import archive as archive_job

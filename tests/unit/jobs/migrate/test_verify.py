@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import open_archive
-from kbackup.config.models import Backup
+from kbackup.config.jobs import Backup
 from kbackup.errors import MismatchError, UsageError
 from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.metadata.read import Asked

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from kbackup.archive.query.selection import Selection
-from kbackup.config.models import Backup, Follow
+from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import UsageError
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.flow import Clock

@@ -23,7 +23,8 @@ from kbackup.archive.catalog.retention import expire_points, expire_records, old
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import NewerError, TopicState, load
-from kbackup.archive.query.overview import list_points, overview
+from kbackup.archive.query.overview import overview
+from kbackup.archive.query.points import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.scan import Damaged, ToScan, Whole, scan
 from kbackup.archive.segments.table import Segment

@@ -11,7 +11,7 @@ from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
-from kbackup.config.models import Restore
+from kbackup.config.jobs import Restore
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.report import make_report, planned

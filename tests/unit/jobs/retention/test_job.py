@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.commit import Author, Committed, commit
+from kbackup.archive.catalog.commit import Author, commit
+from kbackup.archive.catalog.opening import Committed
 from kbackup.archive.catalog.operations import end_run
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State

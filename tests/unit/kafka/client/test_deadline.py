@@ -50,7 +50,7 @@ def test_a_producer_whose_progress_is_never_taken(
             released.wait()
 
     monkeypatch.setattr(kernel, "outlet", lambda *_: Deaf())
-    monkeypatch.setattr(produce, "_OFFSETS", -9.9)
+    monkeypatch.setattr(produce, "OFFSETS_SECONDS", -9.9)
     producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group")
     producer._open = True
     with pytest.raises(ClusterError, match="did not take the progress"):

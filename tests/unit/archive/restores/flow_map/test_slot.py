@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kbackup.archive.catalog.sweep import find_orphans
+from kbackup.archive.catalog.orphans import find_orphans
 from kbackup.archive.layout import mirror_key
 from kbackup.archive.models import dump
 from kbackup.archive.restores.flow_map.reader import FlowMap, open_map

@@ -1,0 +1,90 @@
+"""The state of a copy's source without what does not come to the copy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kbackup.archive.catalog.recovery import lose_points
+from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State, mask
+from kbackup.archive.catalog.tables import Rows
+
+
+def without_dropped(source: State, copy: State) -> State:
+    """`source` without the restore points that the copy let go, or never had, below its next number: what lies below
+    the ends of a copy is never sent again."""
+    gone = {
+        p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)
+    }
+    return lose_points(source, gone)
+
+
+def without_holes(source: State, copy: State) -> State:
+    """`source` without the segments that the copy has lost by damage: the copy says so, and has its losses."""
+    known = {lost_range(row) for row in source.losses.dicts()}
+    new = [row for row in copy.losses.dicts() if row["kind"] == "damaged" and lost_range(row) not in known]
+    holes = {lost_range(row)[:4] for row in new}
+    places = list(zip(*source.segments.columns("topic", "incarnation", "partition", "first"), strict=True))
+    there = holes & set(places)
+    if not there:
+        return source
+    return replace(
+        source,
+        segments=source.segments.keep(mask(place not in there for place in places)),
+        losses=source.losses.append([row for row in new if lost_range(row)[:4] in there]),
+    )
+
+
+def lost_range(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a loss is of."""
+    return row["topic"], row["incarnation"], row["partition"], row["start"], row["end"], row["kind"]
+
+
+def with_whole_segments(source: State, copy: State) -> State:
+    """`source` with the segments that it has lost by damage and the copy has not."""
+    lost = {lost_range(row)[:4] for row in source.losses.dicts() if row["kind"] == "damaged"}
+    if not lost:
+        return source
+    known = set(source.segments.columns("key")[0])
+    names = ("topic", "incarnation", "partition", "first")
+    rows = [r for r in copy.segments.dicts() if tuple(r[n] for n in names) in lost and r["key"] not in known]
+    healed = {tuple(row[name] for name in names) for row in rows}
+    return replace(
+        source,
+        segments=source.segments.append(rows),
+        losses=source.losses.keep(
+            mask(
+                row["kind"] != "damaged" or lost_range(row)[:4] not in healed for row in source.losses.dicts()
+            )
+        ),
+    )
+
+
+def without_expired(source: State, copy: State) -> State:
+    """`source` without the records that the copy let go and the source has, or took back: below its log starts nothing
+    is sent again."""
+    higher = {
+        place: start
+        for place, start in copy.starts.items()
+        if place[:2] in source.last_points()
+        and start.start > (source.starts[place].start if place in source.starts else 0)
+    }
+    if not higher:
+        return source
+    columns = source.segments.columns("topic", "incarnation", "partition", "last")
+    return replace(
+        source,
+        segments=source.segments.keep(
+            mask(
+                place not in higher or last >= higher[place].start
+                for *ids, last in zip(*columns, strict=True)
+                for place in [(ids[0], ids[1], ids[2])]
+            )
+        ),
+        log_starts=log_start_rows(source, {**source.starts, **higher}),
+    )
+
+
+def log_start_rows(state: State, starts: Mapping[IncarnationPartition, LogStart]) -> Rows:
+    return state.log_starts.replace([start for _, start in sorted(starts.items())])

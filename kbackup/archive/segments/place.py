@@ -1,0 +1,19 @@
+"""Check that a segment lies where its catalog row says."""
+
+from __future__ import annotations
+
+from kbackup.archive import layout
+from kbackup.archive.segments.table import Segment
+from kbackup.errors import CorruptError
+
+
+def in_place(segment: Segment) -> Segment:
+    """`CorruptError` for a segment whose key is not that of its topic, partition and first offset."""
+    folder = layout.topic_dir(segment.topic, segment.incarnation)
+    if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
+        due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
+        raise CorruptError(
+            f"file {segment.key} is named by the catalog where {due} belongs",
+            "is the archive damaged? run 'kbackup verify'",
+        )
+    return segment

@@ -1,0 +1,34 @@
+"""Read the committed progress of a producer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
+from kbackup.kafka.groups.calls import Committed, GroupCalls
+from kbackup.types import TopicPartition
+
+_NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
+OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
+
+
+_COORDINATOR = 30.0  # s, for one to become ready
+_PAUSE = 0.3  # s, before it is asked again
+
+
+def committed_progress(
+    consumer: Consumer, group: str, partitions: Sequence[TopicPartition]
+) -> list[Committed]:
+    """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
+    transaction, it is asked again."""
+    until = time.monotonic() + _COORDINATOR
+    while True:
+        ((_, answer),) = GroupCalls(consumer, OFFSETS_SECONDS).committed([group], partitions, stable=True)
+        if not isinstance(answer, KafkaError):
+            return answer
+        if answer.code() not in _NOT_YET or time.monotonic() > until:
+            raise KafkaException(answer)
+        time.sleep(_PAUSE)

@@ -1,0 +1,1 @@
+"""Geometry of the charts; the templates draw it."""

@@ -1,0 +1,37 @@
+"""The view box of the charts, and the ticks of a time axis. Pure.
+
+Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page: text stands beside it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+WIDTH = 1000.0
+HEIGHT = 100.0
+
+
+class Tick(NamedTuple):
+    """A label of a time axis, `at` percent of its length."""
+
+    at: float
+    text: str
+
+
+def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
+    """Labels from `start` to `end` (ms), which is `reach` percent along a time axis."""
+    if end <= start:
+        return (Tick(50.0, _label(start, 0)),)
+    return tuple(
+        Tick(reach * n / intervals, _label(start + (end - start) * n // intervals, end - start))
+        for n in range(intervals + 1)
+    )
+
+
+def _label(ms: int, span: int) -> str:
+    pattern = "%Y-%m-%d" if not 0 < span < 4 * 86_400_000 else "%m-%d %H:%M"
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime(pattern)
+    except (OverflowError, ValueError, OSError):
+        return str(ms)

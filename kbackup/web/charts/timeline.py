@@ -1,0 +1,101 @@
+"""Geometry of the timeline of restore points; the templates draw it. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from statistics import median
+from typing import NamedTuple
+
+from kbackup.archive.query.moment import ms_of
+from kbackup.archive.query.points import PointOverview
+from kbackup.web.charts.axis import HEIGHT, WIDTH, Tick, ticks
+
+COLUMNS = 160
+LATE = 1.75
+"""A restore point that comes so many times later than usual leaves a gap."""
+
+
+class Column(NamedTuple):
+    """Restore points that were committed about the same time: x and width, height of what they added."""
+
+    x: float
+    width: float
+    height: float
+    points: tuple[PointOverview, ...]
+
+    @property
+    def last(self) -> PointOverview:
+        return self.points[-1]
+
+    @property
+    def added(self) -> int:
+        return sum(p.stored_bytes for p in self.points)
+
+    @property
+    def records(self) -> int:
+        return sum(p.records for p in self.points)
+
+    @property
+    def losses(self) -> int:
+        return sum(p.losses for p in self.points)
+
+    @property
+    def damaged(self) -> bool:
+        return any(p.damaged for p in self.points)
+
+
+class Gap(NamedTuple):
+    """A time without a restore point, longer than usual."""
+
+    x: float
+    width: float
+    after: PointOverview
+    before: PointOverview
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    columns: tuple[Column, ...]
+    gaps: tuple[Gap, ...]
+    ticks: tuple[Tick, ...]
+    usual: float | None
+    """Seconds from one restore point to the next, mostly."""
+
+
+def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Timeline:
+    """The timeline of restore points, oldest first; one at least. `let_go` are rising numbers of restore points that
+    are not there any more: where they were, there is no gap."""
+    times = [ms_of(p.committed_at) for p in points]
+    start, span = times[0], max(times[-1] - times[0], 1)
+    step = WIDTH / COLUMNS
+
+    def x(time: float) -> float:
+        return (time - start) / span * (WIDTH - step) if len(times) > 1 else (WIDTH - step) / 2
+
+    held: dict[int, list[PointOverview]] = {}
+    for point, time in zip(points, times, strict=True):
+        held.setdefault(round(x(time) / step), []).append(point)
+    columns = [Column(at * step, step * 0.8, 0, tuple(some)) for at, some in sorted(held.items())]
+    most = max(sqrt(c.added) for c in columns) or 1
+    steps = [
+        (p, q, a, b)
+        for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
+        if bisect_left(let_go, p.number) == bisect_left(let_go, q.number)
+    ]
+    intervals = [b - a for _, _, a, b in steps]
+    usual = median(intervals) if len(intervals) > 1 else None
+    gaps = [
+        Gap(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
+        for p, q, a, b in steps
+        if usual and b - a > usual * LATE
+    ]
+    return Timeline(
+        tuple(c._replace(height=max(sqrt(c.added) / most * HEIGHT, 2.0)) for c in columns),
+        tuple(gaps),
+        ticks(times[0], times[-1]),
+        usual / 1000 if usual is not None else None,
+    )
