@@ -114,10 +114,7 @@ def captured_by(
                     f"the newest at or before {time_text(moment)}"
                 )
                 return archive.restore_point(point.number), at, note
-    note = (
-        f"no restore point was captured at or before {time_text(moment)}: nobody knows where groups stood then, "
-        "none is restored"
-    )
+    note = f"no restore point was captured at or before {time_text(moment)}: there are no groups of that time"
     return None, None, note
 
 

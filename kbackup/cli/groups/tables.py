@@ -115,6 +115,8 @@ def show_undone(report: UndoReport, reporter: Reporter) -> None:
     )
     for missing in report.missing:
         reporter.warning(missing)
+    put_back = len(report.groups) - len(report.missing)
     reporter.line(
-        f"what groups had at {report.captured_at}, before '{report.by}' (capture {report.undone}), is put back"
+        f"{put_back} of {plural(len(report.groups), 'group')} put back to {report.captured_at}, "
+        f"before '{report.by}' (capture {report.undone})"
     )

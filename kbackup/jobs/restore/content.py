@@ -137,7 +137,10 @@ def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestoreP
     """`UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
     names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
     if not names:
-        raise UsageError("no topic of the archive matches", "see 'kbackup info' for what it holds")
+        raise UsageError(
+            "no topic of the archive matches",
+            "run 'kbackup info' to see topics and the times of their records",
+        )
     for unknown in sorted(set(options.map) - set(names)):
         raise UsageError(
             f"--map names topic {unknown}, which is not restored",

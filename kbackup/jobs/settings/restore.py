@@ -74,7 +74,9 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
 def _check_known(part: PartName, where: str, told: Metadata | Reading) -> None:
     if getattr(told, part) is None:
         why = reason_for(part, told.not_carried) or "it was made by an older version of kbackup"
-        raise RefusedError(f"{where} does not tell its {LABELS[part]}: {why}", "leave them out of --with")
+        raise RefusedError(
+            f"{where} does not tell its {LABELS[part]}: {why}", "give that right, or leave them out of --with"
+        )
 
 
 def apply_settings(

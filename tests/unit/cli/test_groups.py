@@ -115,3 +115,16 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     assert all(line.isprintable() for text in (out, err) for line in text.splitlines())
     assert min(out.count(ESCAPED), err.count(ESCAPED)) >= 5
     assert "to undo it: kbackup groups undo --restore-id r 4" in err
+
+
+def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """A group that the broker refused is not among those that were put back."""
+    groups = (
+        UndoResult(group="a", status="refused", why="denied", set_back=1, removed=0, kept=0),
+        UndoResult(group="b", status="put back", set_back=1, removed=0, kept=0),
+    )
+    tables.show_undone(
+        UndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=groups),
+        Reporter(),
+    )
+    assert capsys.readouterr().out.endswith("1 of 2 groups put back to then, before 'apply' (capture 4)\n")
