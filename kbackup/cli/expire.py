@@ -127,7 +127,7 @@ def command(
     if undo:
         undone = undo_expire(store, frame.config.backup.lease_seconds)
         count = plural(len(undone.restore_points), "restore point")
-        frame.reporter.line(f"the newest expiration is undone: {count} listed again")
+        frame.reporter.line(f"the newest expiration is undone: {count} and all its records are back")
         frame.reporter.document(undone)
         return
     with ShownProgress(frame.reporter) as shown:
@@ -149,7 +149,7 @@ def command(
 
 def _show(report: ExpireReport, reporter: Reporter) -> None:
     reporter.table(
-        ("number", "committed at", "", "why", "records left", "records that go"),
+        ("number", "committed at", "", "why", "records kept", "records expired"),
         [(p.number, p.committed_at, *_fate(p)) for p in report.restore_points],
     )
     for topic in report.spared:
@@ -161,10 +161,10 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     going = [p for p in report.restore_points if not p.stays]
     done = report.confirmed
     if report.expiration is not None:
-        old = f", records before {report.before}" if report.before else ""
+        old = f" (before {report.before})" if report.before else ""
         reporter.line(
-            f"{plural(len(going), 'restore point')} {'went' if done else 'would go'}{old}: "
-            f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}; "
+            f"{'expired' if done else 'would expire'}: {plural(len(going), 'restore point')}, "
+            f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}{old}; "
             f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
         )
     else:
@@ -186,5 +186,5 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
 
 def _fate(point: PointFate) -> tuple[Cell, ...]:
     if not point.stays:
-        return "goes", None, None, None
+        return "expires", None, None, None
     return "stays", ", ".join(point.reasons), point.records, point.records_gone

@@ -105,7 +105,7 @@ def _prepare_same(
         raise RefusedError(
             f"restore point {manifest.number} is of cluster {manifest.cluster_id}, this is {cluster_id}: "
             "offsets are not the same there",
-            "restore into it, then use --restore-id",
+            "name the source cluster as [target], or restore into this cluster and use --restore-id",
         )
     wanted = {TopicPartition(o.topic, o.partition) for g in chosen.groups for o in g.offsets}
     unusable = _changed(cluster, manifest, wanted)
