@@ -83,12 +83,30 @@ def ask_until_ready(
             else:
                 refused.pop(item, None)
                 answers[item] = answer
-        elapsed = time.monotonic() - started
-        waiting = [item for item, error in refused.items() if elapsed < not_ready.get(error.code(), 0)]
+        waiting = [item for item, error in refused.items() if _ask_again(error, not_ready, started)]
         if waiting:
             time.sleep(_PAUSE)
             refresh()
     return answers, refused
+
+
+def list_until_ready(
+    ask: Callable[[], tuple[A, Mapping[str, KafkaError]]], not_ready: NotReady
+) -> tuple[A, Mapping[str, KafkaError]]:
+    """Return a listing that several brokers add to, and the errors of brokers or entries that it lacks.
+
+    The whole listing is asked for again while one of them is refused with a code of `not_ready`.
+    """
+    started = time.monotonic()
+    while True:
+        listing, refused = ask()
+        if not any(_ask_again(error, not_ready, started) for error in refused.values()):
+            return listing, refused
+        time.sleep(_PAUSE)
+
+
+def _ask_again(error: KafkaError, not_ready: NotReady, started: float) -> bool:
+    return time.monotonic() - started < not_ready.get(error.code(), 0)
 
 
 def answered(item: K, future: Future[Any]) -> tuple[K, Any]:

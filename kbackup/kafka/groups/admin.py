@@ -10,37 +10,30 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from kbackup.kafka.client.client import Connection
-from kbackup.kafka.client.retry import COORDINATOR_NOT_READY, TIMEOUT, Answers, answered, ask_until_ready
+from kbackup.kafka.client.retry import (
+    COORDINATOR_NOT_READY,
+    TIMEOUT,
+    Answers,
+    answered,
+    ask_until_ready,
+    list_until_ready,
+)
 from kbackup.kafka.groups.calls import AT_ONCE, Committed, GroupCalls
+from kbackup.kafka.groups.listing import OTHER, GroupInfo, GroupListing
 
-__all__ = ["Committed", "GroupAdmin", "GroupInfo"]
+__all__ = ["OTHER", "Committed", "GroupAdmin", "GroupInfo"]
 
 _COMMIT_BYTES = 256 << 10  # of one commit, which becomes one batch of the offsets topic (1 MiB by default)
 _ENTRY_BYTES = 100  # of an offset without names and metadata, generously
 _GROUP = "kbackup-groups"
 """The group of a consumer that only asks about others: librdkafka wants one, and nothing is ever committed to it."""
 _GONE = KafkaError.GROUP_ID_NOT_FOUND
-
-OTHER = "other"
-"""The type of a group that is neither classic nor of the consumer protocol: a share or a streams group."""
-
-_NO_SUCH_GROUP = "brokers list it, and have no group of that name: librdkafka cuts a name at a NUL byte"
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInfo:
-    """`type` is classic, consumer or `OTHER`, in lower case as `state`, which is '' for others."""
-
-    group: str
-    type: str
-    state: str
 
 
 class GroupAdmin:
@@ -65,24 +58,10 @@ class GroupAdmin:
         """Every group that can be asked about, whatever its kind; and for others why not. Brokers that could not
         list theirs have a number for a name."""
         with self._calls() as calls:
-            named, missing = calls.names()
-        listing = self.connection.result(
-            self._admin.list_consumer_groups(request_timeout=TIMEOUT), "listing consumer groups"
-        )
-        said = [*map(str, listing.errors or []), *filter(None, [missing])]
-        failed = {f"(listing {number})": why for number, why in enumerate(said, 1)}
-        found = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
-        for group in named:
-            known = found.get(group.group)
-            if known is None:
-                classic = bool(group.protocol_type)
-                found[group.group] = GroupInfo(
-                    group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
-                )
-            elif known.type == "classic" and group.state == "Dead":
-                failed[group.group] = _NO_SUCH_GROUP
+            listing = GroupListing(self.connection, self._admin, calls)
+            found, failed = list_until_ready(listing.ask, COORDINATOR_NOT_READY)
         listed = [info for name, info in sorted(found.items()) if name not in failed]
-        return listed, failed
+        return listed, {name: error.str() for name, error in failed.items()}
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
         """Every committed offset of each group; and, for groups that could not be read, why."""
@@ -192,7 +171,3 @@ def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
         size += entry
     if some:
         yield some
-
-
-def _name(value: Any) -> str:
-    return "" if value is None else str(value.name).lower()

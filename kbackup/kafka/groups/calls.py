@@ -20,6 +20,7 @@ from kbackup.kafka.groups.binding import (
     ANY_API,
     TEXT,
     Committed,
+    GroupInfo,
     GroupList,
     client_of,
     committed_of,
@@ -42,11 +43,12 @@ Answer = list[Committed] | KafkaError
 
 class Named(NamedTuple):
     """A group as DescribeGroups of the classic protocol knows it: of another protocol, `state` is 'Dead' and
-    `protocol_type` is ''."""
+    `protocol_type` is ''. Both are '' where its coordinator answered with an `error`."""
 
     group: str
     state: str
     protocol_type: str
+    error: KafkaError | None = None
 
 
 class GroupCalls:
@@ -131,18 +133,22 @@ class GroupCalls:
         if partitions is not None:
             lib.rd_kafka_topic_partition_list_destroy(partitions)
 
-    def names(self) -> tuple[list[Named], str]:
-        """Every group of every broker; and what is missing where not all of them answered."""
+    def names(self) -> tuple[list[Named], KafkaError | None]:
+        """Every group of every broker; and the error of a broker that did not list its groups."""
         found = POINTER(GroupList)()
         code = lib.rd_kafka_list_groups(self._client, None, ctypes.byref(found), int(self._timeout * 1000))
-        missing = text(lib.rd_kafka_err2str(code)) if code else ""
+        error = KafkaError(code) if code else None
         if not found:
-            return [], missing
+            return [], error
         try:
-            listed = (found.contents.groups[n] for n in range(found.contents.group_cnt))
-            return [Named(text(g.group), text(g.state), text(g.protocol_type)) for g in listed], missing
+            return [_named(found.contents.groups[n]) for n in range(found.contents.group_cnt)], error
         finally:
             lib.rd_kafka_group_list_destroy(found)
+
+
+def _named(group: GroupInfo) -> Named:
+    error = KafkaError(group.err) if group.err else None
+    return Named(text(group.group), text(group.state), text(group.protocol_type), error)
 
 
 def _unusable(group: str) -> str:

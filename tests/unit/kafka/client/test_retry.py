@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, New
 
 from kbackup.errors import ClusterError
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client import retry
 from kbackup.kafka.client.retry import COORDINATOR_NOT_READY, Answers, ask_until_ready
 from kbackup.types import TopicPartition
 
@@ -57,14 +56,6 @@ class Admin:
         else:
             future.set_result(value)
         return future
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were made; time passes in nothing else."""
-    pauses: list[float] = []
-    monkeypatch.setattr(retry, "time", SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append))
-    return pauses
 
 
 def cluster(admin: Admin) -> Cluster:
