@@ -14,7 +14,8 @@ _PROPAGATION = 10.0  # s, until every broker knows a new topic; a deleted topic 
 _PAUSE = 0.3  # s, before the cluster is asked again
 
 NotReady = Mapping[int, float]
-"""Error codes that mean 'ask again', and for how many seconds."""
+"""Error codes that mean 'ask again', and for how many seconds a request may begin after the first one. A first request
+that takes longer is repeated once."""
 
 COORDINATOR_NOT_READY: NotReady = dict.fromkeys(
     (
@@ -40,8 +41,9 @@ LEADER_NOT_READY: NotReady = {
         ),
         TIMEOUT,
     ),
-    # The broker that was asked is gone: once more, when the client has looked up which brokers there are.
-    **dict.fromkeys((KafkaError._TIMED_OUT, KafkaError._TRANSPORT), TIMEOUT + 5),
+    # The broker that was asked is gone: ask again when the client has looked up which brokers there are.
+    KafkaError._TRANSPORT: TIMEOUT,
+    KafkaError._TIMED_OUT: TIMEOUT / 2,  # once, since the request itself took TIMEOUT
     **dict.fromkeys(
         (
             KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -77,13 +79,14 @@ def ask_until_ready(
     waiting = list(items)
     started = time.monotonic()
     while waiting:
+        elapsed = time.monotonic() - started
         for item, answer in ask(waiting):
             if isinstance(answer, KafkaError):
                 refused[item] = answer
             else:
                 refused.pop(item, None)
                 answers[item] = answer
-        waiting = [item for item, error in refused.items() if _ask_again(error, not_ready, started)]
+        waiting = [item for item, error in refused.items() if elapsed < not_ready.get(error.code(), 0)]
         if waiting:
             time.sleep(_PAUSE)
             refresh()
@@ -99,14 +102,11 @@ def list_until_ready(
     """
     started = time.monotonic()
     while True:
+        elapsed = time.monotonic() - started
         listing, refused = ask()
-        if not any(_ask_again(error, not_ready, started) for error in refused.values()):
+        if not any(elapsed < not_ready.get(error.code(), 0) for error in refused.values()):
             return listing, refused
         time.sleep(_PAUSE)
-
-
-def _ask_again(error: KafkaError, not_ready: NotReady, started: float) -> bool:
-    return time.monotonic() - started < not_ready.get(error.code(), 0)
 
 
 def answered(item: K, future: Future[Any]) -> tuple[K, Any]:

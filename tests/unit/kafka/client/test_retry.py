@@ -160,3 +160,16 @@ def test_only_what_is_not_ready_is_asked_again(clock: list[float]) -> None:
         {"never": denied},
     )
     assert requests == [["at once", "later", "never"], ["later"], ["later"]]
+
+
+def test_a_request_that_takes_long_is_repeated_once(clock: list[float]) -> None:
+    requests: list[list[int]] = []
+
+    def ask(items: list[int]) -> Answers[int, str]:
+        requests.append(items)
+        clock.append(31)
+        for item in items:
+            yield item, KafkaError(KafkaError.NOT_COORDINATOR) if item or len(requests) == 1 else "answer"
+
+    answers, refused = ask_until_ready([0, 1], ask, COORDINATOR_NOT_READY)
+    assert (answers, [*refused], requests) == ({0: "answer"}, [1], [[0, 1], [0, 1]])
