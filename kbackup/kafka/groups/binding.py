@@ -13,7 +13,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, cimpl
+from confluent_kafka import Consumer, Producer, cimpl
 from confluent_kafka.admin import AdminClient
 
 from kbackup.errors import UsageError
@@ -88,6 +88,7 @@ _Many = (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
 
 _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_opaque": (c_void_p, (c_void_p,)),
+    "rd_kafka_brokers_add": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_err2str": (c_char_p, (c_int,)),
     "rd_kafka_error_code": (c_int, (c_void_p,)),
     "rd_kafka_error_string": (c_char_p, (c_void_p,)),
@@ -153,7 +154,7 @@ def partitions_of(offsets: Sequence[Committed], whole: bool = False) -> Any:
     return made
 
 
-def client_of(owner: AdminClient | Consumer) -> int:
+def client_of(owner: AdminClient | Consumer | Producer) -> int:
     """Its `rd_kafka_t *`: the one whose opaque is the object itself."""
     found = c_void_p.from_address(id(owner) + object.__basicsize__).value
     if not found or lib.rd_kafka_opaque(found) != id(owner):

@@ -63,6 +63,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_oauthbearer_set_token_failure": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_new": (c_void_p, (c_int, c_void_p, c_char_p, c_size_t)),
     "rd_kafka_destroy": (None, (c_void_p,)),
+    "rd_kafka_brokers_add": (c_int, (c_void_p, c_char_p)),
     "rd_kafka_set_log_queue": (c_int, (c_void_p, c_void_p)),
     "rd_kafka_sasl_background_callbacks_enable": (c_void_p, (c_void_p,)),
     "rd_kafka_err2str": (c_char_p, (c_int,)),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from kbackup.kafka.native import produce as kernel
 from kbackup.kafka.native import transactions
 from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
+from kbackup.kafka.produce.bootstrap import Bootstrap
 from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
 from kbackup.kafka.produce.runs import UNKNOWN, Runs, join, runs_of
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
@@ -51,6 +53,8 @@ class KernelOutlet:
     def __init__(self, connection: Connection, tuning: Mapping[str, Any], group: str) -> None:
         self._group = group
         self._handle = Handle(connection, PRODUCER, tuning, EVENT_DELIVERY)
+        add = partial(lib.rd_kafka_brokers_add, self._handle.client)
+        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
         self._topics: dict[str, int] = {}
         self._state = np.zeros(kernel.STATE, np.int64)
         self._arguments = np.zeros((len(kernel.KINDS), 9), np.int64)
@@ -89,7 +93,7 @@ class KernelOutlet:
                 self._handle.client, self._arguments, self._state, sent.offsets, positions, lengths
             )
             if why == kernel.QUEUE_FULL and lib.rd_kafka_outq_len(self._handle.client):
-                self.serve(_WAIT)
+                self._wait()
             elif why in (kernel.QUEUE_FULL, kernel.REFUSED):  # no room even in an empty queue
                 source = int(sent.offsets[self._state[kernel.NEXT]])
                 raise RefusedRecordError(Undelivered(error_of(int(self._state[kernel.CODE])), tp, source))
@@ -122,13 +126,17 @@ class KernelOutlet:
             self._handle.heard(int(state[kernel.EVENT]))
             ms = 0
 
+    def _wait(self) -> None:
+        self.serve(_WAIT)
+        self._bootstrap.watch(lib.rd_kafka_outq_len(self._handle.client))
+
     def lost(self) -> Undelivered | None:
         return cause(self._undelivered)
 
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout
         while self._on_the_way and time.monotonic() < until:
-            self.serve(_WAIT)
+            self._wait()
         return sum(int(self._table[slot, kernel.LEFT]) for slot in self._on_the_way)
 
     def taken(self) -> dict[TopicPartition, Runs]:
@@ -144,7 +152,7 @@ class KernelOutlet:
     def abort(self, timeout: float) -> None:
         aborting = Waiting(lambda: transactions.abort(self._handle.client, timeout))
         while not aborting.ended():
-            self.serve(_WAIT)
+            self._wait()
         self._order, self._undelivered = {}, []
         self._state[kernel.LOST] = 0
         self._reasons[:] = 0

@@ -6,9 +6,11 @@ Header names with NUL bytes are cut at the first one by confluent-kafka, which d
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -18,9 +20,13 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.formats.record import decode
 from kbackup.kafka.client.client import Connection
+from kbackup.kafka.groups.binding import client_of, lib
+from kbackup.kafka.produce.bootstrap import Bootstrap
 from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
 from kbackup.kafka.produce.runs import UNKNOWN, Runs, runs_of
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
+
+_WAIT = 0.1  # s
 
 
 @dataclass
@@ -52,6 +58,8 @@ class MessageOutlet:
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._producer = connection.producer(tuning)
+        add = partial(lib.rd_kafka_brokers_add, client_of(self._producer))
+        self._bootstrap = Bootstrap(connection.properties["bootstrap.servers"], add)
         self._deliveries: dict[TopicPartition, _Deliveries] = {}
         self.moved = 0
 
@@ -90,7 +98,8 @@ class MessageOutlet:
                     if not len(self._producer):  # no room even in an empty queue
                         full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[i]))
                         raise RefusedRecordError(full) from None
-                    self.serve(0.1)
+                    self.serve(_WAIT)
+                    self._bootstrap.watch(len(self._producer))
                 except KafkaException as raised:
                     lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))
                     raise RefusedRecordError(lost) from raised
@@ -104,8 +113,11 @@ class MessageOutlet:
         return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])
 
     def flush(self, timeout: float) -> int:
+        until = time.monotonic() + timeout
         with self._fatal_errors():
-            return self._producer.flush(timeout)
+            while (left := self._producer.flush(_WAIT)) and time.monotonic() < until:
+                self._bootstrap.watch(left)
+        return left
 
     def taken(self) -> dict[TopicPartition, Runs]:
         deliveries, self._deliveries = self._deliveries, {}
