@@ -5,7 +5,7 @@ from kbackup.config.keys import KEYS, Key, show_value
 from kbackup.config.load import VARIABLES, Files, Loaded, Origin, Setting, load, settings_in_effect
 from kbackup.config.models import Config, Spark
 from kbackup.config.quantities import parse_duration, parse_size
-from kbackup.config.secrets import HIDDEN, is_secret, redact, shown
+from kbackup.config.secrets import HIDDEN, exposes_secret, is_secret, redact, shown
 from kbackup.config.values import parse_rule
 from kbackup.config.windows import Range, parse_range, parse_time
 
@@ -23,6 +23,7 @@ __all__ = [
     "Restore",
     "Setting",
     "Spark",
+    "exposes_secret",
     "is_secret",
     "load",
     "parse_duration",

@@ -29,6 +29,13 @@ def is_secret(path: str) -> bool:
     return _SECRET.search(path) is not None
 
 
+def exposes_secret(path: str, value: object) -> bool:
+    """Return True if a value on the command line shows a secret; a reference to a file or a variable does not."""
+    text = str(value or "")
+    is_reference = "${" in text or (path == "encryption.key" and text.startswith(("file:", "env:")))
+    return is_secret(path) and bool(text) and not is_reference
+
+
 def without_userinfo(text: str) -> str:
     """The text without the passwords and tokens in its URLs; a user's name beside a password stays."""
 

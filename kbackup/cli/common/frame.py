@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
-from kbackup.config import Config, Files, Loaded, Setting, is_secret, load
+from kbackup.config import Config, Files, Loaded, Setting, exposes_secret, load
 from kbackup.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def load_config(state: State) -> Loaded:
     """The configuration under the flags of `state`; what had to be left out is logged, and what lies open warned of."""
     loaded = load(state.settings, state.files)
     for setting in state.settings:
-        if is_secret(setting.path) and setting.value and "${" not in str(setting.value):
+        if exposes_secret(setting.path, setting.value):
             log.warning(
                 "%s stands on the command line, which everybody on this machine can read: "
                 "write ${env:NAME} or ${file:/path}",

@@ -9,7 +9,18 @@ import pytest
 from rich.console import Console
 
 from kbackup.cli import main
-from kbackup.config import HIDDEN, KEYS, Config, Files, Origin, Setting, is_secret, load, redact
+from kbackup.config import (
+    HIDDEN,
+    KEYS,
+    Config,
+    Files,
+    Origin,
+    Setting,
+    exposes_secret,
+    is_secret,
+    load,
+    redact,
+)
 from kbackup.errors import UsageError
 
 SECRETS = [
@@ -65,6 +76,22 @@ OPEN = [
     "restore.map_group.token-service",
     "backup.topics",
 ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "exposed"),
+    [
+        ("source.sasl.password", "hunter2", True),
+        ("source.sasl.password", "${env:PASSWORD}", False),
+        ("source.sasl.password", "file:/etc/password", True),  # no reference there, but the password
+        ("source.sasl.username", "backup", False),
+        ("encryption.key", "file:/etc/kbackup/archive.key", False),
+        ("encryption.key", "env:ARCHIVE_KEY", False),
+        ("encryption.key", "command:unwrap --token hunter2", True),
+    ],
+)
+def test_secrets_that_a_command_line_exposes(path: str, value: str, exposed: bool) -> None:
+    assert exposes_secret(path, value) is exposed
 
 
 def test_what_is_secret() -> None:
