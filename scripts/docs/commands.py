@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.common.options import archive_option, options, s3_options, state_options
-from kbackup.cli.common.record_selection import look_options
+from kbackup.cli.common.options import archive_option, options, s3_options
 
 _HEAD = """\
 # Commands
@@ -26,41 +25,63 @@ set most options in `kbackup.toml` or by a variable: see [configuration.md](conf
 """
 
 
-_RECORDS = "Options of cat and find"
+_LIKE = {
+    "find": "cat",
+    "groups apply": "groups plan",
+    "verify": "restore",
+    "drill": "restore",
+    "check": "backup",
+}
+"""Commands that name the options which they share with another command, and don't explain them again."""
 
 
 def commands_document() -> str:
-    sections = [_HEAD, *(text for name in COMMANDS for text in _sections(name))]
-    sections.append(_shared(_RECORDS, _record_params()))
+    sections = [_HEAD, *(_section(name, command) for name, command in _commands().items())]
     sections.append(_shared("Options of every command", cli.params))
     sections.append(_shared("Options of every command that opens an archive", _archive_params()))
     return "\n".join(sections)
 
 
-def _sections(name: str) -> Iterator[str]:
-    """A command's, and those of the commands below it."""
-    command = cli.get_command(click.Context(cli, info_name="kbackup"), name)
+def _commands() -> dict[str, click.Command]:
+    """Return every command by its name, also those below a group."""
+    commands: dict[str, click.Command] = {}
+    context = click.Context(cli, info_name="kbackup")
+    for name in COMMANDS:
+        command = commands[name] = _subcommand(cli, context, name)
+        if isinstance(command, click.Group):
+            below = click.Context(command)
+            for part in command.list_commands(below):
+                commands[f"{name} {part}"] = _subcommand(command, below, part)
+    return commands
+
+
+def _subcommand(group: click.Group, context: click.Context, name: str) -> click.Command:
+    command = group.get_command(context, name)
     assert command is not None, name
-    yield _command(name, command)
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for part in command.list_commands(context):
-            below = command.get_command(context, part)
-            assert below is not None, part
-            yield _command(f"{name} {part}", below)
+    return command
 
 
-def _command(name: str, command: click.Command) -> str:
-    shared = {param.name for param in (*cli.params, *_archive_params())}
-    own = [param for param in command.params if param.name not in shared]
+def _section(name: str, command: click.Command) -> str:
     usage = " ".join(["kbackup", name, *_usage(command)])
     text = inspect.cleandoc(command.help or "")
-    if name in ("cat", "find"):
-        printing = {param.name for param in _record_params()}
-        own = [param for param in own if param.name not in printing]
-        text += f"\n\nFurther options: [{_RECORDS.lower()}](#{_RECORDS.lower().replace(' ', '-')})."
-    table = _table(own)
+    options = _own_options(command)
+    if like := _LIKE.get(name):
+        explained = {_row(option) for option in _own_options(_commands()[like])}
+        same = [option for option in options if _row(option) in explained and not _has_default(option)]
+        options = [option for option in options if option not in same]
+        names = ", ".join(f"`{option.opts[-1]}`" for option in same)
+        text += f"\n\nFurther options, as of [kbackup {like}](#kbackup-{like.replace(' ', '-')}): {names}."
+    table = _table(options)
     return f"## kbackup {name}\n```\n{usage}\n```\n\n{text}\n" + (f"\n{table}" if table else "")
+
+
+def _own_options(command: click.Command) -> list[click.Option]:
+    shared = {param.name for param in (*cli.params, *_archive_params())}
+    return [p for p in command.params if isinstance(p, click.Option) and p.name not in shared]
+
+
+def _has_default(option: click.Option) -> bool:
+    return isinstance(option.default, str | int) and not option.is_flag
 
 
 def _usage(command: click.Command) -> Iterator[str]:
@@ -80,12 +101,6 @@ def _archive_params() -> list[click.Parameter]:
     return _params(options(archive_option, s3_options))
 
 
-def _record_params() -> list[click.Parameter]:
-    """Return the options of `cat` and `find`, but for those that choose the state of the archive."""
-    state = {param.name for param in _params(state_options)} | {param.name for param in _archive_params()}
-    return [param for param in _params(look_options) if param.name not in state]
-
-
 def _params(decorator: Callable[[Callable[..., None]], Callable[..., None]]) -> list[click.Parameter]:
     """Return the parameters that a decorator gives to a command."""
 
@@ -99,8 +114,11 @@ def _table(params: Iterable[click.Parameter]) -> str:
     options = [param for param in params if isinstance(param, click.Option) and not param.hidden]
     if not options:
         return ""
-    rows = [f"| {_names(option)} | {_cell(_meaning(option))} |\n" for option in options]
-    return "| option | meaning |\n|---|---|\n" + "".join(rows)
+    return "| option | meaning |\n|---|---|\n" + "".join(map(_row, options))
+
+
+def _row(option: click.Option) -> str:
+    return f"| {_names(option)} | {_cell(_meaning(option))} |\n"
 
 
 def _meaning(option: click.Option) -> str:
