@@ -12,10 +12,12 @@ from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.read import read_zookeeper
 from scripts.dev.zookeeper.cluster import MigratingCluster
+from tests.interop.metadata_log.cluster import KAFKA_4, dump, files_of
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words
 from tests.interop.migration.conftest import SUPER_USERS
 from tests.support.java import Java
+from tests.support.metadata_dump import check_as_printed, check_encoding
 
 LATER = {
     "topics": [content.topic("made-in-dual-write", [[0]], retention_ms="1000000")],
@@ -71,6 +73,27 @@ def test_a_whole_migration(moving: Filled) -> None:
     log = read_metadata_log(cluster.metadata_log())
     assert words(log.acls) == last["acls"]
     assert words(log.client_quotas) == last["client_quotas"]
+    check_log_as_kafka_prints_it(cluster)
+
+
+def check_log_as_kafka_prints_it(cluster: MigratingCluster) -> None:
+    """The log that 3.9 began and 4.3 went on with, record by record, batch by batch."""
+    cluster.nodes.stop(*cluster.brokers)
+    cluster.stop_controllers()
+    files = files_of(cluster.metadata_log())
+    names = check_as_printed(files, dump(KAFKA_4, files))
+    assert names >= {
+        "ZkMigrationStateRecord",
+        "TopicRecord",
+        "PartitionRecord",
+        "ConfigRecord",
+        "AccessControlEntryRecord",
+        "ClientQuotaRecord",
+        "UserScramCredentialRecord",
+        "DelegationTokenRecord",
+        "FeatureLevelRecord",
+    }
+    check_encoding(files)
 
 
 def comparable(listed: dict[str, Any]) -> dict[str, Any]:
