@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbackup.cli import main
 from kbackup.jobs.migrate.preflight import brokers, controllers, identity, listeners, partitions
-from kbackup.metadata.sources import Sources
+from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.zookeeper.connection import open_session
 from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
 
+OTHER_CLUSTER = "b3RoZXIgY2x1c3Rlcjox"
 FLAG = "zookeeper.metadata.migration.enable"
 
 
@@ -67,10 +68,12 @@ class Walk:
         assert code == 0, said
 
     def children(self, path: str) -> set[str]:
-        options = Sources.of({"zookeeper.connect": self.cluster.zookeeper_connect}).zookeeper
-        assert options is not None
-        with open_session(options) as zookeeper:
+        with open_session(ZooKeeperOptions(connect=self.cluster.zookeeper_connect)) as zookeeper:
             return set(zookeeper.children(path))
+
+    def content(self, path: str) -> bytes:
+        with open_session(ZooKeeperOptions(connect=self.cluster.zookeeper_connect)) as zookeeper:
+            return zookeeper.get([path])[path].data
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +113,7 @@ def break_and_heal(walk: Walk) -> None:
         controllers.BROKERS_ENABLED: "warning"
     }
     _break_properties(walk)
+    _break_storage(walk)
     _break_broker(walk)
     _break_reassignment(walk)
 
@@ -122,6 +126,21 @@ def _break_properties(walk: Walk) -> None:
         controllers.ZOOKEEPER
     }
     assert walk.failed(changed(walk, inter_broker_listener_name="CLIENT")) == {listeners.LISTENERS}
+
+
+def _break_storage(walk: Walk) -> None:
+    """It is formatted for another cluster, and then anew for ZooKeeper's."""
+    cluster, storage = walk.cluster, walk.folder / "storage"
+    file = changed(walk, log_dirs=str(storage))
+    for cluster_id, failed in ((OTHER_CLUSTER, {identity.CLUSTER_ID}), (cluster.cluster_id(), set[str]())):
+        shutil.rmtree(storage, ignore_errors=True)
+        options = (f"--cluster-id={cluster_id}", "--release-version", "3.9", "--standalone", "-c", str(file))
+        cluster.nodes.tool("kafka.tools.StorageTool", "format", *options)
+        lines = walk.preflight(file)
+        assert {name for name, line in lines.items() if line["status"] == "failed"} == failed
+        if failed:
+            assert OTHER_CLUSTER in lines[identity.CLUSTER_ID]["detail"]
+            assert "kafka-storage.sh format -t ID" in lines[identity.CLUSTER_ID]["hint"]
 
 
 def _break_broker(walk: Walk) -> None:
@@ -169,6 +188,28 @@ def _break_reassignment(walk: Walk) -> None:
     assert "--cancel" in lines[partitions.REASSIGNMENTS]["hint"]
     cluster.tool(tool, *common, "--cancel")
     assert partitions.REASSIGNMENTS not in walk.failed()
+
+
+def go_back_from_pre_migration(walk: Walk) -> None:
+    """No broker has joined: /migration alone goes, and the brokers' /controller stays theirs."""
+    cluster = walk.cluster
+    code, _, said = walk.run("rollback", "--confirm", "--controller", cluster.quorum)
+    assert (code, f"alive: {cluster.quorum}" in said) == (10, True)
+    controller = walk.content("/controller")
+    cluster.stop_controllers()
+    walk.archive()
+    log = f"source.metadata.log.dir={cluster.metadata_log()}"
+    code, told, said = walk.run("rollback", "--confirm", "--controller", cluster.quorum, "--set", log)
+    assert code == 0, said
+    assert [znode["path"] for znode in told["deleted"]] == ["/migration"]
+    assert walk.content("/controller") == controller
+    assert [step["text"] for step in told["steps"] if not step["done"]] == [
+        "delete the controllers' storage: a second migration formats it anew"
+    ]
+    cluster.remove_controllers()
+    assert walk.status("--quiet")["state"] == "zookeeper"
+    assert walk.run("rollback")[1]["steps"] == []
+    create(cluster, NewTopic("after-pre-migration", 1, 2))
 
 
 def go_back_from_dual_write(walk: Walk) -> None:
@@ -232,6 +273,9 @@ def test_walk(walk: Walk) -> None:
     cluster.wait_for_state("PRE_MIGRATION")
     break_and_heal(walk)
     expect(walk, "pre-migration")
+    go_back_from_pre_migration(walk)
+    cluster.start_controllers()
+    cluster.wait_for_state("PRE_MIGRATION")
     cluster.restart_brokers("migration")
     cluster.wait_for_state("MIGRATION")
     expect(walk, "dual write")
