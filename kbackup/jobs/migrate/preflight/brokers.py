@@ -77,7 +77,8 @@ def check_ids(findings: Findings) -> Line:
         return failed(
             IDS,
             f"the id is generated: broker {listed(generated)}",
-            "write broker.id=ID into the properties of each, with the id that it has, and restart it",
+            "write broker.id=ID, with the id that it has, and broker.id.generation.enable=false into the properties of "
+            "each, and restart it",
         )
     return ok(IDS, f"broker.id is set: {listed(findings.configs)}")
 
