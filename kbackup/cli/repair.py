@@ -36,10 +36,10 @@ _MENDED = 20
 def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
 
-    First look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'. The repair
-    starts from the newest undamaged catalog and restores restore points from their manifests. Damaged and missing
-    segments become losses: restore points stay listed, and a restore of them ends with exit code 3. The repair makes
-    lost documents of restore points, segment indexes, partition indexes and group files anew.
+    Before a repair, look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'. The
+    repair starts from the newest undamaged catalog and restores restore points from their manifests. Damaged and
+    missing segments become losses: restore points stay listed, and a restore of them ends with exit code 3. The repair
+    makes lost documents of restore points, segment indexes, partition indexes and group files anew.
 
     It deletes no undamaged object. It compares segments by size, with --read-data by checksum. Ends with exit code 3
     when restore points, records or documents of restore points are lost.

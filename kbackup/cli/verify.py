@@ -49,9 +49,9 @@ def command(
     finding. Objects that no restore point needs, and torn files of a killed sink of the Java tool, are notes and no
     findings.
 
-    --against compares a cluster with the archive, record by record. The target is compared by the offset map of
-    --restore-id, or with the topics that a restore with the same options would write. Ends with exit code 3 when
-    anything differs.
+    --against source and --against target compare a cluster with the archive, record by record. For the target, this
+    uses the offset map of --restore-id, or the topics that a restore with the same options would write. Ends with exit
+    code 3 when anything differs.
     """
     reporter = frame.reporter
     if against is not None:

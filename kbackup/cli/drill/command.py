@@ -65,7 +65,7 @@ def command(
 
     Records go to scratch topics, groups to scratch groups. The command deletes both at the end, also after an error or
     Ctrl-C. It stores the report in the archive as drills/<id>/report.json and report.html. It ends with exit code 3
-    when anything differs or could not be deleted, else with the exit code of the error.
+    when anything differs or could not be deleted, and after an error with the code of that error.
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
