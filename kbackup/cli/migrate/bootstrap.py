@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 def command(frame: Frame, backup: str, base: Path, out: Path) -> None:
     """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.
 
-    Adds SCRAM credentials, client quotas and valid delegation tokens of a restore point to the file that 'kafka-storage
-    format' wrote. Replace that file with the result before the controller's first start. Needs an encrypted archive
-    that holds the secrets.
+    Adds SCRAM credentials, client quotas, valid delegation tokens and the next producer id of a restore point to the
+    file that 'kafka-storage format' wrote. Replace that file with the result before the controller's first start. Needs
+    an encrypted archive that holds the secrets.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.bootstrap import make_bootstrap
@@ -61,12 +61,14 @@ def command(frame: Frame, backup: str, base: Path, out: Path) -> None:
 def show(report: BootstrapReport, reporter: Reporter) -> None:
     for token in report.expired:
         reporter.note(f"delegation token {token} has expired and is left out")
-    counts = (
+    counts = [
         plural(report.scram_users, "SCRAM user"),
         plural(report.client_quotas, "client quota"),
         plural(report.delegation_tokens, "delegation token"),
-    )
-    reporter.line(f"{report.file}: {', '.join(counts)} of restore point {report.restore_point}")
+    ]
+    if report.next_producer_id is not None:
+        counts.append(f"producer ids from {report.next_producer_id} on")
+    reporter.line(f"{report.file}: restore point {report.restore_point}, {', '.join(counts)}")
     if report.live:
         words = ",".join(report.live)
         reporter.line(f"after the first start: kbackup restore --with {words}, which also makes the topics")

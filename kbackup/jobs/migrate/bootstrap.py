@@ -1,7 +1,7 @@
 """The job of `kbackup migrate bootstrap`: the bootstrap.checkpoint that a fresh KRaft cluster starts from.
 
-It holds what no running cluster takes: the stored keys of SCRAM users. Client quotas and delegation tokens go with
-them.
+It holds what no running cluster takes: the stored keys of SCRAM users, delegation tokens and the next producer id.
+Client quotas go with them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError, UsageError, some_of
 from kbackup.kafka.metadata_log.bootstrap import (
     NAME,
+    producer_id_record,
     quota_records,
     scram_record,
     token_record,
@@ -30,7 +31,8 @@ _WHOLE = "archive into an encrypted archive, with zookeeper.connect or metadata.
 
 @dataclass(frozen=True)
 class BootstrapReport:
-    """`expired` are the ids of delegation tokens that were left out. `live` are the words for `restore --with` of what
+    """`expired` are the ids of delegation tokens that were left out. `next_producer_id` is the first id that the old
+    cluster had in no block; None where the restore point has none. `live` are the words for `restore --with` of what
     the archive has and the file doesn't set."""
 
     restore_point: int
@@ -38,13 +40,14 @@ class BootstrapReport:
     scram_users: int
     client_quotas: int
     delegation_tokens: int
+    next_producer_id: int | None
     expired: tuple[str, ...]
     live: tuple[str, ...]
 
 
 def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> BootstrapReport:
-    """Write `out`/bootstrap.checkpoint: `base`, which `kafka-storage format` made, with the users, quotas and tokens of
-    a restore point. `RefusedError` where the restore point has no secrets."""
+    """Write `out`/bootstrap.checkpoint: `base`, which `kafka-storage format` made, with the users, quotas, tokens
+    and the next producer id of a restore point. `RefusedError` where the restore point has no secrets."""
     point = archive.find_point(backup)
     metadata = archive.metadata(point.number)
     _check_whole(metadata, point.number)
@@ -60,6 +63,7 @@ def make_bootstrap(archive: Archive, backup: str, base: Path, out: Path) -> Boot
         scram_users=len(metadata.scram_users or ()),
         client_quotas=len(metadata.client_quotas or ()),
         delegation_tokens=len(valid),
+        next_producer_id=metadata.next_producer_id,
         expired=tuple(token.id for token in tokens if token.expires_at <= now),
         live=tuple(_live(metadata)),
     )
@@ -79,6 +83,8 @@ def _records(metadata: Metadata) -> Iterator[Record]:
     yield from map(scram_record, metadata.scram_users or ())
     for quota in metadata.client_quotas or ():
         yield from quota_records(quota)
+    if metadata.next_producer_id is not None:
+        yield producer_id_record(metadata.next_producer_id)
 
 
 def _live(metadata: Metadata) -> Iterator[str]:

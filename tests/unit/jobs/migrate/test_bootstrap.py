@@ -75,7 +75,17 @@ def test_users_quotas_and_valid_tokens(tmp_path: Path, base: Path, monkeypatch: 
     found = reading_of(image, "")
     assert (found.scram_users, found.client_quotas) == (USERS, (quota(),))
     assert [t.id for t in found.delegation_tokens or ()] == ["t2"]
+    assert report.next_producer_id == found.next_producer_id == 2000
     assert [f.name for f in found.features or ()] == ["metadata.version"]
+
+
+def test_without_a_producer_id_block_none_is_written(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper(next_producer_id=None))
+    assert make_bootstrap(archive, "latest", base, tmp_path / "out").next_producer_id is None
+    records = read_snapshot(tmp_path / "out" / "bootstrap.checkpoint")
+    assert "ProducerIdsRecord" not in {each.record.name for each in records}
 
 
 def test_without_secrets_it_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +127,7 @@ def test_the_command_names_no_secret(
     ]
     assert main([*command, "--base", str(base), "--out", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
-    assert "1 SCRAM user, 1 client quota, 0 delegation tokens of restore point 1" in out
+    assert "restore point 1, 1 SCRAM user, 1 client quota, 0 delegation tokens, producer ids from 2000 on\n" in out
     assert "kbackup restore --with acls,configs" in out
     for secret in ("c3RvcmVk", "stored"):
         assert secret not in out + err
