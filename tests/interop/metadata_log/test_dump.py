@@ -11,20 +11,15 @@ from kbackup.kafka.metadata_log.codec import Record
 from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from scripts.dev import metadata_schemas
-from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump
+from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Release, dump, files_of
 from tests.interop.metadata_log.conftest import Changed
-from tests.support.metadata_dump import check_as_printed, check_encoding, check_snapshots
+from tests.support.metadata_dump import check_as_printed, check_encoding, check_snapshots, read
 from tests.support.metadata_records import CONTROL, METADATA, write_segment
 
-_NEVER = {
-    "UnfenceBrokerRecord",  # older Kafkas wrote both
-    "FenceBrokerRecord",
-    "AbortTransactionRecord",  # of a controller that gave up its transaction
-}
-_UNPRINTED = (
-    "LeaderChangeMessage",
-    1,
-)  # Kafka has it, but never writes it, and its tool takes it for version 0
+_NEVER = {"UnfenceBrokerRecord", "FenceBrokerRecord", "AbortTransactionRecord"}
+"""What only `test_old_records` causes."""
+_UNPRINTED = ("LeaderChangeMessage", 1)
+"""Kafka defines it and never writes it. Its tool takes it for version 0."""
 _OF_ONE = {"3.9": "ZkMigrationStateRecord", "4.3": "ClearElrRecord"}
 
 
@@ -59,6 +54,15 @@ def test_every_record_is_as_kafka_prints_it(changed: Changed) -> None:
     known = {schema.name for table in (RECORDS, CONTROL_RECORDS) for schema in table.values()}
     others = {name for version, name in _OF_ONE.items() if version != changed.release.version}
     assert names == known - _NEVER - others
+
+
+def test_a_leader_change_has_version_0_with_any_kraft_version(changed: Changed) -> None:
+    """Version 1 has the voters' directories, which kraft.version 1 made known. No release writes it yet."""
+    features = {f.name: f.level for f in read_metadata_log(changed.folder).features or ()}
+    assert features["kraft.version"] == 1
+    records = [each.record for path in files_of(changed.log) for each in read(path)]
+    versions = {r.version for r in records if r.name == "LeaderChangeMessage"}
+    assert versions == {0}
 
 
 def test_every_batch_is_encoded_as_kafka_does(changed: Changed) -> None:
