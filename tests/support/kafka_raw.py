@@ -1,7 +1,7 @@
-"""A Produce request made by hand, for records that client libraries won't send as they are.
+"""Requests of producers made by hand: records that client libraries won't send as they are, ids that they won't tell.
 
 Source of the bytes: the Kafka protocol guide, Produce version 8 (the last without compact fields; Kafka 4
-serves it) and the record batch of magic 2.
+serves it), InitProducerId version 0 and the record batch of magic 2.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ NO_TIMESTAMP = -1
 _PRODUCE, _VERSION, _CORRELATION = 0, 8, 7
 _ALL_IN_SYNC, _TIMEOUT_MS = -1, 30_000
 _NOT_YET = {3, 6}  # unknown topic or partition, not its leader
+_NEW_PRODUCER, _NO_BLOCK_YET = 22, {14, 15}
 _NO_PRODUCER = struct.pack(">qhi", -1, -1, -1)
 
 
@@ -38,6 +39,21 @@ def raw_produce(bootstrap: str, topic: str, partition: int, records: Sequence[Re
     return base_offset
 
 
+def new_producer_id(bootstrap: str) -> int:
+    """The id that the first broker gives to a producer without transactions (plain text listener)."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    until = time.monotonic() + _TIMEOUT_MS / 1000
+    body = struct.pack(">hhihhi", _NEW_PRODUCER, 0, _CORRELATION, -1, -1, _TIMEOUT_MS)
+    while True:
+        error, producer_id = struct.unpack_from(">hq", _ask(host, int(port), body), 4 + 4)
+        if error not in _NO_BLOCK_YET or time.monotonic() > until:
+            break
+        time.sleep(0.1)  # the broker asks the controller for its first block
+    if error:
+        raise RuntimeError(f"the broker gave no producer id: error code {error}")
+    return int(producer_id)
+
+
 def _produce(bootstrap: str, topic: str, partition: int, records: Sequence[Record]) -> tuple[int, int]:
     """The broker's error code and the base offset."""
     host, port = _leader(bootstrap, topic, partition)
@@ -50,14 +66,18 @@ def _produce(bootstrap: str, topic: str, partition: int, records: Sequence[Recor
             struct.pack(">iii", 1, partition, len(batch)) + batch,
         )
     )
+    answer = _ask(host, port, body)
+    # correlation, topic count, name, partition count, partition, error, base offset
+    error, base_offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(name) + 4 + 4)
+    return error, base_offset
+
+
+def _ask(host: str, port: int, body: bytes) -> bytes:
     with socket.create_connection((host, port), timeout=_TIMEOUT_MS / 1000) as connection:
         connection.sendall(struct.pack(">i", len(body)) + body)
         with connection.makefile("rb") as stream:
             (size,) = struct.unpack(">i", stream.read(4))
-            answer = stream.read(size)
-    # correlation, topic count, name, partition count, partition, error, base offset
-    error, base_offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(name) + 4 + 4)
-    return error, base_offset
+            return stream.read(size)
 
 
 def record_batch(records: Sequence[Record], attributes: int = 0) -> bytes:

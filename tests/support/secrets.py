@@ -12,6 +12,9 @@ import secrets
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TypeVar
+
+Secret = TypeVar("Secret", str, bytes)
 
 _SHORTEST = 12
 
@@ -27,11 +30,12 @@ class Watch:
         self._names: dict[bytes, str] = {}
         self._pattern: re.Pattern[bytes] | None = None
 
-    def know(self, what: str, secret: str) -> str:
+    def know(self, what: str, secret: Secret) -> Secret:
         """Look for `secret` from now on; returns it."""
         if len(secret) < _SHORTEST:
             raise ValueError(f"{what} is so short that it would be found everywhere")
-        self._names |= dict.fromkeys(_forms(secret.encode()), what)
+        data = secret.encode() if isinstance(secret, str) else secret
+        self._names |= dict.fromkeys(_forms(data), what)
         self._pattern = re.compile(b"|".join(map(re.escape, self._names)))
         return secret
 

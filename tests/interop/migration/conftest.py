@@ -20,7 +20,7 @@ MANY = 500
 
 @pytest.fixture(scope="session")
 def java() -> Iterator[Java]:
-    with compiled("ClusterMetadata.java") as made:
+    with compiled("ClusterMetadata.java", "Tools.java") as made:
         yield made
 
 

@@ -1,10 +1,8 @@
-"""A fresh cluster of Kafka 4.3 from the archive of another cluster alone."""
+"""A fresh cluster of Kafka 4.3 from the archive of a cluster with ZooKeeper alone: the old one is gone before."""
 
 from __future__ import annotations
 
 import base64
-import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,180 +12,236 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
+from kbackup.archive.models import Metadata
 from kbackup.archive.reader import open_archive
 from kbackup.kafka.metadata_log.entities import read_metadata_log
-from kbackup.metadata.reading import Reading
+from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
+from scripts.dev.zookeeper.cluster import MigratingCluster
 from tests.integration.conftest import CountedSpark, Kbackup, Outcome
-from tests.interop.metadata_log.cluster import KAFKA_3, KAFKA_4, Cluster
-from tests.support.java import compiled
+from tests.interop.migration import content
+from tests.interop.migration.clusters import Filled, words
+from tests.interop.migration.fresh import CONSUMER, LISTED, FreshCluster, listed
+from tests.support.java import Java
+from tests.support.kafka_raw import new_producer_id
+from tests.support.secrets import Watch, know, make
+from tests.support.visits import crawl, visit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-USERS = (("b o%b", "p aäss%wörd", "SCRAM-SHA-512"), ("alice", "alice's", "SCRAM-SHA-256"))
-ENTITIES = ("brokers", "users", "ips", "client-metrics")
+SUPER_USERS = {"super.users": "User:ANONYMOUS;User:kbackup"}
+GROUP = "group with %2F: and %"  # of which alice has the right to read
+RECORDS = {f"record {n}" for n in range(10)}
+READ_BEFORE = 6
+KBACKUP = {"user": "kbackup", "password": make("kbackup's password"), "mechanism": "SCRAM-SHA-512"}
+UNLIMITED = dict.fromkeys(
+    ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"), 1e9
+)
+SCRAM_USERS: list[dict[str, Any]] = [*content.SCRAM_USERS, KBACKUP | {"iterations": 4096}]
+QUOTAS = [*content.QUOTAS, content.quota(UNLIMITED, user="kbackup")]
 
 
-class FreshCluster(Cluster):
-    """Two nodes of 4.3. Node 1 starts with the file that `kbackup migrate bootstrap` made."""
-
-    def __init__(self, kbackup: Kbackup, archive: str) -> None:
-        self._kbackup, self._archive = kbackup, archive
-        super().__init__(KAFKA_4, 2)
-
-    def _format(self, node: int, properties: Path, *arguments: str) -> None:
-        super()._format(node, properties, *arguments)
-        if node:
-            return
-        base, out = self.metadata_log_dir / "bootstrap.checkpoint", self.folder / "out"
-        told = self._kbackup(
-            "migrate", "bootstrap", "-a", self._archive, "--base", str(base), "--out", str(out)
-        )
-        assert told.code == 0, told.err
-        shutil.copy(out / "bootstrap.checkpoint", base)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Moved:
     """The old cluster, as it was archived, and what Kafka's own tools list of it and of the fresh one."""
 
-    reading: Reading
-    listed: tuple[dict[str, list[str]], dict[str, list[str]]]
     fresh: FreshCluster
-    outcomes: tuple[Outcome, ...]
-    archive: Path
-    key: str
-    hmac: str
+    kbackup: Kbackup
+    folder: Path
+    java: Java
+    listed: tuple[dict[str, list[str]], dict[str, list[str]]]
+    read: set[str]
+    outcomes: dict[str, Outcome]
+
+    @property
+    def metadata(self) -> Metadata:
+        store = open_store(str(self.folder / "archive"), key=f"file:{self.folder}/key")
+        archive = open_archive(store)
+        assert archive.head is not None
+        return archive.metadata(archive.head)
 
 
 @pytest.fixture(scope="module")
-def moved(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moved]:
+def moved(java: Java, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moved]:
     folder = tmp_path_factory.mktemp("moved")
     (folder / "key").write_text(generate_key())
     (folder / "key").chmod(0o600)
-    key, archive = f"file:{folder}/key", folder / "archive"
     kbackup = Kbackup(CountedSpark(spark), folder / "kbackup.toml")
-    with Cluster(KAFKA_3, 2) as old, compiled("MetadataChanges.java") as java:
-        plain, sasl = (old.bootstrap_of(name).split(",")[0] for name in ("CLIENT", "SASL"))
-        _, hmac = java.run("MetadataChanges", "change", plain, sasl).split()
-        producer = Producer(old.client(log_level=0))
-        producer.produce("moved", b"a record", partition=1)
-        assert producer.flush(30) == 0
-        _configure(kbackup, key, source=old.bootstrap, metadata_log=old.metadata_log_dir)
-        backup = kbackup("backup", "-a", str(archive))
-        assert backup.code == 0, backup.err
-        reading, listed = read_metadata_log(old.metadata_log_dir), _listed(old)
-    with FreshCluster(kbackup, str(archive)) as fresh:
-        _configure(kbackup, key, target=fresh.bootstrap)
-        restored = kbackup("restore", str(archive), "--with", "acls,configs")
-        assert restored.code in (0, 3), restored.err
-        yield Moved(reading, (listed, _listed(fresh)), fresh, (backup, restored), archive, key, hmac)
+    archive, plain = str(folder / "archive"), str(folder / "plain")
+    login = folder / "alice.properties"
+    outcomes = {}
+    with MigratingCluster(properties=SUPER_USERS) as old:
+        everything = content.everything([0]) | {"scram_users": SCRAM_USERS, "client_quotas": QUOTAS}
+        Filled(old, java, ZooKeeperOptions(connect=old.zookeeper_connect)).fill(everything)
+        _produce(old)
+        login.write_text(_java_login(old.bootstrap_of("SASL")))
+        read = _consume(java, old.bootstrap_of("SASL"), login, READ_BEFORE)
+        assert new_producer_id(old.bootstrap) < 1000
+        _configure(kbackup, folder, "source", old.bootstrap_of("SASL"), old.zookeeper_connect)
+        outcomes["backup"] = kbackup("backup", "-a", archive)
+        outcomes["archive"] = kbackup("migrate", "archive", "-a", plain, "--encryption-key", "")
+        before = listed(java, old.bootstrap, old.bootstrap_of("SASL"), login)
+    _configure(kbackup, folder, "source", "127.0.0.1:1")
+    with FreshCluster(kbackup, archive) as fresh:
+        outcomes["bootstrap"] = fresh.bootstrapped
+        _configure(kbackup, folder, "target", fresh.bootstrap_of("SASL"))
+        outcomes["restore"] = kbackup("restore", archive, "--with", "acls,configs,quotas")
+        after = listed(java, fresh.bootstrap, fresh.bootstrap_of("SASL"), login)
+        moved = Moved(fresh, kbackup, folder, java, (before, after), read, outcomes)
+        for what, secret in _secrets(moved.metadata).items():
+            know(what, secret)
+        yield moved
 
 
-def _configure(
-    kbackup: Kbackup, key: str, source: str = "", metadata_log: Path | str = "", target: str = ""
-) -> None:
-    lines = [f'encryption.key = "{key}"']
-    lines += [f'source."bootstrap.servers" = "{source}"'] if source else []
-    lines += [f'source."metadata.log.dir" = "{metadata_log}"'] if metadata_log else []
-    lines += [f'target."bootstrap.servers" = "{target}"'] if target else []
+def _produce(cluster: MigratingCluster) -> None:
+    producer = Producer(cluster.client())
+    for record in RECORDS:
+        producer.produce("orders", record.encode(), key=record.encode())
+    assert producer.flush(30) == 0
+
+
+def _java_login(bootstrap: str) -> str:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    password = content.USERS["alice"]
+    return (
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        f'sasl.jaas.config={module} required username="alice" password="{password}";\n'
+    )
+
+
+def _consume(java: Java, bootstrap: str, login: Path, count: int) -> set[str]:
+    """What the console consumer reads as alice, in the group."""
+    told = java.run(
+        CONSUMER,
+        *("--bootstrap-server", bootstrap, "--command-config", str(login), "--topic", "orders"),
+        *("--group", GROUP, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000"),
+    )
+    return set(told.splitlines())
+
+
+def _configure(kbackup: Kbackup, folder: Path, section: str, bootstrap: str, zookeeper: str = "") -> None:
+    """kbackup comes as a user of the clusters, with the same password in both."""
+    lines = [
+        f'encryption.key = "file:{folder}/key"',
+        f"[{section}]",
+        f'"bootstrap.servers" = "{bootstrap}"',
+        '"security.protocol" = "SASL_PLAINTEXT"',
+        '"sasl.mechanism" = "SCRAM-SHA-512"',
+        f'"sasl.username" = "{KBACKUP["user"]}"',
+        f'"sasl.password" = "{KBACKUP["password"]}"',
+        f'"zookeeper.connect" = "{zookeeper}"' if zookeeper else "",
+    ]
     kbackup.config.write_text("\n".join(lines))
 
 
-def _listed(cluster: Cluster) -> dict[str, list[str]]:
-    """What Kafka's own tools list that somebody has set; without ids, leaders and places."""
+def _secrets(metadata: Metadata) -> dict[str, bytes]:
+    """The stored keys of users and the HMACs of tokens, by what they are."""
+    made = {}
+    for user in metadata.scram_users or ():
+        for name in ("salt", "stored_key", "server_key"):
+            coded = getattr(user, name)
+            assert coded, (user.user, name)
+            made[f"the {name} of {user.user} for {user.mechanism}"] = base64.b64decode(coded)
+    for token in metadata.delegation_tokens or ():
+        assert token.hmac
+        made[f"the HMAC of token {token.id}"] = base64.b64decode(token.hmac)
+    return made
 
-    def tool(program: str, *arguments: str) -> list[str]:
-        return KAFKA_4.run(program, "--bootstrap-server", cluster.bootstrap, *arguments).splitlines()
 
-    def configs(*entity: str) -> list[str]:
-        described = tool("kafka.admin.ConfigCommand", "--describe", *entity)
-        return [line for line in map(_own, described) if line]
-
-    topics = tool("org.apache.kafka.tools.TopicCommand", "--describe", "--exclude-internal")
-    found = {
-        "topics": [_SHAPE.sub("", line) for line in topics if line.startswith("Topic:")],
-        "acls": tool("org.apache.kafka.tools.AclCommand", "--list"),
-        "quotas of users and clients": configs("--entity-type", "users", "--entity-type", "clients"),
+def test_every_step_says_that_it_is_done(moved: Moved) -> None:
+    codes = {name: outcome.code for name, outcome in moved.outcomes.items()}
+    assert codes == {"backup": 0, "archive": 0, "bootstrap": 0, "restore": 0}, moved.outcomes
+    told = moved.outcomes["bootstrap"].document
+    counts = {name: told[name] for name in ("scram_users", "client_quotas", "delegation_tokens", "expired")}
+    assert counts == {
+        "scram_users": len(SCRAM_USERS),
+        "client_quotas": len(QUOTAS),
+        "delegation_tokens": len(content.TOKENS),
+        "expired": [],
     }
-    for topic in ("grown", "moved"):
-        found[f"configs of topic {topic}"] = configs("--entity-type", "topics", "--entity-name", topic)
-    for entity in ENTITIES:
-        found[f"configs of {entity}"] = configs("--entity-type", entity)
-    return {name: sorted(lines) for name, lines in found.items()}
-
-
-_SHAPE = re.compile(r"TopicId: \S+|Configs: .*")
-_DEFAULT = re.compile(r"synonyms=\{(STATIC|DEFAULT)_|^\s*min\.insync\.replicas=")
-"""Not set by anybody; Kafka 4 itself sets the second for all brokers when it is formatted."""
-
-
-def _own(line: str) -> str:
-    return "" if _DEFAULT.search(line) else line.partition(" sensitive=")[0]
 
 
 def test_kafkas_own_tools_list_the_same(moved: Moved) -> None:
     old, fresh = moved.listed
+    assert old.keys() == {*LISTED, "tokens"}
     for name, lines in old.items():
         assert lines, name
         assert fresh[name] == lines, name
 
 
-@pytest.mark.parametrize(("user", "password", "mechanism"), USERS)
-def test_users_log_in_with_their_old_passwords(
-    moved: Moved, user: str, password: str, mechanism: str
-) -> None:
-    metadata = AdminClient(moved.fresh.scram(user, password, mechanism)).list_topics(timeout=30)
-    assert len(metadata.brokers) == 2
+@pytest.mark.parametrize(
+    "user", [u for u in SCRAM_USERS if u["user"].isascii()], ids=lambda u: f"{u['user']} {u['mechanism']}"
+)
+def test_users_log_in_with_their_old_passwords(moved: Moved, user: dict[str, Any]) -> None:
+    """Kafka's SCRAM lets no name log in that is not ASCII; such a user's keys are compared below."""
+    login = moved.fresh.scram(user["user"], user["password"], user["mechanism"])
+    assert len(AdminClient(login).list_topics(timeout=30).brokers) == 1
+
+
+def test_another_password_is_refused(moved: Moved) -> None:
     with pytest.raises(KafkaException):
-        AdminClient(moved.fresh.scram(user, f"{password}.", mechanism)).list_topics(timeout=3)
+        AdminClient(moved.fresh.scram("alice", "another", "SCRAM-SHA-256")).list_topics(timeout=2)
 
 
-def test_the_metadata_logs_say_the_same(moved: Moved) -> None:
+def test_a_java_consumer_goes_on_where_its_group_stood(moved: Moved) -> None:
+    """With the old password, by the rights that the old ACLs gave."""
+    assert len(moved.read) == READ_BEFORE
+    (group,) = moved.outcomes["restore"].document["groups"]
+    assert (group["source"], group["status"]) == (GROUP, "applied")
+    bootstrap, login = moved.fresh.bootstrap_of("SASL"), moved.folder / "alice.properties"
+    rest = _consume(moved.java, bootstrap, login, len(RECORDS) - READ_BEFORE)
+    assert rest == RECORDS - moved.read
+
+
+def test_no_producer_gets_an_id_of_the_old_cluster(moved: Moved) -> None:
+    old = moved.metadata.next_producer_id
+    assert old
+    assert moved.outcomes["bootstrap"].document["next_producer_id"] == old
+    assert new_producer_id(moved.fresh.bootstrap) >= old
+
+
+def test_the_metadata_log_says_what_the_archive_says(moved: Moved) -> None:
     """Entity by entity, secrets included."""
-    old, fresh = moved.reading, read_metadata_log(moved.fresh.metadata_log_dir)
-    for part in ("acls", "scram_users", "client_quotas", "delegation_tokens", "client_metrics"):
-        assert getattr(fresh, part) == getattr(old, part), part
-        assert getattr(old, part), part
-    theirs = [
-        c for c in fresh.broker_configs or () if c.name != "min.insync.replicas"
-    ]  # Kafka 4 sets it itself
-    assert tuple(theirs) == old.broker_configs
-
-    def described(reading: Reading) -> list[tuple[Any, ...]]:
-        return [
-            (t.name, t.partitions, t.replication_factor, t.configs)
-            for t in reading.topics or ()
-            if not t.internal
-        ]
-
-    assert described(fresh) == described(old)
-
-
-def test_the_archive_says_what_the_log_says(moved: Moved) -> None:
-    archive = open_archive(open_store(str(moved.archive), key=moved.key))
-    assert archive.head is not None
-    metadata = archive.metadata(archive.head)
-    log = moved.reading
-    assert metadata.sources["scram_users"] == "controller log"
-    for part in ("acls", "scram_users", "client_quotas", "broker_configs", "client_metrics"):
-        assert set(map(repr, getattr(metadata, part))) == set(map(repr, getattr(log, part))), part
-    (token,) = metadata.delegation_tokens or ()
-    assert token.hmac is None, "brokers tell it to users who log in"
-    assert {"secrets of delegation tokens"} <= {entry.what for entry in metadata.not_carried}
+    archived, fresh = moved.metadata, read_metadata_log(moved.fresh.metadata_log_dir)
+    assert archived.sources["scram_users"] == "zookeeper"
+    for part in ("acls", "scram_users", "client_quotas"):
+        assert words(getattr(archived, part)), part
+        assert words(getattr(fresh, part)) == words(getattr(archived, part)), part
+    assert words(fresh.delegation_tokens, "hmac") == words(archived.delegation_tokens, "hmac")
+    configs = [c for c in fresh.broker_configs or () if c.name != "min.insync.replicas"]  # set by Kafka 4
+    assert words(configs) == words(archived.broker_configs)
+    old, new = (
+        words([t for t in topics or () if not t.internal], "id") for topics in (archived.topics, fresh.topics)
+    )
+    assert new == old
 
 
 def test_secrets_are_nowhere_else(moved: Moved) -> None:
-    """Neither in what the commands say, nor in the objects of the archive."""
-    users = moved.reading.scram_users or ()
-    texts = [text for u in users for text in (u.salt, u.stored_key, u.server_key)] + [moved.hmac]
-    secrets = [password.encode() for _, password, _ in USERS]
-    secrets += [part for text in texts if text for part in (text.encode(), base64.b64decode(text))]
-    said = "".join(f"{o.err}{o.document}" for o in moved.outcomes).encode()
-    stored = [path.read_bytes() for path in moved.archive.rglob("*") if path.is_file()]
-    assert len(secrets) >= 10
-    for secret in secrets:
-        assert secret not in said
-        assert not any(secret in each for each in stored)
+    """Neither in what the commands say, nor on pages, nor in the objects of the encrypted and the plain archive."""
+    watch, metadata = Watch(), moved.metadata
+    secrets = _secrets(metadata)
+    assert len(secrets) == 3 * len(SCRAM_USERS) + len(content.TOKENS)
+    for what, secret in secrets.items():
+        watch.know(what, secret)
+    for user in (
+        "alice",
+        content.ODD_USER,
+    ):  # other passwords are so short that they would be found everywhere
+        watch.know(f"the password of {user}", content.USERS[user])
+    for name, outcome in moved.outcomes.items():
+        watch.look_at(name, f"{outcome.err}{outcome.document}")
+    for archive in ("archive", "plain"):
+        assert any((moved.folder / archive).iterdir())
+        watch.look_into(moved.folder / archive)
+    store = open_store(str(moved.folder / "archive"), key=f"file:{moved.folder}/key")
+    pages = {address: html for address, _, html in crawl(visit(store), of_a_kind=3)}
+    assert any("SCRAM users" in html for html in pages.values())
+    for address, html in pages.items():
+        watch.look_at(address, html)
+    assert watch.hits == []
+    left_out = {
+        e["what"] for e in moved.outcomes["archive"].document["not_carried"] if e["reason"] == "secret"
+    }
+    assert {"secrets of SCRAM users", "secrets of delegation tokens"} <= left_out

@@ -127,7 +127,10 @@ def test_the_command_names_no_secret(
     ]
     assert main([*command, "--base", str(base), "--out", str(tmp_path / "out")]) == 0
     out, err = capsys.readouterr()
-    assert "restore point 1, 1 SCRAM user, 1 client quota, 0 delegation tokens, producer ids from 2000 on\n" in out
+    assert (
+        "restore point 1, 1 SCRAM user, 1 client quota, 0 delegation tokens, producer ids from 2000 on\n"
+        in out
+    )
     assert "kbackup restore --with acls,configs" in out
     for secret in ("c3RvcmVk", "stored"):
         assert secret not in out + err

@@ -1,0 +1,74 @@
+"""A fresh cluster of Kafka 4.3 that starts from an archive, and what Kafka's own tools list of a cluster."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from tests.integration.conftest import Kbackup, Outcome
+from tests.interop.metadata_log.cluster import KAFKA_4, Cluster
+from tests.support.java import Java
+
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+_TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+_CONFIGS = ("kafka.admin.ConfigCommand", "--describe", "--entity-type")
+LISTED = {
+    "topics": ("org.apache.kafka.tools.TopicCommand", "--describe", "--exclude-internal"),
+    "ACLs": ("org.apache.kafka.tools.AclCommand", "--list"),
+    "users": (*_CONFIGS, "users"),
+    "clients": (*_CONFIGS, "clients"),
+    "users and clients": (*_CONFIGS, "users", "--entity-type", "clients"),
+    "ips": (*_CONFIGS, "ips"),
+    "brokers": (*_CONFIGS, "brokers"),
+    "orders": (*_CONFIGS, "topics", "--entity-name", "orders"),
+}
+"""What is listed, and the tool that lists it."""
+
+_SHAPE = re.compile(r"TopicId: \S+|Configs: .*| sensitive=.*")
+_NOBODYS = re.compile(r"synonyms=\{(STATIC|DEFAULT)_|^\s*min\.insync\.replicas=|^\s*$|^\tTopic:")
+"""What nobody has set (Kafka 4 itself sets the second one when it is formatted), and where partitions are."""
+
+
+class FreshCluster(Cluster):
+    """One node of 4.3, with the id 0. It starts with the file that `kbackup migrate bootstrap` made."""
+
+    bootstrapped: Outcome
+
+    def __init__(self, kbackup: Kbackup, archive: str) -> None:
+        self._kbackup, self._archive = kbackup, archive
+        super().__init__(KAFKA_4, 1)
+
+    def _node_properties(self, node: int) -> dict[str, str]:
+        changed = {"node.id": str(node), "super.users": "User:ANONYMOUS;User:kbackup"}
+        return super()._node_properties(node) | changed
+
+    def _format(self, node: int, properties: Path, *arguments: str) -> None:
+        super()._format(node, properties, *arguments)
+        base, out = self.metadata_log_dir / "bootstrap.checkpoint", self.folder / "out"
+        self.bootstrapped = self._kbackup(
+            "migrate", "bootstrap", "-a", self._archive, "--base", str(base), "--out", str(out)
+        )
+        assert self.bootstrapped.code == 0, self.bootstrapped.err
+        shutil.copy(out / base.name, base)
+
+
+def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list[str]]:
+    """What Kafka's own tools list that somebody has set, and the tokens of the user of `login`, by `sasl`."""
+    commands = [(tool, "--bootstrap-server", bootstrap, *arguments) for tool, *arguments in LISTED.values()]
+    commands.append((_TOKENS, "--bootstrap-server", sasl, "--command-config", str(login), "--describe"))
+    printed = java.run("Tools", stdin="".join("\t".join(command) + "\n" for command in commands))
+    return {
+        name: _blocks(text) for name, text in zip([*LISTED, "tokens"], printed.split("\f")[1:], strict=True)
+    }
+
+
+def _blocks(text: str) -> list[str]:
+    """The lines in order, with those of an ACL's resource behind its name."""
+    blocks: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("\t(") or line.startswith(" \t("):
+            blocks[-1].append(line)
+        elif not _NOBODYS.search(line):
+            blocks.append([_SHAPE.sub("", line)])
+    return sorted("\n".join(sorted(block)) for block in blocks)
