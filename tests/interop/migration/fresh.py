@@ -64,11 +64,12 @@ def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list
 
 
 def _blocks(text: str) -> list[str]:
-    """The lines in order, with those of an ACL's resource behind its name."""
+    """The lines in order, with those of an ACL's resource behind its name. Kafka lists values in any order."""
     blocks: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("\t(") or line.startswith(" \t("):
             blocks[-1].append(line)
         elif not _NOBODYS.search(line):
-            blocks.append([_SHAPE.sub("", line)])
+            entity, are, values = _SHAPE.sub("", line).partition(" are ")
+            blocks.append([entity + are + ", ".join(sorted(values.split(", ")))])
     return sorted("\n".join(sorted(block)) for block in blocks)
