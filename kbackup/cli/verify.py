@@ -96,7 +96,7 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
         size = f" ({human_size(note.bytes)})" if note.bytes else ""
         reporter.note(f"note: {note.file}: {note.what}{size}")
     if report.orphan_bytes:
-        reporter.note(f"note: {human_size(report.orphan_bytes)} in all that nothing promises")
+        reporter.note(f"note: {human_size(report.orphan_bytes)} in all belong to no restore point")
     points = f"{len(report.restore_points):,} restore points, " if report.restore_points else ""
     how = (
         f"{report.read_records:,} records read back, {human_size(report.read_bytes)}"

@@ -73,7 +73,7 @@ def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings:
             more = "" if whole else " that can be read"
             findings.note(key, f"is an orphan: no catalog{more} refers to it", size)
         elif not _is_ours(key):
-            findings.note(key, "is no file of an archive", size)
+            findings.note(key, "is not a file of an archive", size)
 
 
 def _is_ours(key: str) -> bool:

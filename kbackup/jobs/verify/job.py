@@ -34,7 +34,7 @@ _TASK_SEGMENTS = 256
 @dataclass(frozen=True)
 class VerifyReport:
     """`restore_points` are the numbers that were looked at; none for a folder of the Java tool. `read_records`
-    and `read_bytes` are what was read back. `orphan_bytes` is the size of what nothing promises."""
+    and `read_bytes` are what was read back. `orphan_bytes` is the size of objects of no restore point."""
 
     archive: str
     archive_id: str
