@@ -109,7 +109,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         spark_session(of_spark, at_once=at_once, reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
-        from kbackup.jobs.restore.job import restore  # while the JVM starts
+        from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 
         if made is not None:
@@ -117,8 +117,8 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
             made.run(config.target, state, session, shown)
             options = msgspec.structs.replace(options, restore_id=made.restore_id, backup="latest")
         with made.leaving(state) if made is not None else nullcontext():
-            job = options, config.target, store, state, session, shown
-            report = restore(*job, dry_run, show_plan, show_with)
+            job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
+            report = restore(job, dry_run)
     if not dry_run:
         count_restore(report)
         _show_report(report, reporter)

@@ -23,7 +23,7 @@ from kbackup.jobs.drill.options import scratch_options
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
 from kbackup.jobs.drill.scratch import Names, Scratch
 from kbackup.jobs.restore.content import choose_content
-from kbackup.jobs.restore.job import restore
+from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
@@ -107,10 +107,8 @@ class DrillRun:
         )
 
     def restore(self) -> None:
-        options = self._options()
-        self.restored = restore(
-            options, self.target, self.store, self.state, self.spark, self.listener, show_plan=self._begin
-        )
+        ends = self._options(), self.target, self.store, self.state
+        self.restored = restore(RestoreJob(*ends, self.spark, self.listener, show_plan=self._begin))
         self.phases.seconds |= {f"restore: {name}": s for name, s in self.restored.seconds.items()}
         self.warnings += self.restored.warnings
 

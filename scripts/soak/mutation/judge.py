@@ -18,9 +18,9 @@ from kbackup.archive.restores.plan import RestorePlan, check_same_archive
 from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.replay.read import read_part
-from kbackup.jobs.restore import job as restore_job
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.preflight import check_segments
+from kbackup.jobs.restore.prepare import finished_report
 from kbackup.jobs.verify import job as verify_job
 from kbackup.metrics.events import Silent
 from kbackup.spark.progress import ProgressSender
@@ -159,7 +159,7 @@ def _resumed(store: Store, sample: Sample) -> str:
 def _finished(store: Store) -> str:
     """What is read of a restore that is done: by one that would go on, and by 'kbackup groups'."""
     plan, offsets = (layout.restore_key(RESTORE, name) for name in (layout.PLAN, layout.OFFSETS))
-    report = restore_job._finished(store, load(RestorePlan, store.get(plan), plan))
+    report = finished_report(store, load(RestorePlan, store.get(plan), plan))
     if report is None:
         raise NotFoundError(f"{layout.restore_key(RESTORE, layout.REPORT)} is not there")
     told = msgspec.json.encode(report) + str(decode(store.get(offsets), offsets).to_pylist()).encode()

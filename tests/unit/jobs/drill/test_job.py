@@ -25,6 +25,7 @@ from kbackup.jobs.drill.job import drill
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.drill.run import Drill
 from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.job import RestoreJob
 from kbackup.kafka.groups.admin import GroupInfo
 from kbackup.metrics.events import Silent
 from kbackup.store import open_store
@@ -77,12 +78,12 @@ class Restoring:
         self.late: set[str] = set()
         self.refused = False
 
-    def __call__(self, options: Restore, *_: object, show_plan: Any) -> Any:
-        plan = choose_plan(options, self.content, "target")
+    def __call__(self, job: RestoreJob) -> Any:
+        plan = choose_plan(job.options, self.content, "target")
         self.cluster.topics |= self.early
         if self.refused:
             raise ClusterError("the preflight said no")
-        show_plan(plan, [])
+        job.show_plan(plan, [])
         self.cluster.topics |= {t.target for t in plan.topics} | self.late
         self.cluster.names |= {g.target for g in plan.groups}
         raise ClusterError("the target gave up")
