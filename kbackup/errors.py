@@ -28,7 +28,7 @@ Errors survive pickling and a trip through an executor's traceback (`marker`, `f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 EXIT_OK = 0
@@ -159,12 +159,6 @@ def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:
 
     near = difflib.get_close_matches(name, list(names), n=1)
     return f"did you mean {near[0]}?" if near else otherwise
-
-
-def some_of(names: Sequence[str], most: int) -> str:
-    """The first names, and how many more there are: 'a, b and 3 more'."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _tree(root: type[KbackupError]) -> dict[str, type[KbackupError]]:

@@ -10,12 +10,13 @@ from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, T
 from kbackup.archive.query.sums import Sums
 from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_size, human_time, plural
+from kbackup.cli.common.human import human_size, plural
 from kbackup.cli.common.local_cache import looked_into
 from kbackup.cli.common.options import s3_options, state_options
 from kbackup.cli.common.output import Cell, Reporter
 from kbackup.cli.common.window_text import show_choice
 from kbackup.errors import UsageError, suggest_name
+from kbackup.util.times import human_time
 
 
 @click.command("info")

@@ -20,6 +20,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kbackup.util.folders import cache_folder
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -81,7 +83,9 @@ def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
     home, java = _spark_home(env), _java(env)
     if home is None or java is None or (home / "conf").exists() or any(map(env.get, _OTHER_CLASSES)):
         return None
-    folder = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kbackup"
+    folder = cache_folder(env)
+    if folder is None:
+        return None
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = _key(home, java)

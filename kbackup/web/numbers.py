@@ -7,8 +7,8 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from kbackup.archive.query.moment import ms_of, time_text
-from kbackup.cli.common.human import human_count, human_size, human_time
+from kbackup.cli.common.human import human_count, human_size
+from kbackup.util.times import human_time, ms_of, time_text
 from kbackup.web.charts.area import Unit
 
 DASH = "\N{EN DASH}"

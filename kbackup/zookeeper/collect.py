@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from kbackup.errors import CorruptError, some_of
+from kbackup.errors import CorruptError
 from kbackup.metadata.entities import NotCarried, PartName
 from kbackup.metadata.parts import whole_part
+from kbackup.util.text import shorten
 from kbackup.zookeeper.tree import Tree
 
 T = TypeVar("T")
@@ -57,4 +58,4 @@ class Collector:
         for part in sorted(self.failed.keys() | self.denied.keys()):
             denied = sorted(set(self.denied[part]))
             lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
-            yield whole_part(part, "denied" if denied else "failed", some_of(lines, _NAMED))
+            yield whole_part(part, "denied" if denied else "failed", shorten(lines, _NAMED))

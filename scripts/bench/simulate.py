@@ -16,7 +16,7 @@ from typing import Any, cast
 from kbackup.archive.catalog.operations import next_incarnation
 from kbackup.archive.catalog.run import begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import dump, now
+from kbackup.archive.models import dump
 from kbackup.archive.segments.table import Segment
 from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.commit import commit, refresh
@@ -27,6 +27,7 @@ from kbackup.jobs.capture.live import LiveTopic
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.metrics.events import Phases, Silent
 from kbackup.types import OffsetRange
+from kbackup.util.times import now
 from scripts.bench import synthetic
 from scripts.bench.model import Data
 from scripts.bench.processes import peak_of, reset_peak

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
 from kbackup.archive import layout
-from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata, now
+from kbackup.archive.models import Group, GroupOffset, Groups, LastRecord, Metadata
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.types import OffsetRange, TopicPartition
+from kbackup.util.times import now
 from scripts.bench.model import segments_of
 
 PARTITIONS_A_TOPIC = 50

@@ -31,7 +31,7 @@ def stepped(by: timedelta) -> Iterator[None]:
             return cls.fromisoformat(moved.isoformat())
 
     with (
-        mock.patch("kbackup.archive.models.document.datetime", Stepped),
+        mock.patch("kbackup.util.times.datetime", Stepped),
         mock.patch("kbackup.archive.lease.hold.datetime", Stepped),
     ):
         yield

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kbackup.archive.catalog.run import open_or_create
-from kbackup.archive.models import Manifest, TopicState, now
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.formats.record import encode
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
+from kbackup.util.times import now
 from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
 from tests.unit.formats.reference import Record, to_batch
 

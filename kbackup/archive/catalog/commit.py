@@ -23,9 +23,10 @@ from kbackup.archive.catalog.documents import Catalog, Kind, Label, Latest, Link
 from kbackup.archive.catalog.opening import Committed, open_newest, read_catalog, state_of
 from kbackup.archive.catalog.state import SCHEMAS, State
 from kbackup.archive.catalog.tables import write_rows
-from kbackup.archive.models import dump, load, now
+from kbackup.archive.models import dump, load
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NotFoundError, StoreError, UnreachableError
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 _ATTEMPTS = 100
 

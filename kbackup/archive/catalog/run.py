@@ -16,13 +16,14 @@ from kbackup.archive.catalog.opening import open_newest
 from kbackup.archive.catalog.operations import begin_run, check_open, end_run
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, Metadata, document_ref, dump, now
+from kbackup.archive.models import ArchiveInfo, Document, DocumentRef, Metadata, document_ref, dump
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.secrets import as_archived
 from kbackup.errors import AlreadyExistsError, LeaseLostError, NoArchiveError
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.guarded import GuardedStore
 from kbackup.store.probe import check_conditional_writes
+from kbackup.util.times import now
 
 
 def open_or_create(store: Store) -> Archive:

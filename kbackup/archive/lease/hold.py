@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from msgspec.structs import replace
 
 from kbackup.archive import layout
-from kbackup.archive.models import Lease, dump, load, now, rfc3339
+from kbackup.archive.models import Lease, dump, load
 from kbackup.errors import (
     AlreadyExistsError,
     KbackupError,
@@ -29,6 +29,7 @@ from kbackup.errors import (
     PreconditionError,
 )
 from kbackup.store.base import Store
+from kbackup.util.times import now, rfc3339
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from kbackup.archive import layout
 from kbackup.archive.lease.hold import describe, read_lease
-from kbackup.archive.models import ArchiveInfo, Lease, dump, load, rfc3339
+from kbackup.archive.models import ArchiveInfo, Lease, dump, load
 from kbackup.errors import (
     LockedError,
     NoArchiveError,
@@ -21,6 +21,7 @@ from kbackup.errors import (
     RefusedError,
 )
 from kbackup.store.base import Store
+from kbackup.util.times import rfc3339
 
 COMMAND = "kbackup unlock"
 _TRIES = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbackup.archive.models.captures import Group, GroupOffset, Groups, Metadata
-from kbackup.archive.models.document import Document, NewerError, Part, dump, load, now, rfc3339
+from kbackup.archive.models.document import Document, NewerError, Part, dump, load
 from kbackup.archive.models.manifest import (
     Capture,
     DocumentRef,
@@ -42,6 +42,4 @@ __all__ = [
     "dump",
     "file_sum",
     "load",
-    "now",
-    "rfc3339",
 ]

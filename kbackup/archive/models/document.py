@@ -9,23 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
 
 from kbackup.errors import CorruptError
-
-
-def now() -> str:
-    """This moment, as `rfc3339`."""
-    return rfc3339(datetime.now(UTC))
-
-
-def rfc3339(moment: datetime) -> str:
-    """A moment in UTC with milliseconds: 2026-01-31T14:00:00.000Z."""
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from kbackup.archive.java.content import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
-from kbackup.archive.query.moment import time_text
 from kbackup.archive.query.overview import as_restored, java_as_restored
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive, open_archive
@@ -19,6 +18,7 @@ from kbackup.errors import NoArchiveError, UsageError, suggest_name
 from kbackup.formats.block import slice_block
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock, TopicPartition
+from kbackup.util.times import time_text
 
 EVERYTHING = Window()
 

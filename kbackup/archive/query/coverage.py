@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kbackup.archive.models import PartitionState, TopicState
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
-from kbackup.archive.query.moment import View, ms_of
+from kbackup.archive.query.moment import View
 from kbackup.archive.query.window import Window
 from kbackup.archive.reader import Archive
-from kbackup.errors import some_of
+from kbackup.util.text import shorten
+from kbackup.util.times import ms_of
 
 _NAMED = 10
 """So many topics or partitions are named: a follower may hold back thousands."""
@@ -55,7 +56,7 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
             names = sorted(s.name for s in states if s.captured == seq)
             yield (
                 f"restore point {last} has topics as of restore point {seq}, which was begun at {begun[seq]}, before "
-                f"the window ends, without later records: {some_of(names, _NAMED)}"
+                f"the window ends, without later records: {shorten(names, _NAMED)}"
             )
 
 

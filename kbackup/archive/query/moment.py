@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from kbackup.archive.catalog.state import Point
-from kbackup.archive.models import Manifest, TopicState, rfc3339
+from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.query.content import Content, content_of
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive
+from kbackup.util.times import ms_of, time_text
 
 NO_POINTS = "a folder of the Java tool has no restore points: topics and groups are as they stand there"
 
@@ -78,14 +79,6 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], left_out: Itera
     )
 
 
-def time_text(ms: int) -> str:
-    """RFC 3339 where a calendar has that time."""
-    try:
-        return rfc3339(_EPOCH + timedelta(milliseconds=ms))
-    except OverflowError:
-        return f"{ms} ms"
-
-
 def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[str, ...]) -> View:
     """The topics of a restore point that was asked for, with the groups of `point`."""
     return View(
@@ -116,10 +109,6 @@ def captured_by(
                 return archive.restore_point(point.number), at, note
     note = f"no restore point was captured at or before {time_text(moment)}: there are no groups of that time"
     return None, None, note
-
-
-def ms_of(text: str) -> int:
-    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _at(

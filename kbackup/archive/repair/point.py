@@ -9,17 +9,7 @@ from dataclasses import replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Incarnation, IncarnationPartition
-from kbackup.archive.models import (
-    Capture,
-    Group,
-    GroupOffset,
-    Groups,
-    Loss,
-    Manifest,
-    Metadata,
-    TopicState,
-    now,
-)
+from kbackup.archive.models import Capture, Group, GroupOffset, Groups, Loss, Manifest, Metadata, TopicState
 from kbackup.archive.new_point import Draft
 from kbackup.archive.repair.topic_states import topic_states
 from kbackup.archive.segments.table import Segment
@@ -27,6 +17,8 @@ from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.metadata.entities import NotCarried, TopicMetadata
 from kbackup.store.base import Store
+from kbackup.util.text import shorten
+from kbackup.util.times import now
 
 _SHOWN = 5
 
@@ -148,16 +140,10 @@ def not_known(topics: Sequence[TopicState], told: Collection[str] = ()) -> list[
     if not topics:
         return []
     names = [t.name for t in topics if t.name not in told]
-    configs = f"configs and replication factor of {name_some(names)}; " if names else ""
+    configs = f"configs and replication factor of {shorten(names, _SHOWN)}; " if names else ""
     found = [
         f"{configs}group positions are those of the group files",
         "ACLs, users and settings of the cluster",
     ]
     nameless = [t.name for t in topics if not t.id]
-    return [*found, *([f"Kafka's ids of {name_some(nameless)}"] if nameless else [])]
-
-
-def name_some(names: Sequence[str]) -> str:
-    """The first names, and how many more."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return [*found, *([f"Kafka's ids of {shorten(nameless, _SHOWN)}"] if nameless else [])]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from kbackup.archive.query.moment import time_text
 from kbackup.archive.query.window import Window
 from kbackup.config.windows import ADDRESSES, TIMES, Address, parse_time
 from kbackup.config.windows import parse_address as parsed
 from kbackup.errors import UsageError
+from kbackup.util.times import time_text
 
 
 def parse_address(text: str) -> Address:

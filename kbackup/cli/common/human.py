@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from kbackup.util.printable import printable as printable
 
 
@@ -40,16 +38,3 @@ def human_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def human_time(ms: int | None) -> str:
-    """1700000000000 is "2023-11-14 22:13:20Z"; what no calendar has stays a number of milliseconds."""
-    if ms is None:
-        return "-"
-    try:
-        return (_EPOCH + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%SZ")
-    except (OverflowError, ValueError):
-        return f"{ms} ms"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
 
 import click
 
@@ -14,6 +12,7 @@ from kbackup.cli.common.frame import Frame
 from kbackup.errors import KbackupError
 from kbackup.metrics.registry import counted
 from kbackup.store import Store, open_store
+from kbackup.util.folders import cache_folder
 
 log = logging.getLogger(__name__)
 
@@ -23,21 +22,12 @@ def looked_into(frame: Frame, address: str | None = None) -> Store:
     config = frame.config
     folder = cache_folder() if config.metadata_cache else None
     key = config.encryption.key or ""
-    store = open_store(address or frame.archive, config.s3, key, folder, config.archive_id)
+    metadata = folder / "archives" if folder is not None else None
+    store = open_store(address or frame.archive, config.s3, key, metadata, config.archive_id)
     counted.archive(store.url)
     check_archive_id(store, config.archive_id)
     check_seen(frame, store)
     return store
-
-
-def cache_folder() -> Path | None:
-    """By the XDG base directories; None where there is no home."""
-    named = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        base = named if named.is_absolute() else Path.home() / ".cache"
-    except RuntimeError:
-        return None
-    return base / "kbackup" / "archives"
 
 
 def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
@@ -45,7 +35,7 @@ def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
     folder = cache_folder() if frame.config.metadata_cache else None
     if folder is None:
         return
-    seen = SeenCatalog(store, folder.with_name("seen"))
+    seen = SeenCatalog(store, folder / "seen")
     seen.check(frame.accept_rollback)
 
     def remember() -> None:

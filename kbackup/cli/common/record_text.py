@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
-from kbackup.archive.query.moment import time_text
 from kbackup.cli.common.human import plural
 from kbackup.cli.common.output import json_line
 from kbackup.errors import UsageError
@@ -19,6 +18,7 @@ from kbackup.schemas.base import Json
 from kbackup.schemas.decoder import Decoded, DecodedRecord, Made, Undecoded
 from kbackup.types import TopicPartition
 from kbackup.util.printable import printable
+from kbackup.util.times import time_text
 
 AS_THEY_ARE = DecodedRecord()
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def show_choice(choice: Choice, reporter: Reporter) -> None:
     """Notes say why; what is left out is a warning."""
-    from kbackup.archive.query.moment import time_text
+    from kbackup.util.times import time_text
 
     bounds = [
         *([f"from {time_text(choice.from_time)}"] if choice.from_time is not None else []),

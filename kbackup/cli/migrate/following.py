@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from kbackup.archive.models import now
 from kbackup.cli.common.human import printable
 from kbackup.cli.common.output import Reporter, cell_text, json_line
 from kbackup.cli.common.stop_signals import asked_by_signals
 from kbackup.cli.migrate.state_text import state_document, state_fields, state_line
 from kbackup.jobs.common.stop import Stop
+from kbackup.util.times import now
 
 if TYPE_CHECKING:
     from rich.table import Table

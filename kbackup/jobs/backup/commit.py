@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.state import State
-from kbackup.archive.models import Capture, Loss, Manifest, now
+from kbackup.archive.models import Capture, Loss, Manifest
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.errors import KbackupError
 from kbackup.jobs.backup.hold_back import held_back
@@ -14,6 +14,7 @@ from kbackup.jobs.backup.plan import Plan, retention_loss
 from kbackup.jobs.backup.run import BackupReport, Captured, Read, Run
 from kbackup.jobs.capture.settings import settings_warnings
 from kbackup.metrics.events import Phases
+from kbackup.util.times import now
 
 
 def commit(

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import now
 from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import ClusterError, KbackupError
 from kbackup.jobs.backup import metering
@@ -39,6 +38,7 @@ from kbackup.metrics.registry import counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 _LOOK = 5.0  # s, between looks at the ends of the logs, which cost a request for 2,000 partitions
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbackup.archive.models import Manifest
-from kbackup.errors import ClusterError, MismatchError, RefusedError, some_of
+from kbackup.errors import ClusterError, MismatchError, RefusedError
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.capture.live import LiveTopic
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.util.text import shorten
 
 _SHOWN = 5
 
@@ -37,7 +38,7 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     if not found:
         return
     raise RefusedError(
-        f"nothing in the archive tells whether topic {some_of(found, _SHOWN)} of the source is the one that it has "
+        f"nothing in the archive tells whether topic {shorten(found, _SHOWN)} of the source is the one that it has "
         "records of",
         "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
         "--adopt-topics",

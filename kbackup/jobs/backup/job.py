@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import now
 from kbackup.config.jobs import Backup
 from kbackup.errors import RefusedError
 from kbackup.jobs.backup import metering
@@ -21,6 +20,7 @@ from kbackup.metadata.sources import Sources
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 __all__ = ["BackupReport", "backup", "begin", "begin_point", "connect"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kbackup.archive.models import Group, Groups, Manifest, now
+from kbackup.archive.models import Group, Groups, Manifest
 from kbackup.archive.query.selection import Selection, check_selection, is_internal
 from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.jobs.capture.settings import NEVER, capture_settings
@@ -15,6 +15,7 @@ from kbackup.kafka.groups.admin import OTHER
 from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.reading import Reading
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 _SYNTAX = "check the name; regular expressions go between slashes"
 _OWN_GROUPS = ("kbackup-restore-", "kbackup-backup-")

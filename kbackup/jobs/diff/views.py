@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 
-from kbackup.archive.models import Groups, Manifest, Metadata, now, rfc3339
+from kbackup.archive.models import Groups, Manifest, Metadata
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
 from kbackup.archive.secrets import without_secrets
@@ -17,6 +16,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
 from kbackup.metadata.entities import DelegationToken, PartName, TopicMetadata
 from kbackup.metadata.parts import LABELS, reason_for
+from kbackup.util.times import now, time_text
 
 
 def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Selection) -> View:
@@ -139,7 +139,7 @@ def _view(
 
 
 def _token_words(token: DelegationToken) -> str:
-    expires = rfc3339(datetime.fromtimestamp(token.expires_at / 1000, UTC))
+    expires = time_text(token.expires_at)
     return f"expires {expires}, renewed by {', '.join(token.renewers) or token.owner}"
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from importlib.metadata import version
 
 from kbackup import __version__
-from kbackup.archive.models import Manifest, now
+from kbackup.archive.models import Manifest
 from kbackup.archive.query.content import Content
 from kbackup.archive.query.points import damaged_segments
 from kbackup.archive.reader import open_archive
@@ -30,6 +30,7 @@ from kbackup.kafka.client.client import Properties
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 
 @dataclass(frozen=True)

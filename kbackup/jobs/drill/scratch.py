@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from kbackup.archive import layout
 from kbackup.archive.restores.plan import RestorePlan
-from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError, some_of
+from kbackup.errors import ClusterError, KbackupError, RefusedError, UsageError
 from kbackup.kafka.admin.cluster import Cluster
+from kbackup.util.text import shorten
 
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,99}")
 _PATIENCE = 60.0  # s, for topics to be gone
@@ -48,7 +49,7 @@ class Scratch:
             )
         if taken := self.there().told():
             raise RefusedError(
-                f"prefix {self.prefix!r} is not free: {some_of(taken, 3)}",
+                f"prefix {self.prefix!r} is not free: {shorten(taken, 3)}",
                 "give another --prefix, or delete them",
             )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from kbackup.archive.models import Document, GroupOffset, Part, now
+from kbackup.archive.models import Document, GroupOffset, Part
 from kbackup.jobs.common.numbered_captures import NumberedCaptures
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 By = Literal["restore", "apply", "undo"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
-from kbackup.archive.models import Manifest, Part, now
+from kbackup.archive.models import Manifest, Part
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.plan import check_same_target
@@ -22,6 +22,7 @@ from kbackup.jobs.groups.selection import Chosen, Moment, choose_for_restore, ch
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import State
-from kbackup.archive.models import Capture, Groups, Metadata, PartitionState, TopicState, now
+from kbackup.archive.models import Capture, Groups, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.importing.rows import Held
+from kbackup.util.times import now
 
 
 def commit_import(writing: WritingRun, held: Sequence[Held], segments: Sequence[Segment]) -> None:

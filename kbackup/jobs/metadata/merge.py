@@ -16,6 +16,7 @@ from kbackup.jobs.metadata.compare import Side, compare, in_words
 from kbackup.metadata.entities import NotCarried, PartName
 from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, Part
 from kbackup.metadata.reading import Reading
+from kbackup.util.text import shorten
 
 _NAMED = 5
 
@@ -131,9 +132,8 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
         one, other = Side(first.source, first), Side(second.source, second)
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
-            more = f"; and {len(words) - _NAMED} more" if len(words) > _NAMED else ""
             found.append(
-                f"{one.name} and {other.name} disagree ({'; '.join(words[:_NAMED])}{more}): "
+                f"{one.name} and {other.name} disagree ({shorten(words, _NAMED, '; ')}): "
                 "run 'kbackup migrate verify'"
             )
     return found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kbackup.archive.models import now
 from kbackup.errors import KbackupError, MismatchError
 from kbackup.jobs.capture import cluster as capture
 from kbackup.jobs.metadata.merge import Merged, merge
@@ -15,6 +14,7 @@ from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.metadata.entities import Source
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
+from kbackup.util.times import now
 from kbackup.zookeeper.read import read_zookeeper
 
 

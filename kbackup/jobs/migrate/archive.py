@@ -15,7 +15,7 @@ from kbackup.archive.catalog.operations import add_point, end_run, label_point
 from kbackup.archive.catalog.run import WritingRun, open_or_create
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import Capture, DocumentRef, Groups, Manifest, Metadata, now
+from kbackup.archive.models import Capture, DocumentRef, Groups, Manifest, Metadata
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.secrets import as_archived
 from kbackup.config.jobs import Backup
@@ -29,6 +29,7 @@ from kbackup.metadata.parts import PARTS
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.reader import Archive
-from kbackup.errors import RefusedError, UsageError, some_of
+from kbackup.errors import RefusedError, UsageError
 from kbackup.kafka.metadata_log.bootstrap import (
     NAME,
     producer_id_record,
@@ -24,6 +24,7 @@ from kbackup.kafka.metadata_log.bootstrap import (
     write_bootstrap,
 )
 from kbackup.kafka.metadata_log.codec import Record
+from kbackup.util.text import shorten
 
 _SOME = 5
 _WHOLE = "archive into an encrypted archive, with zookeeper.connect or metadata.log.dir in [source]"
@@ -75,7 +76,7 @@ def _check_whole(metadata: Metadata, number: int) -> None:
     without = [u.user for u in metadata.scram_users if None in (u.salt, u.stored_key, u.server_key)]
     if without:
         raise RefusedError(
-            f"restore point {number} has no secrets of SCRAM user {some_of(without, _SOME)}", _WHOLE
+            f"restore point {number} has no secrets of SCRAM user {shorten(without, _SOME)}", _WHOLE
         )
 
 

@@ -10,10 +10,10 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import Kind
 from kbackup.archive.catalog.operations import keep_points, label_point, release_points
 from kbackup.archive.catalog.state import State
-from kbackup.archive.models import now
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import UsageError
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 _Operation = Callable[[State], State]
 _RESERVED = ("latest", "all", "source", "target")

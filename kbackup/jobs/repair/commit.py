@@ -11,13 +11,14 @@ from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.catalog.documents import Derived, Latest, OpenRun
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import State
-from kbackup.archive.models import dump, now
+from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.repair.base import Base, load_whole
 from kbackup.archive.verify.derived import check_derived
 from kbackup.archive.verify.findings import Findings
 from kbackup.errors import RefusedError
 from kbackup.jobs.repair.report import Mended, RepairJob
+from kbackup.util.times import now
 
 
 def commit_repair(job: RepairJob, writing: WritingRun, base: Base, after: State) -> None:

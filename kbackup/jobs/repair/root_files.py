@@ -12,13 +12,14 @@ from kbackup.archive.catalog.documents import Catalog, Derived, Latest
 from kbackup.archive.encryption import check_encryption
 from kbackup.archive.java.content import is_java_archive
 from kbackup.archive.lease.hold import read_lease
-from kbackup.archive.models import ArchiveInfo, Lease, Manifest, NewerError, dump, now
+from kbackup.archive.models import ArchiveInfo, Lease, Manifest, NewerError, dump
 from kbackup.archive.repair.base import Documents, load_whole
 from kbackup.errors import CorruptError, NoArchiveError, NotFoundError, PreconditionError
 from kbackup.jobs.repair.report import Mended, RepairJob
 from kbackup.store.base import Store, encryption_of
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.raw import stored
+from kbackup.util.times import now
 
 
 def check_archive_there(store: Store, keys: Sequence[str]) -> None:

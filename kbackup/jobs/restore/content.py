@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from kbackup.archive.java.content import is_java_archive, java_content, java_topics
-from kbackup.archive.models import now
 from kbackup.archive.query.content import Content, narrowed
 from kbackup.archive.query.coverage import not_reached
 from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_of
@@ -22,6 +21,7 @@ from kbackup.jobs.groups.mapping import check_groups, plan_groups
 from kbackup.jobs.restore.plan import check_names, check_rules, make_units, plan_topic, target_name
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 
 def choose_content(options: Restore, store: Store) -> Content:

@@ -13,7 +13,6 @@ from kbackup.archive.catalog.orphans import Orphans, find_orphans
 from kbackup.archive.catalog.retention import expire_points, expire_records
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import commit_sweep, commit_undo, delete_orphans, last_expiration
-from kbackup.archive.models import rfc3339
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.table import integers
 from kbackup.errors import RefusedError
@@ -23,6 +22,7 @@ from kbackup.jobs.retention.plan import ExpirationPlan, plan_expiration
 from kbackup.jobs.retention.report import ExpireReport, Expiry, UndoReport
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
+from kbackup.util.times import rfc3339, time_text
 
 
 def expire(
@@ -107,7 +107,7 @@ def _report(
         records=before.records - after.records,
         segments=before.segments - after.segments,
         bytes=before.bytes - after.bytes,
-        before=rfc3339(datetime.fromtimestamp(plan.cutoff / 1000, UTC)) if plan.cutoff is not None else None,
+        before=time_text(plan.cutoff) if plan.cutoff is not None else None,
         spared=plan.spared,
         mirrors=plan.mirrors,
         deleted_from=rfc3339(datetime.now(UTC) + expiry.grace) if number is not None else None,

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kbackup.archive.models import Document, now
+from kbackup.archive.models import Document
 from kbackup.jobs.common.numbered_captures import NumberedCaptures
 from kbackup.jobs.settings.changes import Changes
 from kbackup.store.base import Store
+from kbackup.util.times import now
 
 
 class SettingsBefore(Document, frozen=True, kw_only=True):

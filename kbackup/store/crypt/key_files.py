@@ -6,7 +6,6 @@ import base64
 import binascii
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,6 +14,7 @@ from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.store.base import Store
 from kbackup.store.crypt.frames import KEY_ID_BYTES
 from kbackup.store.crypt.kek import Kek
+from kbackup.util.times import now
 
 KEYS = "keys/"
 LOST = "restore it from a bucket version or a copy: what was encrypted under its keys is lost without it"
@@ -60,7 +60,7 @@ def new_file(kek: Kek, keys: Mapping[bytes, bytes], name: str, archive_id: str) 
     wrapped = kek.wrap(keys, archive_id)
     file = KeyFile(
         archive_id=archive_id,
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        created_at=now(),
         kek=named,
         keys={key_id.hex(): base64.b64encode(data).decode() for key_id, data in wrapped.items()},
     )

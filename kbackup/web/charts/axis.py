@@ -5,8 +5,9 @@ Widths and heights are in units of a view box `WIDTH` wide, which is stretched t
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import NamedTuple
+
+from kbackup.util.times import calendar_text
 
 WIDTH = 1000.0
 HEIGHT = 100.0
@@ -31,7 +32,4 @@ def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tup
 
 def _label(ms: int, span: int) -> str:
     pattern = "%Y-%m-%d" if not 0 < span < 4 * 86_400_000 else "%m-%d %H:%M"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime(pattern)
-    except (OverflowError, ValueError, OSError):
-        return str(ms)
+    return calendar_text(ms, pattern) or str(ms)

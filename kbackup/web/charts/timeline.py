@@ -10,8 +10,8 @@ from math import sqrt
 from statistics import median
 from typing import NamedTuple
 
-from kbackup.archive.query.moment import ms_of
 from kbackup.archive.query.points import PointOverview
+from kbackup.util.times import ms_of
 from kbackup.web.charts.axis import HEIGHT, WIDTH, Tick, ticks
 
 COLUMNS = 160

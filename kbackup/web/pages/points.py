@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.query.moment import ms_of
 from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
+from kbackup.util.times import ms_of
 from kbackup.web.charts.area import Area, Unit, added_up, area
 from kbackup.web.charts.timeline import timeline
 from kbackup.web.pages.settings import settings_tables

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from kbackup.archive.models import Metadata, rfc3339
+from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import without_secrets
 from kbackup.metadata.entities import ClientQuota, DelegationToken, PartName, Registration
 from kbackup.metadata.parts import reason_for
+from kbackup.util.times import time_text
 
 
 class SettingsTable(NamedTuple):
@@ -100,7 +100,7 @@ _KINDS = ("user", "client-id", "ip")
 
 
 def _token(token: DelegationToken) -> tuple[Any, ...]:
-    expires = rfc3339(datetime.fromtimestamp(token.expires_at / 1000, UTC))
+    expires = time_text(token.expires_at)
     return token.id, token.owner, token.requester, ", ".join(token.renewers) or "-", expires
 
 

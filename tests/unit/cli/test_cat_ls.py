@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from kbackup import cli
 from kbackup.cli.common.arguments import parse_address, parse_partition
-from kbackup.cli.common.human import human_time
 from kbackup.cli.common.record_text import as_format, as_hex, as_json, as_text
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.store import open_store
 from kbackup.types import TopicPartition
+from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import T0, make_archive
 from tests.support.java_sink import FLAWS, torn_folder

@@ -20,10 +20,10 @@ from kbackup.archive.catalog.run import begin_writing
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.cli.common.human import human_time
 from kbackup.metadata.entities import ScramUser
 from kbackup.metadata.parts import whole_part
 from kbackup.store import open_store
+from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import LOSS, T0, make_archive
 

@@ -14,10 +14,11 @@ from kbackup import cli
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease, holder, read_lease
-from kbackup.archive.models import Lease, dump, rfc3339
+from kbackup.archive.models import Lease, dump
 from kbackup.store import open_store
 from kbackup.store.base import Store
 from kbackup.store.crypt.kek import generate_key
+from kbackup.util.times import rfc3339
 
 Said = pytest.CaptureFixture[str]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from kbackup.errors import EXIT_LOSS, EXIT_OK, MismatchError, some_of
+from kbackup.errors import EXIT_LOSS, EXIT_OK, MismatchError
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.util.text import shorten
 
 Status = Literal["ok", "warning", "failed", "not looked at"]
 Verdict = Literal["ready", "ready with warnings", "not ready"]
@@ -65,7 +66,7 @@ def not_looked_at(name: str, unread: NotRead) -> Line:
 
 def listed(names: Iterable[object]) -> str:
     """Sorted names, shortened: '1, 2 and 7 more'."""
-    return some_of([str(name) for name in sorted(names, key=_by_number)], _NAMES)
+    return shorten([str(name) for name in sorted(names, key=_by_number)], _NAMES)
 
 
 def _by_number(name: object) -> tuple[int, str]:
@@ -74,4 +75,4 @@ def _by_number(name: object) -> tuple[int, str]:
 
 def each(values: Mapping[int, str]) -> str:
     """'broker 1: 3.3, broker 2: 3.2', shortened."""
-    return some_of([f"broker {broker}: {text}" for broker, text in sorted(values.items())], _NAMES)
+    return shorten([f"broker {broker}: {text}" for broker, text in sorted(values.items())], _NAMES)

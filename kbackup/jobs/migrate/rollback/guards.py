@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kbackup.errors import some_of
 from kbackup.jobs.migrate.rollback.situation import Situation
 from kbackup.jobs.migrate.unread import NotRead
+from kbackup.util.text import shorten
 
 WAY_BACK = "way back"
 STOPPED = "controllers stopped"
@@ -53,15 +53,15 @@ def check_stopped(situation: Situation) -> Guard:
             "name each: --controller HOST:PORT, or --controller-config",
         )
     if alive := sorted(address for address, sign in signs.items() if sign == "answers"):
-        return Guard(STOPPED, False, f"alive: {some_of(alive, _SOME)}", "stop these controllers, by SIGTERM")
+        return Guard(STOPPED, False, f"alive: {shorten(alive, _SOME)}", "stop these controllers, by SIGTERM")
     if silent := sorted(address for address, sign in signs.items() if sign == "silent"):
         return Guard(
             STOPPED,
             False,
-            f"no answer, which proves nothing: {some_of(silent, _SOME)}",
+            f"no answer, which proves nothing: {shorten(silent, _SOME)}",
             "make sure that these controllers are stopped, then give --stopped HOST:PORT for each",
         )
-    return Guard(STOPPED, True, some_of(sorted(signs), _SOME))
+    return Guard(STOPPED, True, shorten(sorted(signs), _SOME))
 
 
 def check_brokers(situation: Situation) -> Guard:
@@ -70,7 +70,7 @@ def check_brokers(situation: Situation) -> Guard:
     if isinstance(brokers, NotRead):
         return Guard(BROKERS, False, f"not looked at: {brokers.why}", brokers.hint)
     if brokers.kraft:
-        ids = some_of([str(broker) for broker in sorted(brokers.kraft)], _SOME)
+        ids = shorten([str(broker) for broker in sorted(brokers.kraft)], _SOME)
         return Guard(
             BROKERS,
             False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.models import dump, now
+from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map.reader import FlowMap
 from kbackup.archive.restores.flow_map.slots import DOCUMENT, SLOTS, FlowState, read_flow, slot_of
@@ -23,6 +23,7 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 _THREADS = 8
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kbackup import __version__
-from kbackup.archive.models import Manifest, now
+from kbackup.archive.models import Manifest
 from kbackup.jobs.mirror.status.document import FlowStatus, Incident, Refusal, TopicStatus
 from kbackup.types import TopicPartition
+from kbackup.util.times import now
 
 if TYPE_CHECKING:  # `expire` and the web page read a status without loading what applies records
     from kbackup.jobs.mirror.apply import Applied

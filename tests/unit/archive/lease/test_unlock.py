@@ -13,7 +13,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease, holder, read_lease
 from kbackup.archive.lease.unlock import COMMAND, Seen, break_lease, look
-from kbackup.archive.models import Lease, dump, rfc3339
+from kbackup.archive.models import Lease, dump
 from kbackup.errors import (
     LeaseLostError,
     LockedError,
@@ -22,6 +22,7 @@ from kbackup.errors import (
     RefusedError,
     UnreachableError,
 )
+from kbackup.util.times import rfc3339
 from tests.support.faulty_store import FaultyStore, down, lost_answer
 
 SECONDS = 60.0

@@ -11,7 +11,6 @@ import pytest
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import TopicState
 from kbackup.archive.query.content import Content
-from kbackup.archive.query.moment import ms_of, time_text
 from kbackup.archive.query.overview import overview
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
@@ -19,6 +18,7 @@ from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.jobs.restore.content import choose_content
 from kbackup.store.base import Store
+from kbackup.util.times import ms_of, time_text
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.faulty_store import FaultyStore
 

@@ -1,0 +1,12 @@
+"""Lists of names in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def shorten(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Join the first names, and say how many more there are: 'a, b and 3 more', or between '; ' 'a; b; and 3 more'."""
+    comma = "" if between == ", " else between.rstrip()
+    more = f"{comma} and {len(names) - most:,} more" if len(names) > most else ""
+    return between.join(names[:most]) + more
