@@ -70,7 +70,7 @@ def test_a_restore_is_what_the_archive_holds(run: Run, restored: tuple[str, str]
     assert [(t["target"], t["records"], t["ok"]) for t in report["topics"]] == [(topic, 180, True)]
     stands = {(g["partition"], g["committed"], g["due"], g["found"], g["how"]) for g in report["groups"]}
     assert all(g["ok"] and g["group"] == topic for g in report["groups"])
-    assert {(p, c, how) for p, c, _, _, how in stands} == {(0, 40, "exact"), (1, 30, "past end")}
+    assert {(p, c, how) for p, c, _, _, how in stands} == {(0, 40, "exact"), (1, 30, "log end")}
 
 
 def test_by_names_alone(run: Run, made: BackedUp, restored: tuple[str, str]) -> None:

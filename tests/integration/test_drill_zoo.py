@@ -43,7 +43,7 @@ def test_a_drill_of_every_kind(run: Run, zoo: Zoo, moment: int, names: list[str]
     compared = report["comparison"]
     assert (compared["records"], compared["same"], compared["after"]) == (held, held, 0)
     assert {t["source"] for t in compared["topics"]} == {zoo.topic(name) for name in names}
-    assert {g["how"] for g in compared["groups"]} == {"exact", "gap", "past end", "before start", "empty"}
+    assert {g["how"] for g in compared["groups"]} == {"exact", "next record", "log end", "log start", "empty"}
     assert any("timestamp 0" in warning for warning in report["warnings"])
 
 

@@ -145,7 +145,7 @@ def test_plan_says_where_and_why_and_writes_nothing(made: Made) -> None:
             assert o["now"] is None
             reasons.add(o["how"])
     assert len(plan["groups"]) == len(made.stood)
-    assert reasons == {"exact", "gap", "past end", "before start", "empty"}
+    assert reasons == {"exact", "next record", "log end", "log start", "empty"}
 
 
 def test_apply_long_after_the_restore_and_undo(made: Made) -> None:

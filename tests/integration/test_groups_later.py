@@ -112,7 +112,7 @@ def test_target_that_moved_on_is_read_from_where_it_did(kept: Kept) -> None:
     for partition in range(2):
         topics.produce(kept.broker, copy, partition, topics.numbered(5, "written since"))
     report = kept.groups("apply", *restore, "-g", kept.group)
-    assert {o["how"] for o in report["groups"][0]["offsets"]} == {"exact", "past end"}
+    assert {o["how"] for o in report["groups"][0]["offsets"]} == {"exact", "log end"}
     held, stood = read_topic(kept.broker.bootstrap, copy), kept.stand()
 
     def following(partition: int) -> list[bytes | None]:
@@ -130,7 +130,7 @@ def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
     assert plan["restore_point"] == 2
     assert [(o["source"], o["target"], o["how"]) for o in plan["groups"][0]["offsets"]] == [
         (25, 27, "expired"),
-        (33, log_ends(kept.broker.bootstrap, copy)[1], "past end"),
+        (33, log_ends(kept.broker.bootstrap, copy)[1], "log end"),
     ]
 
 

@@ -103,11 +103,11 @@ def test_how_groups_were_mapped_is_reported(latest: Restored) -> None:
         wanted = (latest.topic(name), partition)
         return next(str(o["how"]) for o in offsets if (o["topic"], o["partition"]) == wanted)
 
-    assert how("start", "trimmed") == "before start"
+    assert how("start", "trimmed") == "log start"
     assert how("middle", "long") == "exact"
-    assert (how("gap", "compacted"), how("gap", "ledger")) == ("gap", "gap")
-    assert (how("end", "long"), how("beyond", "odd", 2)) == ("past end", "past end")
-    assert (how("end", "ledger"), how("end", "odd", 1)) == ("past end", "empty")
+    assert (how("next record", "compacted"), how("next record", "ledger")) == ("next record", "next record")
+    assert (how("end", "long"), how("beyond", "odd", 2)) == ("log end", "log end")
+    assert (how("end", "ledger"), how("end", "odd", 1)) == ("log end", "empty")
 
 
 def test_report_says_what_was_done(latest: Restored) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kbackup.types import Int64Array
 
-How = Literal["exact", "gap", "past end", "before start", "empty", "expired"]
+How = Literal["exact", "next record", "log end", "log start", "empty", "expired"]
 
 
 class Mapped(NamedTuple):
@@ -46,13 +46,13 @@ class OffsetMap:
             return Mapped(self.next, "empty")
         at = int(np.searchsorted(self.source, committed, side="right")) - 1
         if at < 0:
-            return Mapped(int(self.target[0]), "before start")
+            return Mapped(int(self.target[0]), "log start")
         into = committed - int(self.source[at])
         if into < self.count[at]:
             return Mapped(int(self.target[at]) + into, "exact")
         if at + 1 < len(self.source):
-            return Mapped(int(self.target[at + 1]), "gap")
-        return Mapped(self.next, "past end")
+            return Mapped(int(self.target[at + 1]), "next record")
+        return Mapped(self.next, "log end")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +67,5 @@ class SameLog:
         if committed < self.start:
             return Mapped(self.start, "expired")
         if committed > self.end:
-            return Mapped(self.end, "past end")
+            return Mapped(self.end, "log end")
         return Mapped(committed, "exact")

@@ -58,15 +58,15 @@ def due_offset(places: Places, committed: int) -> tuple[int, How]:
         return 0, "empty"
     at = int(np.searchsorted(places.source, committed, side="right")) - 1
     if at < 0:
-        return int(places.target[0]), "before start"
+        return int(places.target[0]), "log start"
     into = committed - int(places.source[at])
     if into < places.count[at]:
         return int(places.target[at]) + into, "exact"
     if at + 1 < len(places.source):
-        return int(places.target[at + 1]), "gap"
-    return int(places.target[at] + places.count[at]), "past end"
+        return int(places.target[at + 1]), "next record"
+    return int(places.target[at] + places.count[at]), "log end"
 
 
 def _stands_well(found: int, due: int, how: How, end: int) -> bool:
     """Past the last restored record, any offset up to the log's end will do: markers lie there."""
-    return due <= found <= end if how in ("past end", "empty") else found == due
+    return due <= found <= end if how in ("log end", "empty") else found == due

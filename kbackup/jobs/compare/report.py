@@ -34,7 +34,7 @@ class ComparedTopic(Part, frozen=True, kw_only=True):
 
 
 class GroupOffsetCheck(Part, frozen=True, kw_only=True):
-    """`committed` in the source. `due` is where that record is in the target, or (`how` 'past end', 'empty') the least
+    """`committed` in the source. `due` is where that record is in the target, or (`how` 'log end', 'empty') the least
     offset after the last one; `found` is what the group has there, null where it has nothing."""
 
     group: str

@@ -96,7 +96,14 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     tables.show_groups(found, reporter)
     tables.show_group(group, found, reporter)
     offset = PlannedOffset(
-        topic=STEERS, partition=0, source=1, target=2, how="gap", leader_epoch=None, metadata="", now=None
+        topic=STEERS,
+        partition=0,
+        source=1,
+        target=2,
+        how="next record",
+        leader_epoch=None,
+        metadata="",
+        now=None,
     )
     planned = PlannedGroupReport(
         source=STEERS, group=STEERS, hindered=STEERS, offsets=(offset,), left_out=(STEERS,)

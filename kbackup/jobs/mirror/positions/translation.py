@@ -50,6 +50,6 @@ def exact_translation(
         if known is None or not len(known.source):
             return None
         mapped = known.map(upstream)
-        return None if mapped.how == "before start" and mapped.offset > 0 else mapped.offset
+        return None if mapped.how == "log start" and mapped.offset > 0 else mapped.offset
 
     return translate

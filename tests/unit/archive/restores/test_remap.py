@@ -23,14 +23,14 @@ def offset_map(*runs: tuple[int, int, int], end: int) -> OffsetMap:
 @pytest.mark.parametrize(
     ("committed", "target", "how"),
     [
-        (0, 100, "before start"),
+        (0, 100, "log start"),
         (10, 100, "exact"),
         (14, 104, "exact"),
-        (15, 106, "gap"),
-        (19, 106, "gap"),
+        (15, 106, "next record"),
+        (19, 106, "next record"),
         (20, 106, "exact"),
-        (22, 109, "past end"),
-        (99, 109, "past end"),
+        (22, 109, "log end"),
+        (99, 109, "log end"),
     ],
 )
 def test_each_case_by_hand(committed: int, target: int, how: str) -> None:

@@ -27,13 +27,13 @@ def places(*runs: tuple[int, int, int]) -> Places:
 @pytest.mark.parametrize(
     ("committed", "due"),
     [
-        (0, (7, "before start")),
+        (0, (7, "log start")),
         (10, (7, "exact")),
         (12, (9, "exact")),
-        (13, (11, "gap")),
+        (13, (11, "next record")),
         (20, (11, "exact")),
-        (21, (12, "past end")),
-        (99, (12, "past end")),
+        (21, (12, "log end")),
+        (99, (12, "log end")),
     ],
 )
 def test_where_a_group_belongs(committed: int, due: tuple[int, str]) -> None:
@@ -44,7 +44,7 @@ def test_where_a_group_stands_well() -> None:
     assert due_offset(NOWHERE, 5) == (0, "empty")
     assert _stands_well(7, 7, "exact", 20)
     assert not _stands_well(8, 7, "exact", 20)
-    assert [_stands_well(found, 12, "past end", 14) for found in (11, 12, 14, 15)] == [
+    assert [_stands_well(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [
         False,
         True,
         True,

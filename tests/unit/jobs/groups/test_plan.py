@@ -66,7 +66,7 @@ def test_leader_epochs_are_those_of_the_target_log(same_log: bool) -> None:
 
 @pytest.mark.parametrize(
     ("committed", "target", "how"),
-    [(4, 5, "expired"), (5, 5, "exact"), (8, 8, "exact"), (9, 8, "past end")],
+    [(4, 5, "expired"), (5, 5, "exact"), (8, 8, "exact"), (9, 8, "log end")],
 )
 def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: str) -> None:
     assert SameLog(5, 8).map(committed) == (target, how)
@@ -79,7 +79,7 @@ def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: 
         (12, 103, "expired"),
         (13, 103, "exact"),
         (14, 104, "exact"),
-        (15, 105, "past end"),
+        (15, 105, "log end"),
     ],
 )
 def test_what_the_target_deleted_since_is_skipped(committed: int, target: int, how: str) -> None:
