@@ -30,6 +30,12 @@ _DEFAULTS = {
     "offset.flush.interval.ms": "1000",
 }
 
+_WORKER = {
+    # a worker that a busy machine keeps from its heartbeats gets its tasks back at once, not after five minutes
+    "scheduled.rebalance.max.delay.ms": "0",
+}
+"""MirrorMaker 2 takes properties of its workers from those of the target alone."""
+
 
 class MirrorMaker:
     """A running MirrorMaker 2; as a context manager, one that is stopped and removed at the end.
@@ -37,7 +43,9 @@ class MirrorMaker:
     `properties` are its file's, and win over defaults that suit tests. It starts in ten seconds or so."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
-        self._properties = {**_DEFAULTS, **properties}
+        clusters = [name.strip() for name in properties["clusters"].split(",")]
+        worker = {f"{cluster}.{name}": value for cluster in clusters for name, value in _WORKER.items()}
+        self._properties = {**_DEFAULTS, **worker, **properties}
         self._folder = Path()
         self.process: Process
 
