@@ -22,16 +22,19 @@ from kbackup.metadata.entities import TopicMetadata
 from kbackup.metadata.sources import ZooKeeperOptions
 from kbackup.store import open_store
 from kbackup.store.crypt.kek import generate_key
-from scripts.dev.zookeeper.cluster import MigratingCluster
+from scripts.dev.zookeeper.cluster import FIRST_CONTROLLER, MigratingCluster
 from tests.interop.migration import content
 from tests.interop.migration.clusters import Filled, words
 from tests.interop.migration.conftest import SUPER_USERS
 from tests.support.java import Java
 
+DOWN = FIRST_CONTROLLER + 2
+
 
 @dataclass
 class DualWrite:
-    """A cluster that writes both sides, and kbackup beside it. `said` is all that kbackup printed."""
+    """A cluster that writes both sides with two of three controllers, and kbackup beside it. `said` is all that kbackup
+    printed."""
 
     filled: Filled
     folder: Path
@@ -74,14 +77,34 @@ def dual(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DualW
     folder = tmp_path_factory.mktemp("dual")
     (folder / "key").write_text(generate_key())
     (folder / "key").chmod(0o600)
-    with MigratingCluster(properties=SUPER_USERS) as cluster:
+    with MigratingCluster(controllers=3, properties=SUPER_USERS) as cluster:
         made = Filled(cluster, java, ZooKeeperOptions(connect=cluster.zookeeper_connect))
         made.fill(content.everything([0]))
         cluster.start_controllers()
         cluster.wait_for_state("PRE_MIGRATION")
         cluster.restart_brokers("migration")
+        cluster.nodes.stop(DOWN)
         cluster.wait_for_state("MIGRATION")
         yield DualWrite(made, folder)
+
+
+def test_a_controller_that_is_down_is_named(dual: DualWrite) -> None:
+    cluster = dual.filled.cluster
+    urls = {each: cluster.metrics_url(each) for each in cluster.controllers}
+    options = [option for url in urls.values() for option in ("--metrics-url", url)]
+    code, told = dual.migrate("status", *options)
+    assert (code, told["state"], told["certain"], told["disagreements"]) == (0, "dual write", True, [])
+    metrics = [each["says"] for each in told["witnesses"] if each["witness"] == "metrics"]
+    assert [says.partition(" at ")[0] for says in metrics] == [
+        "the active controller",
+        "a standby controller",
+    ]
+    (unread,) = told["not_looked_at"]
+    assert unread["why"].startswith(f"{urls[DOWN]} gave no metrics: ")
+    _, told = dual.migrate("rollback", *options)
+    signs = {address: sign for address, sign in told["controllers"].items() if "/" not in address}
+    assert signs == dict(zip(cluster.quorum.split(","), ("answers", "answers", "stopped"), strict=True))
+    assert {guard["name"]: guard["holds"] for guard in told["guards"]}["controllers stopped"] is False
 
 
 def test_all_sides_say_the_same_and_are_archived(dual: DualWrite) -> None:
@@ -165,6 +188,33 @@ def test_each_difference_is_named_when_zookeeper_is_tampered_with(dual: DualWrit
         "broker configs: log.cleaner.threads of broker 0: log.cleaner.threads is 3 in zookeeper, 2 in controller log",
         "client quotas: client-id 'app 1': producer_byte_rate is 5.0 in zookeeper, 1000000000.0 in controller log",
         "topics: orders: segment.bytes is 2097152 in zookeeper, 1048576 in controller log",
+    ]
+
+
+def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
+    """/controller is gone, /migration is not: the broker has taken /controller, and keeps it."""
+    cluster = dual.filled.cluster
+    cluster.stop_controllers()
+    assert dual.migrate("archive")[0] == 0
+    client = KazooClient(cluster.zookeeper_connect)
+    client.start(timeout=30)
+    try:
+        client.delete("/controller")
+        cluster.nodes.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
+        controller = client.get("/controller")
+        code, told = dual.migrate("status")
+        assert (code, told["state"], told["certain"], told["way_back"]) == (0, "half rolled back", True, True)
+        code, told = dual.migrate("rollback", "--confirm")
+        assert (code, [znode["path"] for znode in told["deleted"]]) == (0, ["/migration"])
+        assert client.get("/controller") == controller
+        assert client.exists("/migration") is None
+    finally:
+        client.stop()
+        client.close()
+    cluster.restart_brokers("zookeeper")
+    _, told = dual.migrate("rollback")
+    assert [step["text"].partition(":")[0] for step in told["steps"] if not step["done"]] == [
+        "delete the controllers' storage"
     ]
 
 
