@@ -171,7 +171,7 @@ def test_each_difference_is_named_when_zookeeper_is_tampered_with(dual: DualWrit
     try:
         _set(client, "/kafka-acl/Topic/orders", lambda znode: znode | {"acls": []})
         _set(client, "/config/topics/orders", lambda znode: _config(znode, "segment.bytes", "2097152"))
-        _set(client, "/config/clients/app%201", lambda znode: _config(znode, "producer_byte_rate", "5.0"))
+        _set(client, "/config/clients/app%201", lambda znode: _config(znode, "producer_byte_rate", "5"))
         _set(client, "/config/users/alice", lambda znode: _without(znode, "SCRAM-SHA-256"))
         _set(client, "/config/brokers/0", lambda znode: _config(znode, "log.cleaner.threads", "3"))
     finally:
