@@ -39,14 +39,25 @@ def _struct(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict[s
 
 
 @st.composite
-def _record(draw: st.DrawFn, number: int, schema: Schema, control: bool) -> Record:
-    version = draw(st.integers(0, schema.newest))
+def _record(
+    draw: st.DrawFn, number: int, schema: Schema, control: bool, version: int | None = None
+) -> Record:
+    """Draw a record of a kind, in one version or in any."""
+    if version is None:
+        version = draw(st.integers(0, schema.newest))
     data = draw(_struct(schema.fields, version)) | ({"version": version} if control else {})
     return Record(schema.name, number, version, data, control)
 
 
 METADATA = st.one_of([_record(number, schema, control=False) for number, schema in RECORDS.items()])
 CONTROL = st.one_of([_record(number, schema, control=True) for number, schema in CONTROL_RECORDS.items()])
+BY_KIND = {
+    (schema.name, version): _record(number, schema, control, version)
+    for table, control in ((RECORDS, False), (CONTROL_RECORDS, True))
+    for number, schema in table.items()
+    for version in range(schema.newest + 1)
+}
+"""By name and version."""
 HEADER = Record("SnapshotHeaderRecord", 3, 0, {"version": 0, "lastContainedLogTimestamp": 0}, control=True)
 FOOTER = Record("SnapshotFooterRecord", 4, 0, {"version": 0}, control=True)
 
