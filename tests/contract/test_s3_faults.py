@@ -187,7 +187,7 @@ def test_a_commit_without_any_answer(through: Store, proxy: Proxy, s3_place: S3P
         upload(through, PART + 1)
     assert s3_place.store().get("key") == data_of(PART + 1)
     assert any("reading back" in note for note in caught.value.__notes__)
-    assert any("giving up the upload failed" in note for note in caught.value.__notes__)
+    assert any("aborting the upload failed" in note for note in caught.value.__notes__)
 
 
 def test_a_part_that_can_not_be_sent_keeps_its_error(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
