@@ -11,7 +11,7 @@ from kbackup.jobs.compare.partition import Comparing
 from kbackup.jobs.compare.result import Comparison, Places
 from kbackup.jobs.compare.side import Open, Rules, Side
 from kbackup.jobs.replay.prefetch import ahead
-from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.read import read_range
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.spark.progress import ProgressSender
@@ -69,7 +69,7 @@ class CompareWork:
 
     def _archived(self, part: UnitPart) -> Open:
         def blocks(start: int) -> Iterator[RecordBlock]:
-            for piece in read_part(self.store, part, start):
+            for piece in read_range(self.store, part, start):
                 if piece.block is not None:
                     yield piece.block
 

@@ -1,4 +1,4 @@
-"""What a flow would do, without doing it."""
+"""Plan a round of a flow, without changing anything."""
 
 from __future__ import annotations
 

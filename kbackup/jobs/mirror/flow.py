@@ -95,7 +95,7 @@ class Flow:
     checkpoint_rule: Literal["exact", "mm2"]
     on_recreate: Literal["continue", "stop"]
     comes_back: NameFilter = field(default=lambda name: False, repr=False)
-    """Whether a topic would come back to the source by other flows, which only the Identity policy allows."""
+    """Topics that would come back to the source by other flows, which only the Identity policy allows."""
 
     @property
     def name(self) -> str:

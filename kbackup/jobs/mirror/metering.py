@@ -1,4 +1,4 @@
-"""What the flows of a mirror count for Prometheus, under MirrorMaker 2's names (`kbackup.metrics.registry`)."""
+"""Count the flows of a mirror for Prometheus, under MirrorMaker 2's names (`kbackup.metrics.registry`)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class DefaultPolicy:
 
     separator: str = "."
     internal_separator_enabled: bool = True
-    """Whether internal topics take the separator, too; `.` otherwise."""
+    """Internal topics take the separator, too; `.` otherwise."""
 
     def format_remote_topic(self, source: str, topic: str) -> str:
         return f"{source}{self.separator}{topic}"

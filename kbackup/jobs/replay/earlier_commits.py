@@ -1,7 +1,7 @@
-"""Whether a restore whose progress nobody knows any more has committed records before.
+"""Check whether a restore whose progress is lost has committed records before.
 
-A unit writes a part of its map before each transaction is committed: where there is none, nothing was. Where there
-is one, the target itself tells whether its records are committed, or of a transaction that was given up.
+A unit writes a map part before it commits each transaction: without a map part, no record was committed. With one,
+the target shows whether the records are committed, or belong to an aborted transaction.
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ def first_committed(
 ) -> tuple[TopicPartition, int] | None:
     """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None where there
     is none (any more). Others' records beside them don't count."""
-    for part in parts:  # as a rule there is none, and nobody is asked
-        if found := next(_committed(target, group, part), None):
+    for map_part in parts:  # as a rule there is none, and the target isn't read
+        if found := next(_committed(target, group, map_part), None):
             return found
     return None
 
 
-def committed_partitions(target: Properties, group: str, part: pa.Table) -> set[TopicPartition]:
-    """Return the partitions of `part` (`archive.offset_map.SCHEMA`) of which a record is committed on the target."""
-    return {tp for tp, _ in _committed(target, group, part)} if len(part) else set()
+def committed_partitions(target: Properties, group: str, map_part: pa.Table) -> set[TopicPartition]:
+    """Return the partitions of `map_part` (`archive.offset_map.SCHEMA`) of which a record is committed on the
+    target."""
+    return {tp for tp, _ in _committed(target, group, map_part)} if len(map_part) else set()
 
 
-def _committed(target: Properties, group: str, part: pa.Table) -> Iterator[tuple[TopicPartition, int]]:
-    """Places of committed records of a part: the first one of each block that is read."""
+def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[tuple[TopicPartition, int]]:
+    """Yield offsets of committed records of a map part: the first one of each block that is read."""
     cluster = Cluster(target, "target")
-    runs = {tp: (at, at + count) for tp, (_, at, count) in by_partition(part)}
+    runs = {tp: (at, at + count) for tp, (_, at, count) in by_partition(map_part)}
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_committed")
     ranges = [
         OffsetRange(*tp, max(int(low[0]), starts[tp]), min(int(high[-1]), ends[tp]))
@@ -56,6 +57,6 @@ def _committed(target: Properties, group: str, part: pa.Table) -> Iterator[tuple
 
 
 def within(offsets: Int64Array, low: Int64Array, high: Int64Array) -> Int64Array:
-    """Those of `offsets` that lie in one of the ranges [low, high), which rise."""
+    """Return the `offsets` that lie in one of the ranges [low, high), which rise."""
     at = np.searchsorted(low, offsets, side="right") - 1
     return offsets[(at >= 0) & (offsets < high[at])]

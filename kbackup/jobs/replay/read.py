@@ -1,4 +1,4 @@
-"""Reading what a plan has of a partition: its segments in order, each record that lies in the part's window."""
+"""Read a range of a partition: its segments in order, and their records inside the range's window."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kbackup.types import RecordBlock
 SMALL = 64 << 10
 """Bytes of a segment that is read as a whole, without its index: most of the time goes into requests."""
 
-QUIET = 64 << 20  # bytes of a checked segment that may go by without a record that is wanted
+QUIET = 64 << 20  # bytes of a checked segment that may go by without a record inside the window
 
 
-class Piece(NamedTuple):
-    """Records of a segment, never none; or (`block` None) that all of the segment was read and is what it
-    should be; or, of a segment that is checked first alone, neither, but `pause`.
+class ReadStep(NamedTuple):
+    """One step of reading a segment: a block of records, never empty. `block` is None where the segment was read to
+    its end and is undamaged, and where a segment that is checked first only needs a `pause`.
 
     `pause`: there is much to read before the next record may come, so that nothing should be left open meanwhile.
     What came before, and of this segment if its records have begun, is checked.
 
     `next` is the source offset from which to go on after it. `read` is how many bytes of records were read for it
-    and `untimed` how many records were left out for want of a timestamp, both since the piece before.
+    and `untimed` how many records were left out for want of a timestamp, both since the step before.
     """
 
     segment: Segment
@@ -39,42 +39,44 @@ class Piece(NamedTuple):
     pause: bool = False
 
 
-def read_part(
-    store: Store, part: UnitPart, start: int = 0, check_first: int | None = None
-) -> Iterator[Piece]:
-    """The records of `part` from source offset `start` on, cut to its window, in order. Errors are those of
+def read_range(
+    store: Store, range_: UnitPart, start: int = 0, check_first: int | None = None
+) -> Iterator[ReadStep]:
+    """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Errors are those of
     `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out, with
-    a pause before that and wherever `QUIET` bytes of it hold no record that is wanted."""
-    for segment in part.segments:
+    a pause before that and wherever `QUIET` bytes of it hold no record inside the window."""
+    for segment in range_.segments:
         if segment.last < start:
             continue
         check = check_first is not None and segment.bytes > check_first
         if check:
-            yield Piece(segment, None, max(start, segment.first), 0, 0, pause=True)
+            yield ReadStep(segment, None, max(start, segment.first), 0, 0, pause=True)
             for _ in read_segment(store, segment):
                 pass
-        yield from _read(store, part, segment, start, QUIET if check else None)
+        yield from _read(store, range_, segment, start, QUIET if check else None)
 
 
-def _read(store: Store, part: UnitPart, segment: Segment, start: int, quiet: int | None) -> Iterator[Piece]:
+def _read(
+    store: Store, range_: UnitPart, segment: Segment, start: int, quiet: int | None
+) -> Iterator[ReadStep]:
     read = untimed = 0
     blocks = read_small if segment.bytes <= SMALL else read_segment
     for block in blocks(store, segment):
         read += block.nbytes
         rest = _from(block, start)
-        if part.window is not None:
-            rest, left_out = part.window.cut(rest)
-            untimed += left_out
+        if range_.window is not None:
+            rest, without_time = range_.window.cut(rest)
+            untimed += without_time
         if len(rest):
-            yield Piece(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
+            yield ReadStep(segment, rest, int(block.offsets[-1]) + 1, read, untimed)
             read = untimed = 0
         elif quiet is not None and read >= quiet:
-            yield Piece(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
+            yield ReadStep(segment, None, max(start, int(block.offsets[-1]) + 1), read, untimed, pause=True)
             read = untimed = 0
-    yield Piece(segment, None, segment.last + 1, read, untimed)
+    yield ReadStep(segment, None, segment.last + 1, read, untimed)
 
 
 def _from(block: RecordBlock, offset: int) -> RecordBlock:
-    """The block's records at or after `offset`."""
+    """Return the block's records at or after `offset`."""
     at = int(np.searchsorted(block.offsets, offset))
     return slice_block(block, at, len(block)) if at else block

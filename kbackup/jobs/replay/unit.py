@@ -14,53 +14,53 @@ from typing import NamedTuple, Protocol
 from kbackup.archive.restores.offset_map import NOTHING, Cut
 from kbackup.archive.restores.plan import UnitPart
 from kbackup.jobs.replay.prefetch import ahead
-from kbackup.jobs.replay.read import Piece, read_part
+from kbackup.jobs.replay.read import ReadStep, read_range
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 LARGE_SEGMENT = 256 << 20
-_AHEAD = 1  # lists of pieces that wait while one is produced; the store is read two ranges ahead as well
+_AHEAD = 1  # lists of steps that wait while one is produced; the store is read two ranges ahead as well
 _TOGETHER = 1 << 20  # bytes
 
 
 class Reached(NamedTuple):
-    """Everything of `part` before source offset `next` is read."""
+    """Everything of `range` before source offset `next` is read."""
 
-    part: UnitPart
+    range: UnitPart
     next: int
 
 
 class Ledger(Protocol):
-    """Where a unit writes down what it produced: its names, its offset map and the notes of its progress."""
+    """Stores what a unit has produced: its offset map and the notes of its progress."""
 
     transactions: bool
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
     ) -> Mapping[TopicPartition, Progress]:
-        """Write a part of the offset map, and return the progress that names it. Nothing of it is committed yet.
+        """Write an offset map part, and return the progress that names it. Nothing of it is committed yet.
 
         `runs`, `reached` and `cut` are those since the last call."""
         ...
 
     def committed(self) -> None:
-        """The transaction of the last part is committed."""
+        """Note that the transaction of the last map part is committed."""
         ...
 
 
 def together(
-    pieces: Iterable[tuple[UnitPart, Piece]], least: int = _TOGETHER
-) -> Iterator[list[tuple[UnitPart, Piece]]]:
-    """Yield pieces, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
+    steps: Iterable[tuple[UnitPart, ReadStep]], least: int = _TOGETHER
+) -> Iterator[list[tuple[UnitPart, ReadStep]]]:
+    """Yield steps, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
     to the broker. A list ends with a pause."""
-    gathered: list[tuple[UnitPart, Piece]] = []
+    gathered: list[tuple[UnitPart, ReadStep]] = []
     size = 0
-    for part, piece in pieces:
-        gathered.append((part, piece))
-        size += piece.read
-        if size >= least or piece.pause:
+    for range_, step in steps:
+        gathered.append((range_, step))
+        size += step.read
+        if size >= least or step.pause:
             yield gathered
             gathered, size = [], 0
     if gathered:
@@ -69,13 +69,13 @@ def together(
 
 @dataclass
 class UnitRun:
-    """`start` says from which source offset a part is read, None where nothing of it is left.
+    """`start` says from which source offset a range is read, None where all of it is done.
 
     `pending` is how many bytes were read since the last commit, `counted` what windows selected of them.
     """
 
     store: Store
-    parts: Sequence[UnitPart]
+    ranges: Sequence[UnitPart]
     producer: BlockProducer
     ledger: Ledger
     sender: ProgressSender
@@ -87,38 +87,38 @@ class UnitRun:
     reached: dict[TopicPartition, Reached] = field(default_factory=dict)
 
     def run(self) -> None:
-        for pieces in ahead(together(self._read()), _AHEAD):
-            for part, piece in pieces:
-                self._take(part, piece)
+        for steps in ahead(together(self._read()), _AHEAD):
+            for range_, step in steps:
+                self._take(range_, step)
         self._commit()
 
-    def _read(self) -> Iterator[tuple[UnitPart, Piece]]:
+    def _read(self) -> Iterator[tuple[UnitPart, ReadStep]]:
         """Runs ahead of what is produced, from one segment into the next."""
         check_first = LARGE_SEGMENT if self.ledger.transactions else None
-        for part in self.parts:
-            start = self.start(part)
+        for range_ in self.ranges:
+            start = self.start(range_)
             if start is None:
                 continue
-            for piece in read_part(self.store, part, start, check_first):
-                yield part, piece
+            for step in read_range(self.store, range_, start, check_first):
+                yield range_, step
 
-    def _take(self, part: UnitPart, piece: Piece) -> None:
-        before = self.reached.get(part.tp)
-        if before is not None and before.part is not part:
+    def _take(self, range_: UnitPart, step: ReadStep) -> None:
+        before = self.reached.get(range_.tp)
+        if before is not None and before.range is not range_:
             self._commit()  # another incarnation: its source offsets begin anew
-        block = piece.block
+        block = step.block
         if block is not None:
-            self.producer.send(part.tp, block)
+            self.producer.send(range_.tp, block)
             self.sender.add(len(block), block.nbytes)
             self.sent = True
-        if part.window is not None:
+        if range_.window is not None:
             size = (len(block), block.nbytes) if block is not None else (0, 0)
-            self.counted = self.counted.plus(Cut(*size, piece.untimed))
+            self.counted = self.counted.plus(Cut(*size, step.untimed))
         # not what was sent: a window that selects little must not keep a transaction open for long
-        self.pending += piece.read
-        self.reached[part.tp] = Reached(part, piece.next)
-        may_end = block is None or piece.segment.bytes > LARGE_SEGMENT
-        if piece.pause or (may_end and self.pending >= self.transaction_bytes):
+        self.pending += step.read
+        self.reached[range_.tp] = Reached(range_, step.next)
+        may_end = block is None or step.segment.bytes > LARGE_SEGMENT
+        if step.pause or (may_end and self.pending >= self.transaction_bytes):
             self._commit()
 
     def _commit(self) -> None:

@@ -103,6 +103,7 @@ VERBS = {
     "replace",
     "restart",
     "restore",
+    "reset",
     "resume",
     "retry",
     "rotate",

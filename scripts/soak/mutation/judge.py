@@ -17,7 +17,7 @@ from kbackup.archive.restores.offset_map import decode, read_parts
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive
 from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
-from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.read import read_range
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.preflight import check_segments
 from kbackup.jobs.restore.prepare import finished_report
@@ -173,7 +173,7 @@ def _brought(store: Store, plan: RestorePlan) -> str:
     for unit in plan.units:
         for part in unit:
             sums.update(f"{part.topic}-{part.partition} to {part.target}".encode())
-            for piece in read_part(store, part):
+            for piece in read_range(store, part):
                 if piece.block is not None:
                     sums.update(piece.block.offsets.tobytes())
                     sums.update(piece.block.data.tobytes())

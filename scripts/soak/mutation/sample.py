@@ -20,7 +20,7 @@ from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.jobs.points.job import keep, label, release
-from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.read import read_range
 from kbackup.jobs.restore.content import choose_content, choose_plan
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.retention.job import expire
@@ -143,7 +143,7 @@ def _restore(store: Store) -> Iterator[PartName]:
 
 def _went(store: Store, part: UnitPart, target: int) -> tuple[Int64Array, Int64Array, Int64Array]:
     """As if the broker had put a part's records one after the other from `target` on."""
-    offsets = [p.block.offsets for p in read_part(store, part) if p.block is not None]
+    offsets = [p.block.offsets for p in read_range(store, part) if p.block is not None]
     sources = np.concatenate(offsets)
     runs = runs_of(sources, np.arange(target, target + len(sources)))
     return runs.source, runs.target, runs.count

@@ -1,4 +1,4 @@
-"""What a round of the apply half has done."""
+"""The result of a round of the apply half."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ class Applied:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the process ends with exit code 3 for this round."""
+        """Return whether the process ends with exit code 3 for this round."""
         return bool(self.recreated or self.held_back or self.too_late)

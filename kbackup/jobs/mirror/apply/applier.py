@@ -17,7 +17,7 @@ from kbackup.archive.restores.flow_map.tables import SCHEMA
 from kbackup.jobs.mirror.apply.applied import Applied
 from kbackup.jobs.mirror.apply.lost import find_lost
 from kbackup.jobs.mirror.apply.pending import Pending, find_pending
-from kbackup.jobs.mirror.apply.recreated import find_recreated, told_positions
+from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
 from kbackup.jobs.mirror.apply.room import make_room
 from kbackup.jobs.mirror.apply.session import Session, open_session
 from kbackup.jobs.mirror.apply.slots import OpenSlots, SlotTask, SlotWork
@@ -87,7 +87,7 @@ class Applier:
             raise
 
     def close(self) -> None:
-        """Give up what is not committed."""
+        """Close the producers; records that are not committed are discarded."""
         self._session = None
         self._slots.close()
 
@@ -109,12 +109,12 @@ class Applier:
         added: list[pa.Table] = []
         if session.refreshed is None or self.clock() - session.refreshed >= REFRESH:
             added += self._refresh(session, work, topics)
-        if pending.parts:
+        if pending.ranges:
             with Phases(self.listener).step("apply"):
                 added += self._produce(session, work, tasks_to_produce(session, pending, topics), pending)
         runs = pa.concat_tables([SCHEMA.empty_table(), *added])
         session.applied = {topic.source: point.number for topic in topics}
-        told = told_positions(session.status, archive.info.id, before)
+        reported = reported_positions(session.status, archive.info.id, before)
         after, session.status = session.positions, None
         partitions = count_applied(pending, runs)
         return Applied(
@@ -125,9 +125,9 @@ class Applier:
             partitions=partitions,
             runs=runs,
             refused=refused,
-            recreated=find_recreated(archive, point, topics, told, after),
+            recreated=find_recreated(archive, point, topics, reported, after),
             held_back=pending.held_back,
-            too_late=find_lost(archive, point, topics, told, after),
+            too_late=find_lost(archive, point, topics, reported, after),
             seconds=self.clock() - began,
         )
 
@@ -136,9 +136,9 @@ class Applier:
         return self.flow.source, self.flow.target
 
     def _refresh(self, session: Session, work: SlotWork, topics: Sequence[RemoteTopic]) -> list[pa.Table]:
-        """Commit every position again: brokers forget those that were not committed for long. Returns the runs that
+        """Commit every position once more, before brokers let it expire. Returns the runs that
         came to the offset map."""
-        noted = self._slots.commit_again(work, tasks_to_refresh(session, topics), session.uncommitted)
+        noted = self._slots.refresh(work, tasks_to_refresh(session, topics), session.uncommitted)
         session.noted |= noted
         session.uncommitted = {}
         session.refreshed = self.clock()

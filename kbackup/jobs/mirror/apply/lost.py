@@ -1,4 +1,4 @@
-"""What a flow can't apply any more: records that were let go or lost before it came. Pure."""
+"""Find records that a flow can't apply any more: they expired or were lost before the flow read them. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Gap = tuple[int, int, int, str]
 
 
 def _gaps(archive: Archive, point: Manifest) -> dict[tuple[str, int], list[Gap]]:
-    """What the archive lacks, by topic and partition of the source, in order."""
+    """Return the missing offsets of the archive, by topic and partition of the source, in order."""
     found: dict[tuple[str, int], list[Gap]] = {}
     for place, gap in [*_expired(archive), *_losses(archive, point)]:
         found.setdefault(place, []).append(gap)

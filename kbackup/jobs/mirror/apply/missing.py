@@ -86,7 +86,7 @@ class Recovery:
                 return
 
     def _is_committed(self, name: PartName, runs: pa.Table) -> bool:
-        """Whether the target holds the records of a part: a transaction is there as a whole, or not at all."""
+        """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
         every = {key.remote: run for key, run in by_incarnation(runs)}
         rows = self._there(every)
         ends = self.cluster.log_ends(rows, "read_uncommitted")

@@ -1,4 +1,4 @@
-"""What is to apply: archived segments beyond the applied positions, in order of incarnation and offset. Pure."""
+"""Find the archived segments beyond the applied positions, in order of incarnation and offset. Pure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Lives:
 
 @dataclass(frozen=True)
 class Pending:
-    """`parts` are those of each remote partition, in order of incarnation."""
+    """The ranges to apply. `ranges` has them by remote partition, in order of incarnation."""
 
-    parts: dict[TopicPartition, list[UnitPart]] = field(default_factory=dict)
+    ranges: dict[TopicPartition, list[UnitPart]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
 
     @property
     def segments(self) -> Iterable[Segment]:
-        return (s for parts in self.parts.values() for part in parts for s in part.segments)
+        return (s for ranges in self.ranges.values() for each in ranges for s in each.segments)
 
 
 def find_pending(
@@ -60,8 +60,8 @@ def find_pending(
     after: Mapping[str, int],
     stop: bool,
 ) -> Pending:
-    """Return what lies beyond `positions` up to restore point `point`. `after` names, by topic, a restore point up to
-    which everything is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
+    """Return the segments beyond `positions` up to restore point `point`. `after` names, by topic, a restore point up
+    to which everything is applied; by default 0. `stop`: a new incarnation of a topic is held back."""
     lives = topic_lives(point, topics, positions, stop)
     newest = {t.name: t.incarnation for t in point.topics}
     held_back = [
@@ -71,9 +71,9 @@ def find_pending(
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
-    parts: dict[TopicPartition, list[UnitPart]] = {}
+    ranges: dict[TopicPartition, list[UnitPart]] = {}
     for (remote, _), segments in sorted(
-        _by_part(_segments(archive, point, lives, positions, after), lives).items()
+        _by_partition(_segments(archive, point, lives, positions, after), lives).items()
     ):
         part = UnitPart(
             topic=segments[0].topic,
@@ -81,8 +81,8 @@ def find_pending(
             target=remote.topic,
             segments=tuple(segments),
         )
-        parts.setdefault(remote, []).append(part)
-    return Pending(parts, tuple(held_back))
+        ranges.setdefault(remote, []).append(part)
+    return Pending(ranges, tuple(held_back))
 
 
 def topic_lives(
@@ -97,27 +97,27 @@ def topic_lives(
     for tp, position in positions.items():
         reached.setdefault(tp.topic, []).append(position.incarnation)
     newest = {t.name: t.incarnation for t in point.topics}
-    found: dict[str, Lives] = {}
+    lives: dict[str, Lives] = {}
     for topic in topics:
         if topic.source not in newest:
             continue
         last, own = newest[topic.source], reached.get(topic.remote)
         if own is None:
-            found[topic.source] = Lives(topic, last, last)
+            lives[topic.source] = Lives(topic, last, last)
         else:
-            found[topic.source] = Lives(topic, min(own), max(own) if stop else last)
-    return found
+            lives[topic.source] = Lives(topic, min(own), max(own) if stop else last)
+    return lives
 
 
-def _by_part(
+def _by_partition(
     segments: Iterable[Segment], lives: Mapping[str, Lives]
 ) -> dict[tuple[TopicPartition, int], list[Segment]]:
     """Segments by remote partition and incarnation."""
-    found: dict[tuple[TopicPartition, int], list[Segment]] = {}
+    by_partition: dict[tuple[TopicPartition, int], list[Segment]] = {}
     for segment in segments:
         remote = TopicPartition(lives[segment.topic].topic.remote, segment.partition)
-        found.setdefault((remote, segment.incarnation), []).append(segment)
-    return found
+        by_partition.setdefault((remote, segment.incarnation), []).append(segment)
+    return by_partition
 
 
 def _segments(
@@ -128,7 +128,7 @@ def _segments(
     after: Mapping[str, int],
 ) -> list[Segment]:
     """Segments beyond the positions, in order."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     groups: dict[int, set[str]] = {}
     for name in lives:
         groups.setdefault(after.get(name, 0), set()).add(name)
@@ -138,11 +138,11 @@ def _segments(
         table = of_topics(archive.table(point.number, SCHEMA.names, number), names)
         if len(table) > _LARGE:
             table = rows_where(table, _beyond(table, lives, positions))
-        found += [s for s in from_batches(table.to_batches()) if _is_left(s, lives[s.topic], positions)]
-    return sorted(map(in_place, found), key=in_order)
+        segments += [s for s in from_batches(table.to_batches()) if _is_pending(s, lives[s.topic], positions)]
+    return sorted(map(in_place, segments), key=in_order)
 
 
-def _is_left(segment: Segment, life: Lives, positions: Mapping[TopicPartition, AppliedPosition]) -> bool:
+def _is_pending(segment: Segment, life: Lives, positions: Mapping[TopicPartition, AppliedPosition]) -> bool:
     if not life.first <= segment.incarnation <= life.last:
         return False
     position = positions.get(TopicPartition(life.topic.remote, segment.partition))
@@ -152,7 +152,7 @@ def _is_left(segment: Segment, life: Lives, positions: Mapping[TopicPartition, A
 def _beyond(
     table: pa.Table, lives: Mapping[str, Lives], positions: Mapping[TopicPartition, AppliedPosition]
 ) -> npt.NDArray[np.bool_]:
-    """bool[rows]: `_is_left`, by columns. A partition's position is looked up once."""
+    """bool[rows]: `_is_pending`, by columns. A partition's position is looked up once."""
     topics: list[Any] = table.column("topic").to_pylist()
     incarnation, partition, last = (integers(table, name) for name in ("incarnation", "partition", "last"))
     names, codes = np.unique(np.array(topics, object), return_inverse=True)
@@ -165,5 +165,5 @@ def _beyond(
         if position is not None:
             at[n] = position
     begun, following = at[rows, 0], at[rows, 1]
-    left: npt.NDArray[np.bool_] = (incarnation > begun) | ((incarnation == begun) & (last >= following))
-    return left
+    pending: npt.NDArray[np.bool_] = (incarnation > begun) | ((incarnation == begun) & (last >= following))
+    return pending

@@ -21,15 +21,15 @@ from kbackup.types import TopicPartition
 
 
 class Note(NamedTuple):
-    """The metadata of an applied position: `part` is the part of the slot's offset map that was committed with it,
+    """The metadata of an applied position: `map_part` is the part of the slot's offset map that was committed with it,
     `point` the restore point that was applied then."""
 
     incarnation: int
-    part: PartName
+    map_part: PartName
     point: int
 
     def __str__(self) -> str:
-        return f"{self.incarnation}/{self.part}/{self.point}"
+        return f"{self.incarnation}/{self.map_part}/{self.point}"
 
     @classmethod
     def parse(cls, text: str) -> Note | None:
@@ -56,7 +56,7 @@ class Noted(NamedTuple):
         if note is None:
             raise ClusterError(
                 f"the applied position of {tp} on the target has no note of a mirror: {progress.note!r}",
-                "has another program committed to the flow's consumer group? reset that partition's offset",
+                "reset that partition's offset: another program has committed to the flow's consumer group",
             )
         return cls(AppliedPosition(note.incarnation, progress.next), note)
 
@@ -67,7 +67,7 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
     committed, refused = cluster.groups.committed([group])
     if refused:
         raise ClusterError(
-            f"the applied positions can't be read: {refused[group]}", "may this user describe that group?"
+            f"the applied positions can't be read: {refused[group]}", "let this user describe that group"
         )
     # a note is written with the NUL byte behind it that confluent-kafka wants
     return {
@@ -87,5 +87,5 @@ def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int,
     heads: dict[int, PartName] = {}
     for tp, noted in positions.items():
         slot = slot_of(tp, slots)
-        heads[slot] = max(noted.note.part, heads.get(slot, noted.note.part))
+        heads[slot] = max(noted.note.map_part, heads.get(slot, noted.note.map_part))
     return heads

@@ -1,4 +1,4 @@
-"""New incarnations of topics, and the positions that the flow told of last. Pure."""
+"""New incarnations of topics, and the positions that the flow reported last. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbackup.jobs.mirror.status.document import FlowStatus
 from kbackup.types import TopicPartition
 
 
-def told_positions(
+def reported_positions(
     status: FlowStatus | None, archive_id: str, positions: Mapping[TopicPartition, AppliedPosition]
 ) -> dict[TopicPartition, AppliedPosition]:
     """Return the positions that `status` was written with, as far as `positions` are beyond them: a round that failed
@@ -22,14 +22,14 @@ def told_positions(
     if status is None or status.archive_id != archive_id:
         return dict(positions)
     topics = {topic.remote: topic for topic in status.topics if topic.incarnation >= 0}
-    found: dict[TopicPartition, AppliedPosition] = {}
+    reported: dict[TopicPartition, AppliedPosition] = {}
     for tp, position in positions.items():
         topic = topics.get(tp.topic)
         if topic is None:
-            found[tp] = position
+            reported[tp] = position
         elif tp.partition < len(topic.applied):
-            found[tp] = min(position, AppliedPosition(topic.incarnation, topic.applied[tp.partition]))
-    return found
+            reported[tp] = min(position, AppliedPosition(topic.incarnation, topic.applied[tp.partition]))
+    return reported
 
 
 def find_recreated(
@@ -64,7 +64,7 @@ def incarnation_kind(
 
 def _newest(positions: Mapping[TopicPartition, AppliedPosition]) -> dict[str, int]:
     """The newest incarnation of each remote topic."""
-    found: dict[str, int] = {}
+    reported: dict[str, int] = {}
     for tp, position in positions.items():
-        found[tp.topic] = max(position.incarnation, found.get(tp.topic, position.incarnation))
-    return found
+        reported[tp.topic] = max(position.incarnation, reported.get(tp.topic, position.incarnation))
+    return reported

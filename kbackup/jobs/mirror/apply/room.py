@@ -17,7 +17,7 @@ def make_room(
     """Add the partitions that pending records need beyond the source's count. Returns why by remote topic, where the
     target refuses: the records of these topics must wait."""
     needed: dict[str, int] = {}
-    for tp in pending.parts:
+    for tp in pending.ranges:
         needed[tp.topic] = max(tp.partition + 1, needed.get(tp.topic, 0))
     short = [
         replace(topic, partitions=needed[topic.remote])

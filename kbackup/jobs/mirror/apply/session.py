@@ -1,4 +1,4 @@
-"""What an `Applier` knows of the target and of its flow between two rounds."""
+"""State of an `Applier` between two rounds: positions, offset map and status of its flow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Session:
     uncommitted: dict[TopicPartition, Noted] = field(default_factory=dict)
     """Positions that were read back, and are not in the target yet."""
     status: FlowStatus | None = None
-    """What the flow told last, until a round is done: losses of a round that failed are told by the next one."""
+    """The flow's last status, until a round is done: the next round reports the losses of a round that failed."""
 
     @property
     def positions(self) -> dict[TopicPartition, AppliedPosition]:
@@ -81,7 +81,7 @@ class Session:
         self.noted |= result.positions
         slot = self.map.slot(result.slot)
         added: list[pa.Table] = []
-        for part in result.parts:
+        for part in result.map_parts:
             if not slot.add(part.name, part.previous, part.runs):
                 added.append(slot.load(part.name))  # an attempt before this one committed the parts between
             else:

@@ -16,7 +16,7 @@ from kbackup.archive import layout
 from kbackup.archive.restores.flow_map.tables import PartName
 from kbackup.archive.restores.plan import UnitPart
 from kbackup.errors import ClusterError, FencedError, KbackupError
-from kbackup.jobs.mirror.apply.ledger import CommittedPart, SlotLedger, progress_of
+from kbackup.jobs.mirror.apply.ledger import CommittedMapPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
 from kbackup.jobs.replay.unit import UnitRun
 from kbackup.kafka.client.client import Properties
@@ -37,12 +37,12 @@ _ROOM = 16 << 20  # bytes of a record that every producer's queue has room for
 
 @dataclass(frozen=True, slots=True)
 class SlotTask:
-    """`parts` are in order of partition and incarnation. `partitions` are all of the slot, those without work too;
-    `expected` are those whose position must be there. `head` is
-    the last part of the slot's map that is known to be committed."""
+    """Work for one slot. `ranges` are in order of partition and incarnation. `partitions` are all of the slot, those
+    without work too; `expected` are those whose position must be there. `head` is the last part of the slot's map that
+    is known to be committed."""
 
     slot: int
-    parts: tuple[UnitPart, ...]
+    ranges: tuple[UnitPart, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
     head: PartName | None = None
@@ -50,14 +50,14 @@ class SlotTask:
     @property
     def largest(self) -> int:
         """The size of the largest record, in bytes."""
-        return max((s.largest for part in self.parts for s in part.segments), default=0)
+        return max((s.largest for each in self.ranges for s in each.segments), default=0)
 
 
 class SlotResult(NamedTuple):
-    """What one attempt committed; `positions` are all of the slot."""
+    """The map parts that one attempt committed; `positions` are all of the slot."""
 
     slot: int
-    parts: list[CommittedPart]
+    map_parts: list[CommittedMapPart]
     positions: dict[TopicPartition, Noted]
     moved: int
     kernel: Kernel
@@ -65,7 +65,7 @@ class SlotResult(NamedTuple):
 
 @dataclass(frozen=True)
 class SlotWork:
-    """What every slot needs. `store` is where the segments are, `state` where the flow keeps its state."""
+    """The settings of every slot. `store` has the segments, `state` the state of the flow."""
 
     target: Properties = field(repr=False)
     store: Store
@@ -107,12 +107,12 @@ class SlotWork:
         )
 
     def _check_expected(self, task: SlotTask, noted: dict[TopicPartition, Noted]) -> None:
-        gone = [tp for tp in task.expected if tp not in noted]
-        if gone:
+        absent = [tp for tp in task.expected if tp not in noted]
+        if absent:
             raise ClusterError(
-                f"the applied position of {gone[0]} is gone from the target's group "
+                f"the applied position of {absent[0]} is missing in the target's group "
                 f"{layout.mirror_group(*self.names)}",
-                "the next round reads it back from the offset map",
+                "wait for the next round: it reads the position back from the offset map",
             )
 
     def run(self, slot: OpenSlot, task: SlotTask, progress: ProgressSender) -> SlotResult:
@@ -121,10 +121,10 @@ class SlotWork:
         ledger.point = self.point
         moved = slot.producer.moved
         UnitRun(
-            self.store, task.parts, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
+            self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
         ).run()
         return SlotResult(
-            task.slot, ledger.take_parts(), ledger.positions, slot.producer.moved - moved, chosen()
+            task.slot, ledger.take_map_parts(), ledger.positions, slot.producer.moved - moved, chosen()
         )
 
 
@@ -142,7 +142,7 @@ class OpenSlot:
         fits = task.largest <= max(self.largest, _ROOM)
         return fits and self.partitions.issuperset(task.partitions)
 
-    def commit_again(self, missing: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Noted]:
+    def commit_positions(self, missing: Mapping[TopicPartition, Noted]) -> dict[TopicPartition, Noted]:
         """Commit the slot's positions without records, and `missing` ones with them. Returns all of them."""
         ledger = self.ledger
         ledger.know({**missing, **ledger.positions})
@@ -166,20 +166,20 @@ class OpenSlots:
     def _run(self, work: SlotWork, task: SlotTask) -> SlotResult:
         return work.run(self._slot(work, task), task, ProgressSender(None, 0))
 
-    def commit_again(
+    def refresh(
         self, work: SlotWork, tasks: Sequence[SlotTask], missing: Mapping[TopicPartition, Noted]
     ) -> dict[TopicPartition, Noted]:
-        """Commit the positions of slots again, so that they don't expire, and those that are `missing` in the target.
-        Returns all positions of these slots."""
+        """Commit the positions of slots once more, so that they don't expire, and those that are `missing` in the
+        target. Returns all positions of these slots."""
 
         def commit(task: SlotTask) -> dict[TopicPartition, Noted]:
             own = {tp: missing[tp] for tp in task.partitions if tp in missing}
-            return self._slot(work, task).commit_again(own)
+            return self._slot(work, task).commit_positions(own)
 
         return {tp: noted for own in self._each(commit, tasks) for tp, noted in own.items()}
 
     def _each(self, do: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """What `do` returns of each. Raises what one of them raised, when none goes on any more."""
+        """Return the result of `do` for each item. Raise the first error, after every call has ended."""
         self._under_way = [self._threads.submit(do, item) for item in items]
         try:
             done, _ = wait(self._under_way, return_when=FIRST_EXCEPTION)

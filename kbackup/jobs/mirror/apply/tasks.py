@@ -1,4 +1,4 @@
-"""The work of a round, cut into slots, and what it came to."""
+"""Cut the work of a round into slots, and count what the slots committed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kbackup.types import TopicPartition
 
 def tasks_to_produce(session: Session, pending: Pending, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
     """Return the work by slot, the largest first."""
-    parts: dict[int, list[TopicPartition]] = {}
-    for remote in pending.parts:
-        parts.setdefault(slot_of(remote, session.flow.slots), []).append(remote)
-    every = session.partitions(topics, pending.parts)
+    by_slot: dict[int, list[TopicPartition]] = {}
+    for remote in pending.ranges:
+        by_slot.setdefault(slot_of(remote, session.flow.slots), []).append(remote)
+    every = session.partitions(topics, pending.ranges)
     tasks = [
         SlotTask(
             slot,
-            tuple(part for tp in remotes for part in pending.parts[tp]),
+            tuple(each for tp in remotes for each in pending.ranges[tp]),
             tuple(every[slot]),
             tuple(tp for tp in every[slot] if tp in session.noted),
             session.map.slot(slot).head,
         )
-        for slot, remotes in parts.items()
+        for slot, remotes in by_slot.items()
     ]
-    return sorted(tasks, key=lambda t: -sum(s.bytes for part in t.parts for s in part.segments))
+    return sorted(tasks, key=lambda t: -sum(s.bytes for each in t.ranges for s in each.segments))
 
 
 def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[SlotTask]:
@@ -58,12 +58,12 @@ def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, P
     for topic, partition, count in zip(*columns, strict=True):
         tp = TopicPartition(topic, partition)
         records[tp] = records.get(tp, 0) + count
-    found: dict[TopicPartition, PartitionApplied] = {}
+    applied: dict[TopicPartition, PartitionApplied] = {}
     for tp, count in records.items():
-        segments = [s for part in pending.parts.get(tp, ()) for s in part.segments]
+        segments = [s for each in pending.ranges.get(tp, ()) for s in each.segments]
         oldest = [s.min_timestamp for s in segments if s.min_timestamp is not None]
         newest = [s.max_timestamp for s in segments if s.max_timestamp is not None]
-        found[tp] = PartitionApplied(
+        applied[tp] = PartitionApplied(
             count, sum(s.bytes for s in segments), min(oldest, default=None), max(newest, default=None)
         )
-    return found
+    return applied

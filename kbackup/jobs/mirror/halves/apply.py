@@ -20,7 +20,7 @@ from kbackup.jobs.mirror.halves.round import RoundReport, Rounds
 from kbackup.jobs.mirror.halves.status_keeper import ALIVE, SIGN_OF_LIFE, StatusKeeper
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
-from kbackup.jobs.mirror.status import first_told
+from kbackup.jobs.mirror.status import with_unreported
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metrics import registry as metrics
 from kbackup.metrics.events import Listener
@@ -112,7 +112,7 @@ class ApplyHalf:
         plan = opened.rounds.plan(opened.archive, point)
         with keeper.round(plan):
             report = opened.rounds.run(opened.archive, point, plan)
-        report = replace(report, applied=first_told(before, report.applied))
+        report = replace(report, applied=with_unreported(before, report.applied))
         self.report.add(report)
         keeper.applied(point, plan, report)
         self._point = point.number
@@ -145,7 +145,7 @@ class ApplyHalf:
             newest = opened.archive.state.newest
             if newest is not None and newest.number > self._point:
                 return
-            if not self.timetable.seconds_left(opened.rounds.clocks, ALIVE.seconds):
+            if not self.timetable.seconds_idle(opened.rounds.clocks, ALIVE.seconds):
                 return
             if self.timetable.is_due(SIGN_OF_LIFE, ALIVE):
                 keeper.alive()
@@ -178,7 +178,7 @@ class ApplyHalf:
             return _Open(archive, rounds, stack.pop_all())
 
     def _failed(self, error: KbackupError, pause: float) -> None:
-        """What failed may have left clients in any state: the next round connects anew."""
+        """Report a round that failed, and disconnect: clients may be in any state, so the next round connects anew."""
         self._close_target()
         metering.round_failed(self.flow)
         self.report.retries += 1

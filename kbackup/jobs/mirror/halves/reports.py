@@ -1,4 +1,4 @@
-"""What an apply half tells of its rounds: to a watcher while it runs, and in a report at its end."""
+"""Reports of an apply half: to a watcher while the half runs, and in a report at its end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kbackup.jobs.mirror.halves.round import RoundReport
 
 
 class ApplyWatcher(Protocol):
-    """What is told of the rounds of an apply half."""
+    """Receives the events of an apply half's rounds."""
 
     def waiting(self, flow: Flow, why: str) -> None:
-        """There is nothing to apply yet. Told once."""
+        """Report once that there is nothing to apply yet."""
         ...
 
     def warned(self, text: str) -> None: ...
@@ -28,7 +28,7 @@ class ApplyWatcher(Protocol):
 
 @dataclass
 class ApplyReport:
-    """What an apply half did from start to end. `is_loss`: it ends with exit code 3."""
+    """Totals of an apply half from start to end. `is_loss`: it ends with exit code 3."""
 
     flow: str
     restore_point: int = 0

@@ -1,4 +1,4 @@
-"""One round of the apply half: what the newest restore point says, brought into the target."""
+"""Run one round of the apply half: bring the target to the newest restore point."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kbackup.kafka.admin.cluster import Cluster
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a round did. `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'), if the
+    """Result of a round. `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'), if the
     round set it."""
 
     flow: str
@@ -46,13 +46,13 @@ class RoundReport:
 
     @property
     def is_loss(self) -> bool:
-        """Whether the process ends with exit code 3 for this round."""
+        """Return whether the process ends with exit code 3 for this round."""
         return self.applied.is_loss or any(
             self.refused.get(subject) for subject in ("topics", "configs", "acls")
         )
 
     def refusals(self, subject: str) -> list[str]:
-        """What the target refused of a subject, in words."""
+        """Return the target's refusals of a subject, in words."""
         reasons = self.refused[subject]
         if isinstance(reasons, Mapping):
             return [f"{subject}: {name}: {why}" for name, why in reasons.items()]

@@ -26,11 +26,11 @@ class Timetable:
         self._done[duty] = self.now()
 
     def forget(self, *duties: str) -> None:
-        """What these duties found out is gone: each is as if it was never done."""
+        """Mark duties as never done: each is due at once."""
         for duty in duties:
             self._done.pop(duty, None)
 
-    def seconds_left(self, clocks: dict[str, Clock], most: float) -> float:
+    def seconds_idle(self, clocks: dict[str, Clock], most: float) -> float:
         """Return how long none of the duties is due, `most` at most."""
         ends = [self._done.get(duty, 0.0) + clock.seconds for duty, clock in clocks.items() if clock.enabled]
         return max(0.0, min([most, *(end - self.now() for end in ends)]))

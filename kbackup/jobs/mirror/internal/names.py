@@ -27,7 +27,7 @@ class InternalNames:
 
     @property
     def heartbeats(self) -> InternalTopic:
-        """Where this flow's own heartbeats go."""
+        """Return the topic of this flow's own heartbeats."""
         flow = self.flow
         key = "heartbeats.topic.replication.factor"
         return InternalTopic(flow.policy.heartbeats_topic(), flow.heartbeats_replication_factor, key)

@@ -47,7 +47,7 @@ class InternalTopics:
 
     @functools.cached_property
     def names(self) -> InternalNames:
-        """It asks whether the source can be reached where offset syncs should go there."""
+        """Return the names; where offset syncs go to the source, this checks that the source can be reached."""
         flow = self.flow
         in_source = flow.emit_offset_syncs and flow.offset_syncs_location == "source"
         return InternalNames(flow, in_source and self._reaches_source())

@@ -1,4 +1,5 @@
-"""Where a group of the source goes on in the target: as Java's `RemoteClusterUtils` says, and exactly."""
+"""Report from which offsets a group of the source continues in the target: by Java's `RemoteClusterUtils`, and
+exactly."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
 
 @dataclass
 class _Applied:
-    """What a flow has applied. `doubt` says why positions that the target has forgotten were not read back."""
+    """Positions that a flow has applied. `doubt` says why positions that the target has forgotten were not read
+    back."""
 
     map: FlowMap
     positions: Mapping[TopicPartition, AppliedPosition]

@@ -67,7 +67,8 @@ def _translated(java: dict[str, str], where: str) -> tuple[dict[str, str], list[
 
 
 def _has_admin(sections: Sections, pair: Pair, side: Side) -> bool:
-    """Whether the file has properties of the admin client alone; else it has those of the side's other clients."""
+    """Return whether the file has properties of the admin client alone; else it has those of the side's other
+    clients."""
     alias = pair.source if side == "source" else pair.target
     own = ("admin.", f"{side}.admin.")
     return any(name.startswith("admin.") for name in sections.by_cluster[alias]) or any(

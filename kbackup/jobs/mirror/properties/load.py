@@ -19,7 +19,7 @@ from kbackup.jobs.mirror.properties.sections import cut
 
 @dataclass(frozen=True)
 class MirrorProperties:
-    """What a properties file says. `flows` are the enabled pairs of clusters, in the order of `clusters`.
+    """Flows and settings of a properties file. `flows` are the enabled pairs of clusters, in the order of `clusters`.
 
     `heartbeat_flows` are the other pairs that emit heartbeats: MirrorMaker 2 writes `heartbeats` into each cluster for
     every pair, enabled or not. `notes` name the keys that have no meaning here, `warnings` the keys that are doubtful.

@@ -33,8 +33,8 @@ class References:
         pattern = r"\$\{(" + "|".join(map(re.escape, self.kinds)) + r"):([^}]*)\}"
         where = f"{self.file}: {key}"
 
-        def replace(found: re.Match[str]) -> str:
-            return _READERS[self.kinds[found[1]]](self, found[2], where)
+        def replace(match: re.Match[str]) -> str:
+            return _READERS[self.kinds[match[1]]](self, match[2], where)
 
         return re.sub(pattern, replace, value)
 

@@ -16,9 +16,9 @@ from kbackup.jobs.mirror.status.rounds import (
     after_error,
     after_round,
     first_status,
-    first_told,
     planned,
     still_alive,
+    with_unreported,
 )
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "after_error",
     "after_round",
     "first_status",
-    "first_told",
     "flow_lag",
     "flows_of",
     "planned",
@@ -38,5 +37,6 @@ __all__ = [
     "read_status",
     "round_lag",
     "still_alive",
+    "with_unreported",
     "write_status",
 ]

@@ -27,7 +27,7 @@ class TopicStatus(Part, frozen=True, kw_only=True):
 
 
 class Refusal(Part, frozen=True, kw_only=True):
-    """What the target refused when the flow last set it: `subject` is 'configs', 'acls' or 'groups'."""
+    """A refusal of the target when the flow last set a subject: `subject` is 'configs', 'acls' or 'groups'."""
 
     subject: str
     reason: str
@@ -78,7 +78,7 @@ class FlowStatus(Document, frozen=True, kw_only=True):
 
     @property
     def is_planned(self) -> bool:
-        """Whether `topics` are what the flow selects: they are not known before the first round."""
+        """Return whether `topics` are the topics that the flow selects: they are not known before the first round."""
         return bool(self.topics) or self.restore_point > 0
 
 
@@ -88,7 +88,7 @@ def write_status(state: Store, status: FlowStatus) -> None:
 
 
 def read_status(store: Store) -> list[FlowStatus]:
-    """The status of every flow of the archive, by source and target."""
+    """Return the status of every flow of the archive, by source and target."""
     keys = (
         f"{layout.MIRRORS}{source}/{target}/{STATUS}"
         for source in store.list_dirs(layout.MIRRORS)
@@ -99,7 +99,7 @@ def read_status(store: Store) -> list[FlowStatus]:
 
 
 def read_flow_status(store: Store, source: str, target: str) -> FlowStatus | None:
-    """The status of one flow; None before its first round."""
+    """Return the status of one flow; None before its first round."""
     return _read(store, layout.mirror_key(source, target, STATUS))
 
 

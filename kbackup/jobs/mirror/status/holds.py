@@ -10,7 +10,8 @@ from kbackup.store.base import Store
 
 
 def flow_holds(store: Store, archive_id: str, grace: timedelta) -> list[Hold]:
-    """What each flow still has to read that gave a sign of life within the grace time."""
+    """Return the records that flows still have to read; flows without a sign of life within the grace time have
+    none."""
     oldest = datetime.now(UTC) - grace
     return [
         Hold(

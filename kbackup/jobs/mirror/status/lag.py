@@ -1,4 +1,4 @@
-"""How far a flow is behind its archive."""
+"""Measure how far a flow is behind its archive."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ _INCIDENTS = 100  # newest ones that a status keeps
 
 
 def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> FlowStatus:
-    """The status of a process that starts. It takes over from the flow's last one, `before`, what is applied, and the
-    incidents."""
+    """Return the status of a process that starts. It takes over from the flow's last one, `before`, what is applied,
+    and the incidents."""
     at = now()
     same = before is not None and before.archive_id == archive_id
     return FlowStatus(
@@ -41,8 +41,8 @@ def first_status(flow: Flow, archive_id: str, before: FlowStatus | None) -> Flow
 
 
 def planned(before: FlowStatus, topics: Sequence[RemoteTopic]) -> FlowStatus:
-    """The status of a round that begins. `topics` are what the flow selects: of a new one nothing is applied yet, so
-    that its records count as behind, and `expire` keeps them."""
+    """Return the status of a round that begins. `topics` are those that the flow selects: of a new one nothing is
+    applied yet, so that its records count as behind, and `expire` keeps them."""
     known = {topic.remote: topic for topic in before.topics}
     return _replace(before, topics=tuple(known.get(t.remote) or _topic(t, {}, "") for t in topics))
 
@@ -54,7 +54,7 @@ def after_round(
     applied: Applied,
     refused: Mapping[str, Mapping[str, str] | Iterable[str]],
 ) -> FlowStatus:
-    """The status after a round that applied `point`. `topics` are what the flow selects.
+    """Return the status after a round that applied `point`. `topics` are those that the flow selects.
 
     `refused` has the target's reasons by subject ('topics', 'configs', 'acls', 'groups'): texts, or reasons by name.
     Refusals of a subject that is not in it stay: the round did not set it.
@@ -89,19 +89,21 @@ def after_round(
 
 
 def after_error(before: FlowStatus, message: str) -> FlowStatus:
-    """The status after a round that failed, or after what ended the process."""
+    """Return the status after a round that failed, or after what ended the process."""
     return _replace(before, written_at=now(), error=message)
 
 
-def first_told(before: FlowStatus, applied: Applied) -> Applied:
-    """Add to a round's `recreated` the topics that it holds back and that the status does not tell of yet."""
-    told = {topic.held_back for topic in before.topics} | {incident.message for incident in before.incidents}
-    new = tuple(each for each in applied.held_back if each.message not in told)
+def with_unreported(before: FlowStatus, applied: Applied) -> Applied:
+    """Add to a round's `recreated` the topics that it holds back and that the status does not report yet."""
+    reported = {topic.held_back for topic in before.topics} | {
+        incident.message for incident in before.incidents
+    }
+    new = tuple(each for each in applied.held_back if each.message not in reported)
     return replace(applied, recreated=(*new, *applied.recreated))
 
 
 def still_alive(before: FlowStatus) -> FlowStatus:
-    """The status of a flow that waits for the next restore point."""
+    """Return the status of a flow that waits for the next restore point."""
     return _replace(before, written_at=now())
 
 

@@ -10,7 +10,7 @@ from kbackup.archive.restores.plan import UnitPart
 from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
-from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.read import read_range
 from kbackup.jobs.restore.content import choose_content
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
@@ -31,7 +31,7 @@ def found(**options: object) -> dict[tuple[str, int], list[Record]]:
             part = UnitPart(
                 topic=topic.name, partition=p.partition, target="t", segments=p.segments, window=p.window
             )
-            blocks = [piece.block for piece in read_part(STORE, part) if piece.block is not None]
+            blocks = [piece.block for piece in read_range(STORE, part) if piece.block is not None]
             records[topic.name, p.partition] = [r for b in blocks for r in from_batch(decode(b))]
             assert len(records[topic.name, p.partition]) <= p.records
     return records

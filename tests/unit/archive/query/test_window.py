@@ -12,7 +12,7 @@ from kbackup.archive.restores.plan import UnitPart
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter
 from kbackup.formats.record import decode, encode
-from kbackup.jobs.replay.read import Piece, read_part
+from kbackup.jobs.replay.read import ReadStep, read_range
 from kbackup.store.base import Store
 from tests.support.faulty_store import FaultyStore
 from tests.support.made_segments import target
@@ -70,7 +70,7 @@ def part(segments: Sequence[Segment], window: Window | None) -> UnitPart:
     return UnitPart(topic="orders", partition=0, target="orders", segments=chosen, window=window)
 
 
-def records(pieces: Sequence[Piece]) -> list[Record]:
+def records(pieces: Sequence[ReadStep]) -> list[Record]:
     return [r for p in pieces if p.block is not None for r in from_batch(decode(p.block))]
 
 
@@ -93,8 +93,8 @@ def test_what_is_chosen_is_what_a_filter_of_every_record_finds(
     segments = write(store, log, threshold, compression)
     expected = [r for r in log if wanted(r, window)]
     cut = part(segments, window)
-    assert records(list(read_part(store, cut))) == expected
-    pieces = list(read_part(store, cut, start))
+    assert records(list(read_range(store, cut))) == expected
+    pieces = list(read_range(store, cut, start))
     assert records(pieces) == [r for r in expected if r.offset >= start]
     assert sum(map(window.at_most, segments)) >= len(expected)
     assert all(p.block is None or len(p.block) for p in pieces)
@@ -107,9 +107,9 @@ def test_going_on_after_any_piece_brings_the_rest_and_counts_each_once(
 ) -> None:
     store = MemoryStore()
     cut = part(write(store, log, 300, "none"), window)
-    whole = list(read_part(store, cut))
+    whole = list(read_range(store, cut))
     before = whole[:stop]
-    after = list(read_part(store, cut, before[-1].next if before else 0))
+    after = list(read_range(store, cut, before[-1].next if before else 0))
     assert records([*before, *after]) == records(whole)
     assert sum(p.untimed for p in [*before, *after]) == sum(p.untimed for p in whole)
     in_read = [r for r in log if any(s.first <= r.offset <= s.last for s in cut.segments)]
@@ -122,7 +122,7 @@ def test_without_a_window_every_record_comes_uncopied(store: FaultyStore) -> Non
     log = [Record(o, 0, o, b"k", b"v" * 50, []) for o in range(40)]
     segments = write(store, log, 700, "none")
     assert len(segments) > 3
-    pieces = list(read_part(store, part(segments, None)))
+    pieces = list(read_range(store, part(segments, None)))
     assert records(pieces) == log
     assert [p.next for p in pieces if p.block is None] == [s.last + 1 for s in segments]
     assert sum(p.read for p in pieces) == sum(s.bytes - 1 for s in segments)

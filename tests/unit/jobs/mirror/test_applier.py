@@ -1,4 +1,4 @@
-"""What an apply half knows between rounds: of its offset map, its slots and its producers."""
+"""An apply half's knowledge between rounds: of its offset map, its slots and its producers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     parts = two_parts(store)
     session = make_session(store, {SLOT: parts[0]} if known else {})
     applier = make_applier(store)
-    monkeypatch.setattr(applier._slots, "commit_again", lambda *_: noted(15, parts[1]))
+    monkeypatch.setattr(applier._slots, "refresh", lambda *_: noted(15, parts[1]))
     work = SlotWork({}, store, store, ("A", "B"), 1, 1)
     assert sources(applier._refresh(session, work, [])) == [0, 10][known:]
     assert session.map.slot(SLOT).head == parts[1]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,81 +12,24 @@ import pytest
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.errors import (
-    CorruptError,
     FencedError,
-    KbackupError,
     NoArchiveError,
-    StoreError,
     UnreachableError,
 )
-from kbackup.jobs.common import rounds as pauses
 from kbackup.jobs.common.stop import Stop
-from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
-from kbackup.jobs.mirror.flow import AppliedPosition, Clock, Flow, RemoteTopic
-from kbackup.jobs.mirror.halves import apply, status_keeper
+from kbackup.jobs.mirror.apply import Applied
+from kbackup.jobs.mirror.flow import Flow, RemoteTopic
+from kbackup.jobs.mirror.halves import apply
 from kbackup.jobs.mirror.halves import round as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
-from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.internal.checkpoints import Emitted
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.jobs.mirror.status import FlowStatus, flows_of, read_flow_status, write_status
-from kbackup.jobs.mirror.status.holds import flow_holds
-from kbackup.jobs.mirror.topics import TopicPlan
-from kbackup.metrics.events import Silent
+from kbackup.jobs.mirror.status import read_flow_status
 from kbackup.metrics.registry import counted
-from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from tests.support.apply_halves import LOST, Script, gauge, half_of
 from tests.support.archives import make_archive
-from tests.support.histories import History
 from tests.support.memory_store import MemoryStore
 from tests.support.mirrors import flow_of
-
-ORDERS = RemoteTopic("orders", "A.orders", 3)
-LOST = Lost("orders", 1, 0, "A.orders", 0, 5, "5 records came too late")
-
-
-@dataclass
-class Script:
-    """What rounds do, one after the other; the last one asks to stop. It is the watcher, too."""
-
-    stop: Stop
-    outcomes: list[Exception | tuple[Lost, ...]]
-    told: list[str] = field(default_factory=list)
-    opened: int = 0
-    held_back: tuple[Recreated, ...] = ()
-
-    def run(self, archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
-        outcome = self.outcomes.pop(0)
-        if not self.outcomes:
-            self.stop.ask()
-        if isinstance(outcome, Exception):
-            raise outcome
-        positions = {TopicPartition("A.orders", 0): AppliedPosition(1, 7)}
-        applied = Applied(
-            point=point.number,
-            records=2,
-            bytes=20,
-            positions=positions,
-            too_late=outcome,
-            held_back=self.held_back,
-        )
-        return RoundReport("A->B", point.number, (ORDERS,), (), applied)
-
-    def waiting(self, flow: Flow, why: str) -> None:
-        self.told.append(f"waits: {why}")
-        self.stop.ask()
-
-    def warned(self, text: str) -> None:
-        self.told.append(text)
-
-    def applied(self, flow: Flow, report: RoundReport) -> None:
-        self.told.append(f"applied {report.restore_point}")
-
-    def well(self) -> None:
-        self.told.append("well")
-
-    def failed(self, error: KbackupError, pause: float) -> None:
-        self.told.append(f"failed: {error.message}")
 
 
 @pytest.fixture
@@ -98,36 +38,12 @@ def stop() -> Iterator[Stop]:
         yield made
 
 
-def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> ApplyHalf:
-    def rounds(*_: Any) -> Any:
-        script.opened += 1
-        plan = TopicPlan((ORDERS,), ())
-        return SimpleNamespace(
-            plan=lambda *_: plan, run=script.run, clocks={}, internal=SimpleNamespace(warnings=[])
-        )
-
-    monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
-    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Rounds", rounds)
-    monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
-    counted.begin("mirror")
-    return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)
-
-
-def gauge(name: str) -> float | None:
-    return counted.snapshot().values.get((f"kbackup_mirror_{name}", ("A", "B")))
-
-
 def test_rounds_are_tried_again_on_new_connections(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     newest = make_archive(store).restore_point("latest").number
     script = Script(stop, [(), UnreachableError("target is away", ""), (LOST,), ()])
     report = half_of(script, store, monkeypatch).run()
-    assert script.told == [
+    assert script.events == [
         *(f"applied {newest}", "well", "failed: target is away", f"applied {newest}", "well"),
         *(f"applied {newest}", "well"),
     ]
@@ -206,8 +122,8 @@ def test_rounds_go_on_without_heartbeats(stop: Stop, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=check)))
     assert half.run().retries == 0
     warning = "heartbeats of A->B are not written: target denies writing; allow it"
-    told = f"applied {newest}"
-    assert script.told == [told, warning, "well", told, "well"]
+    applied = f"applied {newest}"
+    assert script.events == [applied, warning, "well", applied, "well"]
 
 
 def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,90 +137,11 @@ def test_another_apply_half_ends_this_one(stop: Stop, monkeypatch: pytest.Monkey
     assert status.error == "", "the status is that of the other process"
 
 
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (CorruptError("file x is damaged", "repair it"), "file x is damaged; repair it"),
-        (RuntimeError("password"), "internal error: RuntimeError"),
-    ],
-)
-def test_status_names_what_ended_the_process(
-    error: Exception, told: str, stop: Stop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = MemoryStore()
-    make_archive(store)
-    with pytest.raises(type(error)):
-        half_of(Script(stop, [(), error]), store, monkeypatch).run()
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
-    assert (status.error, status.rounds) == (told, 1)
-
-
-def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where no round has begun yet. What is behind is counted."""
-    store = MemoryStore()
-    make_archive(store)
-
-    def connect() -> None:
-        stop.ask()
-        raise UnreachableError("target is away", "")
-
-    half = half_of(Script(stop, []), store, monkeypatch)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=connect))
-    half.run()
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
-    assert status.error == "target is away"
-    assert gauge("seconds_behind")
-    assert gauge("records_behind") is None, "the topics are not known yet"
-
-
-def test_first_round_has_its_topics_in_the_status(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it runs: their records are behind, and `expire` keeps them."""
-    store = MemoryStore()
-    archive = make_archive(store)
-    script = Script(stop, [()])
-    half = half_of(script, store, monkeypatch)
-    run = script.run
-
-    def looked_at(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
-        (flow,) = flows_of(archive, store)
-        assert [(t.remote, t.incarnation, t.records_behind) for t in flow.topics] == [("A.orders", -1, 46)]
-        (hold,) = flow_holds(store, archive.info.id, timedelta(days=1))
-        assert hold.holds("orders", 1, 0, 0, 1)
-        return run(archive, point, plan)
-
-    monkeypatch.setattr(script, "run", looked_at)
-    assert half.run().rounds == 1
-    assert flows_of(archive, store)[0].topics[0].incarnation == 1
-
-
-def test_topic_that_is_held_back_is_told_once(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by the next process. The topic stays held back, and the exit code stays 3."""
-    store = MemoryStore()
-    make_archive(store)
-    recreated = Recreated("orders", "A.orders", 2, held_back=True)
-    totals: list[float] = []
-    for _ in range(2):
-        with closing(Stop()) as own:
-            script = Script(own, [(), ()], held_back=(recreated,))
-            report = half_of(script, store, monkeypatch).run()
-        assert report.is_loss
-        assert gauge("held_back_topics") == 1
-        key = "kbackup_mirror_incidents_total", ("A", "B", "recreated")
-        totals.append(counted.snapshot().values[key])
-    assert totals == [1, 0]
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
-    assert [incident.message for incident in status.incidents] == [recreated.message]
-    assert [topic.held_back for topic in status.topics] == [recreated.message]
-
-
 def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(stop, [()])
     report = half_of(script, MemoryStore(), monkeypatch).run()
     assert report.rounds == 0
-    assert [text.partition(" at ")[0] for text in script.told] == ["waits: there is no archive"]
+    assert [text.partition(" at ")[0] for text in script.events] == ["waits: there is no archive"]
 
 
 def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +157,7 @@ def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: 
 
 
 def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the take half of the same process committed one more restore point."""
+    """The take half of the same process committed one more restore point."""
     for finish, rounds in ((False, 1), (True, 2)):
         store = MemoryStore()
         archive = make_archive(store)
@@ -333,75 +170,3 @@ def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.Mo
         with closing(script.stop):
             assert half.run().rounds == rounds
         monkeypatch.undo()
-
-
-@pytest.mark.parametrize("refused", [False, True])
-def test_a_long_round_gives_signs_of_life(refused: bool, stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`expire` sees them in the middle of the round; a store that takes none is told of."""
-    store, beaten = MemoryStore(), threading.Event()
-    make_archive(store)
-    script = Script(stop, [(LOST,)])
-    half = half_of(script, store, monkeypatch)
-    monkeypatch.setattr(status_keeper, "ALIVE", Clock(True, 0.001))
-    write, run, begun = write_status, script.run, list[str]()
-
-    def beat(state: Store, status: FlowStatus) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            beaten.set()
-            if refused:
-                raise StoreError("no room", "make some")
-        else:
-            begun.append(status.written_at)
-        write(state, status)
-
-    def long_round(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
-        assert beaten.wait(30)
-        beaten.clear()
-        assert beaten.wait(30)  # the one before is written
-        now = read_flow_status(store, "A", "B")
-        assert now is not None
-        assert (now.written_at > begun[-1]) is not refused
-        return run(archive, point, plan)
-
-    monkeypatch.setattr(status_keeper, "write_status", beat)
-    monkeypatch.setattr(script, "run", long_round)
-    assert half.run().rounds == 1
-    status = read_flow_status(store, "A", "B")
-    assert status is not None
-    assert [incident.message for incident in status.incidents] == [LOST.message]
-    assert [text for text in script.told if "no room" in text] == [
-        "flow A->B: the status was not written: no room; make some"
-    ][:refused]
-    assert not [thread for thread in threading.enumerate() if "sign-of-life" in thread.name]
-
-
-def test_points_that_a_round_lets_wait_are_behind(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The restore point that comes while a round runs is behind at its end."""
-    history = History(MemoryStore())
-    history.run(1, {"orders": 1})
-    script = Script(stop, [()])
-    half = half_of(script, history.store, monkeypatch)
-    run = script.run
-
-    def long_round(archive: Archive, point: Manifest, plan: TopicPlan) -> RoundReport:
-        history.run(2, {"orders": 1})
-        return run(archive, point, plan)
-
-    monkeypatch.setattr(script, "run", long_round)
-    assert half.run().restore_point == 1
-    behind = gauge("seconds_behind")
-    assert behind is not None
-    assert behind > 900, "KbackupMirrorBehind fires"
-
-
-def test_a_round_that_fails_is_behind(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    history = History(MemoryStore())
-    history.run(1, {"orders": 1})
-    script = Script(stop, [UnreachableError("target is away", "")])
-    half = half_of(script, history.store, monkeypatch)
-    half.run()
-    behind = gauge("seconds_behind")
-    assert behind is not None
-    assert behind > 900
-    assert gauge("last_round_timestamp_seconds") is None
-    assert gauge("follow_start_timestamp_seconds"), "KbackupMirrorStale counts from here"

@@ -61,9 +61,9 @@ def test_a_checkpoint_is_due_by_mirrormakers_rule(upstream: int, offset: int, du
     assert is_due(checkpoint(upstream, offset), None, exact=False)
 
 
-@pytest.mark.parametrize(("rule", "written", "told"), [("exact", [3000], 3000), ("mm2", [], 3600)])
+@pytest.mark.parametrize(("rule", "written", "offset"), [("exact", [3000], 3000), ("mm2", [], 3600)])
 def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
-    rule: str, written: list[int], told: int, monkeypatch: pytest.MonkeyPatch
+    rule: str, written: list[int], offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records are in the new remote topic without the markers that the old one had."""
     topic: list[Checkpoint] = [checkpoint(3000, 3600)]
@@ -82,7 +82,7 @@ def test_a_remote_topic_that_was_made_anew_takes_an_exact_checkpoint_back(
     emitted = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
     assert [c.offset for c in added] == written
     assert emitted.written == added
-    assert [c.offset for c in emitted.current] == [told]
+    assert [c.offset for c in emitted.current] == [offset]
     again = emit_checkpoints(flow, target, archive, point, topics, positions, maps)
     assert (again.current, again.written) == (emitted.current, []), "nothing is new"
 

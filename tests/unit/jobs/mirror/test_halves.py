@@ -1,4 +1,4 @@
-"""What a take half backs up, when duties are due, and halves side by side."""
+"""The sources of a take half, when duties are due, and halves side by side."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def test_one_source_serves_all_its_flows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "archive", "told"),
+    ("text", "archive", "hint"),
     [
         (THREE, None, "kbackup.archive"),
         ("clusters = A, B\nB.bootstrap.servers = b:1\nA->B.enabled = true\n", "/tmp/x", "--apply"),
     ],
 )
-def test_sources_that_cannot_be_taken(text: str, archive: str | None, told: str) -> None:
+def test_sources_that_cannot_be_taken(text: str, archive: str | None, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         sources_of(load_flows(text, archive=archive).flows)
-    assert told in refused.value.hint
+    assert hint in refused.value.hint
 
 
 def test_duties_are_due_on_clocks_of_their_own() -> None:
@@ -85,13 +85,13 @@ def test_duties_are_due_on_clocks_of_their_own() -> None:
     assert timetable.is_due("acls", clocks["acls"], once=True)
     for duty in clocks:
         timetable.done(duty)
-    assert timetable.seconds_left(clocks, 60) == 10
+    assert timetable.seconds_idle(clocks, 60) == 10
     now += 12
     assert [duty for duty, clock in clocks.items() if timetable.is_due(duty, clock, once=True)] == ["topics"]
-    assert timetable.seconds_left(clocks, 60) == 0
+    assert timetable.seconds_idle(clocks, 60) == 0
     timetable.done("topics")
-    assert timetable.seconds_left(clocks, 5) == 5
-    assert timetable.seconds_left({}, 60) == 60
+    assert timetable.seconds_idle(clocks, 5) == 5
+    assert timetable.seconds_idle({}, 60) == 60
 
 
 @pytest.fixture

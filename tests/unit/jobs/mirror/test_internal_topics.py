@@ -1,4 +1,4 @@
-"""Where a flow's internal topics are, what they are called, and which of them are made."""
+"""The clusters and names of a flow's internal topics, and which of them are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow counts, and that a record applied twice would be seen."""
+"""The counts of a flow, and that a record applied twice would be seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a round applies, and what it can't apply any more: from an archive's catalog and the applied positions."""
+"""The segments that a round applies, and the records that it can't apply any more: from an archive's catalog and the
+applied positions."""
 
 from __future__ import annotations
 
@@ -61,19 +62,19 @@ def point(archive: Archive, number: int) -> Manifest:
     return archive.restore_point(number)
 
 
-def firsts(found: Pending) -> dict[TopicPartition, list[tuple[int, int]]]:
+def firsts(pending_ranges: Pending) -> dict[TopicPartition, list[tuple[int, int]]]:
     """By partition, incarnation and first offset of each segment."""
     return {
-        tp: [(s.incarnation, s.first) for part in parts for s in part.segments]
-        for tp, parts in found.parts.items()
+        tp: [(s.incarnation, s.first) for each in ranges for s in each.segments]
+        for tp, ranges in pending_ranges.ranges.items()
     }
 
 
 def test_a_new_flow_begins_with_the_newest_incarnation(archive: Archive) -> None:
     assert firsts(pending(archive, 3, {})) == {REMOTE: [(1, 0), (1, 10), (1, 20)], OTHER: [(1, 5)]}
-    found = pending(archive, 5, {})
-    assert firsts(found) == {REMOTE: [(2, 0)]}
-    assert found.held_back == ()
+    pending_ranges = pending(archive, 5, {})
+    assert firsts(pending_ranges) == {REMOTE: [(2, 0)]}
+    assert pending_ranges.held_back == ()
 
 
 @pytest.mark.parametrize("large", [0, 10_000], ids=["by columns", "by rows"])
@@ -84,9 +85,11 @@ def test_only_what_lies_beyond_the_positions(
     positions = {REMOTE: AppliedPosition(1, 15), OTHER: AppliedPosition(1, 8)}
     assert firsts(pending(archive, 3, positions)) == {REMOTE: [(1, 10), (1, 20)]}
     assert firsts(pending(archive, 2, positions)) == {REMOTE: [(1, 10)]}
-    found = pending(archive, 5, positions)
-    assert firsts(found) == {REMOTE: [(1, 10), (1, 20), (2, 0)]}
-    assert [len(part.segments) for part in found.parts[REMOTE]] == [2, 1], "one part an incarnation"
+    pending_ranges = pending(archive, 5, positions)
+    assert firsts(pending_ranges) == {REMOTE: [(1, 10), (1, 20), (2, 0)]}
+    assert [len(each.segments) for each in pending_ranges.ranges[REMOTE]] == [2, 1], (
+        "one range an incarnation"
+    )
 
 
 def test_what_was_applied_up_to_a_restore_point_is_not_looked_for(archive: Archive) -> None:
@@ -134,8 +137,8 @@ def loss(start: int, end: int, kind: str = "retention", incarnation: int = 1) ->
 
 
 def lost(archive: Archive, gaps: Gaps, before: Positions, after: Positions) -> list[tuple[int | None, ...]]:
-    found = find_lost(gaps, point(archive, 5), TOPICS, before, after)  # type: ignore[arg-type] # of a state this alone is asked
-    return [(each.incarnation, each.start, each.end) for each in found]
+    pending_ranges = find_lost(gaps, point(archive, 5), TOPICS, before, after)  # type: ignore[arg-type] # of a state this alone is asked
+    return [(each.incarnation, each.start, each.end) for each in pending_ranges]
 
 
 def test_what_expired_or_was_lost_is_told_when_a_position_passes_it(archive: Archive) -> None:

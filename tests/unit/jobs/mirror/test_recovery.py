@@ -90,7 +90,7 @@ def recover(monkeypatch: pytest.MonkeyPatch) -> Recover:
 
 
 @pytest.mark.parametrize(
-    ("target", "found"),
+    ("target", "applied"),
     [
         (Target({QUIET: (0, 101)}, {QUIET: [99]}), {QUIET: 100}),
         (Target({QUIET: (0, 101)}), {}),  # another log, of a transaction that was given up
@@ -101,11 +101,11 @@ def recover(monkeypatch: pytest.MonkeyPatch) -> Recover:
     ids=["there", "given up", "shorter", "expired", "given up and partly expired"],
 )
 def test_a_position_counts_where_the_target_holds_the_record_before_it(
-    target: Target, found: dict[TopicPartition, int], recover: Recover
+    target: Target, applied: dict[TopicPartition, int], recover: Recover
 ) -> None:
     one = recover.write(1, None, {QUIET: (0, 0, 100)})
     recover.slot.load(one)
-    assert recover(target) == found
+    assert recover(target) == applied
 
 
 def test_the_newest_position_of_a_slot_alone_is_missing(recover: Recover) -> None:

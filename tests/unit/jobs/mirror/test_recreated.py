@@ -11,7 +11,7 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.restores.flow_map.tables import PartName
 from kbackup.jobs.mirror.apply import Applied, Applier, session
 from kbackup.jobs.mirror.apply.positions import Note, Noted
-from kbackup.jobs.mirror.apply.recreated import find_recreated, told_positions
+from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.status import FlowStatus, after_round, first_status, write_status
 from kbackup.metrics.events import Silent
@@ -79,14 +79,14 @@ def test_what_was_told_goes_before_what_is_committed(archive: Archive) -> None:
     told: Positions = {ZERO: AppliedPosition(1, 10), ONE: AppliedPosition(1, 7)}
     status = status_of(archive, told)
     now: Positions = {ZERO: AppliedPosition(2, 4), ONE: AppliedPosition(1, 5), OTHER: AppliedPosition(3, 3)}
-    assert told_positions(status, archive.info.id, now | {TWO: AppliedPosition(2, 1)}) == {
+    assert reported_positions(status, archive.info.id, now | {TWO: AppliedPosition(2, 1)}) == {
         ZERO: AppliedPosition(1, 10),
         ONE: AppliedPosition(1, 5),
         OTHER: AppliedPosition(3, 3),
     }
-    assert told_positions(status, "another archive", now) == now
-    assert told_positions(None, archive.info.id, now) == now
-    assert told_positions(status_of(archive, {}), archive.info.id, now) == now
+    assert reported_positions(status, "another archive", now) == now
+    assert reported_positions(None, archive.info.id, now) == now
+    assert reported_positions(status_of(archive, {}), archive.info.id, now) == now
 
 
 def test_what_a_failed_round_passed_is_told_by_the_next_one(

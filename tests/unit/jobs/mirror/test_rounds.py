@@ -1,4 +1,4 @@
-"""What a round of the apply half tells. The target is scripted."""
+"""The report of a round of the apply half. The target is scripted."""
 
 from __future__ import annotations
 

@@ -15,12 +15,12 @@ from kbackup.jobs.mirror.status import (
     after_error,
     after_round,
     first_status,
-    first_told,
     flow_lag,
     planned,
     read_flow_status,
     read_status,
     round_lag,
+    with_unreported,
     write_status,
 )
 from kbackup.types import TopicPartition
@@ -146,13 +146,13 @@ def test_topics_held_back_are_told_once(archive: Archive) -> None:
         for name, incarnation in (("clicks", 2), ("orders", 3))
     )
     first = first_status(flow_of(), archive.info.id, None)
-    told = first_told(first, applied(held_back=held[:1]))
+    told = with_unreported(first, applied(held_back=held[:1]))
     assert told.recreated == held[:1]
     status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), told, {})
-    assert first_told(status, applied(held_back=held)).recreated == held[1:]
+    assert with_unreported(status, applied(held_back=held)).recreated == held[1:]
     refused = after_round(status, archive.manifest(1), (), applied(), {})
     assert not refused.topics
-    assert first_told(refused, applied(held_back=held)).recreated == held[1:]
+    assert with_unreported(refused, applied(held_back=held)).recreated == held[1:]
 
 
 def test_seconds_behind_count_from_the_first_point_that_is_not_applied(archive: Archive) -> None:

@@ -26,7 +26,7 @@ class Brokers:
         self.made: list[str] = []
 
     def connect(self) -> None:
-        """It is there."""
+        """Succeed."""
 
     def topics(self, names: object) -> dict[str, object]:
         return {}

@@ -81,14 +81,14 @@ def test_a_partition_of_which_nothing_was_applied_has_no_answer() -> None:
 
 
 def test_before_the_first_record_there_is_an_answer_where_the_log_begins_with_it() -> None:
-    """What comes before it may be unread records that somebody else has mirrored."""
+    """Offsets before the first record may be unread records that another program has mirrored."""
     assert exactly([(10, 0), (11, 1)])(TP, 3) == 0
     assert exactly([(10, 8), (11, 9)])(TP, 3) is None
     assert exactly([(10, 8), (11, 9)])(TP, 10) == 8
 
 
 def test_an_offset_of_the_next_incarnation_has_no_answer_before_its_records_are_applied() -> None:
-    """It would be taken for an offset of the older one."""
+    """The offset would be taken for one of the older incarnation."""
     pairs = [(n, n) for n in range(10)]
     assert exactly(pairs, archived=2, applied=1)(TP, 3) is None
     assert exactly(pairs, archived=2, applied=2)(TP, 3) == 3

@@ -17,7 +17,7 @@ from kbackup.errors import ClusterError
 from kbackup.jobs.replay import read as restore_read
 from kbackup.jobs.replay import unit as unit_module
 from kbackup.jobs.replay.earlier_commits import within
-from kbackup.jobs.replay.read import read_part
+from kbackup.jobs.replay.read import read_range
 from kbackup.jobs.replay.unit import together
 from kbackup.jobs.restore import task as restore_task
 from kbackup.jobs.restore.task import RestoreWork, Unit, UnitResult
@@ -33,7 +33,8 @@ TP = TopicPartition("orders", 0)
 
 
 class Target:
-    """What a `BlockProducer` was told: 'send' and the source offsets, 'commit' and the progress of the partition."""
+    """Records the calls of a `BlockProducer`: 'send' and the source offsets, 'commit' and the progress of the
+    partition."""
 
     moved = 0
 
@@ -120,7 +121,7 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     (_, reached, _), (_, end, _) = producer.told[1::2]
     assert (103 < reached < 290, end) == (True, 300)
     assert result.runs.column("source").to_pylist() == [100, 101, 102, 290, 291]
-    rest = list(read_part(store, large, reached, check_first=1))
+    rest = list(read_range(store, large, reached, check_first=1))
     assert [n for piece in rest if piece.block for n in piece.block.offsets.tolist()] == [290, 291]
     assert min(piece.next for piece in rest) >= reached
 
@@ -169,7 +170,7 @@ def test_small_pieces_go_out_together(store: Store) -> None:
         for partition in range(5)
         for segment in write(store, target(threshold=1 << 20), range(10 * partition, 10 * partition + 10))
     ]
-    pieces = [(part(segments), piece) for piece in read_part(store, part(segments))]
+    pieces = [(part(segments), piece) for piece in read_range(store, part(segments))]
     assert list(together(iter(pieces))) == [pieces]
     size = pieces[0][1].read
     together_of_two = list(together(iter(pieces), 2 * size))
@@ -179,5 +180,5 @@ def test_small_pieces_go_out_together(store: Store) -> None:
 
 def test_a_pause_is_not_kept_waiting(store: Store, small_then_large: tuple[Segment, Segment]) -> None:
     unit = part(small_then_large)
-    lists = list(together((unit, piece) for piece in read_part(store, unit, 0, small_then_large[0].bytes)))
+    lists = list(together((unit, piece) for piece in read_range(store, unit, 0, small_then_large[0].bytes)))
     assert [some[-1][1].pause for some in lists] == [True, False]
