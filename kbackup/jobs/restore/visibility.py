@@ -6,7 +6,6 @@ ends for consumers before the transaction: whoever compares, or asks for a log's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.types import TopicPartition
+from kbackup.util.attempts import attempts
 
 _MARKERS = 60.0  # s, for a broker to write them
 _PAUSE = 0.1  # s
@@ -22,13 +22,12 @@ _PAUSE = 0.1  # s
 def wait_visible(cluster: Cluster, runs: pa.Table) -> list[TopicPartition]:
     """Until the records of the offset map `runs` can be read; returns the partitions where they still can't."""
     waiting = _after_last(runs)
-    until = time.monotonic() + _MARKERS
-    while True:
+    for _ in attempts(_MARKERS, _PAUSE):
         ends = cluster.log_ends(waiting, "read_committed")
         waiting = {tp: after for tp, after in waiting.items() if ends[tp] < after}
-        if not waiting or time.monotonic() > until:
-            return sorted(waiting)
-        time.sleep(_PAUSE)
+        if not waiting:
+            break
+    return sorted(waiting)
 
 
 def _after_last(runs: pa.Table) -> Mapping[TopicPartition, int]:

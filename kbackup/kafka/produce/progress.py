@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -10,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from kbackup.kafka.client.retry import COORDINATOR_NOT_READY
 from kbackup.kafka.groups.calls import Committed, GroupCalls
 from kbackup.types import TopicPartition
+from kbackup.util.attempts import attempts
 
 _NOT_YET = {*COORDINATOR_NOT_READY, KafkaError.UNSTABLE_OFFSET_COMMIT}
 OFFSETS_SECONDS = 60.0  # s, for progress to be read, or to be added to a transaction
@@ -24,11 +24,10 @@ def committed_progress(
 ) -> list[Committed]:
     """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
     transaction, it is asked again."""
-    until = time.monotonic() + _COORDINATOR
-    while True:
+    for _ in attempts(_COORDINATOR, _PAUSE):
         ((_, answer),) = GroupCalls(consumer, OFFSETS_SECONDS).committed([group], partitions, stable=True)
         if not isinstance(answer, KafkaError):
             return answer
-        if answer.code() not in _NOT_YET or time.monotonic() > until:
-            raise KafkaException(answer)
-        time.sleep(_PAUSE)
+        if answer.code() not in _NOT_YET:
+            break
+    raise KafkaException(answer)

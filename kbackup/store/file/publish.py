@@ -18,12 +18,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.store.file import disk
+from kbackup.util.attempts import attempts
 
 HIDDEN = ".tmp"
 _STALE_SECONDS = 24 * 3600
@@ -105,19 +106,13 @@ class Publisher:
             os.close(fd)
 
     def _take(self, fd: int) -> None:
-        end = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise UnreachableError(
-                        f"directory {self._root}: another process holds its lock file and does not go on",
-                        "end or continue the process that holds it",
-                    ) from None
-                time.sleep(0.005)
-            else:
-                return
+        for _ in attempts(_LOCK_SECONDS, 0.005):
+            with suppress(BlockingIOError):
+                return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        raise UnreachableError(
+            f"directory {self._root}: another process holds its lock file and does not go on",
+            "end or continue the process that holds it",
+        )
 
     def _link(self, temp: Path, path: Path) -> None:
         try:

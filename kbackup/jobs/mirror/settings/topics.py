@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.settings.configs import replicated_configs
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.admin.topics import TopicToCreate
+from kbackup.util.attempts import attempts
 
 _VISIBLE_SECONDS = 30.0  # until every broker shows what the controller has agreed to
 _PAUSE = 0.1  # s, before the brokers are asked again
@@ -53,18 +53,16 @@ def sync_topics(
 
 def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
     """Wait until the brokers show the partitions that they have just agreed to; the topics of which they don't."""
-    deadline = time.monotonic() + _VISIBLE_SECONDS
     missing = dict(totals)
-    while missing:
+    for _ in attempts(_VISIBLE_SECONDS, _PAUSE):
         shown = cluster.topics(missing.keys() & {*cluster.topic_names()})
         missing = {
             remote: total
             for remote, total in missing.items()
             if remote not in shown or len(shown[remote].partitions) < total
         }
-        if not missing or time.monotonic() > deadline:
+        if not missing:
             break
-        time.sleep(_PAUSE)
     where = cluster.connection.address
     return {remote: f"{where} does not show the new partitions of topic {remote} yet" for remote in missing}
 
