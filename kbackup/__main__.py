@@ -23,7 +23,7 @@ def main() -> int:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """What `InterruptedByUserError` says and its exit code, without the modules that know."""
+    """End the process as `InterruptedByUserError` does, without importing the modules that know it."""
     os.write(2, b"kbackup: interrupted\n")
     os._exit(130)
 

@@ -76,7 +76,7 @@ class NoArchiveError(KbackupError):
 
 
 class MismatchError(KbackupError):
-    """What is there belongs to something else than this run; nothing was written."""
+    """An object or topic belongs to something else than this run; nothing was written."""
 
     exit_code = 10
 

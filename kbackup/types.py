@@ -1,4 +1,4 @@
-"""What moves through both pipelines: partitions, ranges, record blocks, and the Arrow view of records."""
+"""The values that both pipelines pass on: partitions, ranges, record blocks, and the Arrow view of records."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Which way records take between librdkafka and their encoded form: the native kernel, where it loads, or
-confluent-kafka's message objects."""
+"""Select how records are read from and passed to librdkafka: by compiled code or by confluent-kafka's messages.
+
+The compiled code ("native kernel") is used where it loads.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,14 @@ class Kernel(NamedTuple):
 
 
 @cache
-def chosen() -> Kernel:
-    """By `KBACKUP_KERNEL` (native or python), else native where it loads: once and for all in a process."""
+def selected_kernel() -> Kernel:
+    """Return the kernel that `KBACKUP_KERNEL` (native or python) names, else native where it loads.
+
+    The result holds for the whole process.
+    """
     asked = os.environ.get(VARIABLE, "")
     if asked not in {"", "native", "python"}:
-        raise UsageError(f"{VARIABLE} is {asked!r}", "native or python, or nothing")
+        raise UsageError(f"{VARIABLE} is {asked!r}", "set native or python, or unset the variable")
     kernel = Kernel("python", _ASKED) if asked == "python" else _native()
     if asked == "native" and kernel.name != "native":
         raise UsageError(f"{VARIABLE} asks for the native kernel: {kernel.why}", _HINT)
@@ -40,14 +45,14 @@ def chosen() -> Kernel:
 
 
 def load() -> None:
-    """Import what was chosen, before it is needed. A choice that can't be is told when it is."""
+    """Import the selected kernel before its first use; an invalid selection is reported at that use."""
     with suppress(UsageError):
-        if chosen().name == "native":
+        if selected_kernel().name == "native":
             from kbackup.kafka.native import outlet, source  # noqa: F401
 
 
 def say(kernels: Iterable[Kernel]) -> None:
-    """One log line on what the tasks of a job used; a warning where one is slower than it need be."""
+    """Log the kernels that the tasks of a job used; as a warning where a task used the slower one unasked."""
     found = sorted(set(kernels))
     slow = any(each.name == "python" and each.why != _ASKED for each in found)
     words = ", ".join(f"the {each.name} kernel: {each.why}" for each in found)
@@ -64,7 +69,7 @@ def _native() -> Kernel:
 
 
 def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
-    if chosen().name == "native":
+    if selected_kernel().name == "native":
         from kbackup.kafka.native.source import KernelSource
 
         return KernelSource(connection, tuning)
@@ -74,8 +79,8 @@ def source(connection: Connection, tuning: Mapping[str, Any]) -> Source:
 
 
 def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Outlet:
-    """`group` is the one that progress goes to."""
-    if chosen().name == "native":
+    """Return an outlet of the selected kernel; `group` is the consumer group that progress is committed to."""
+    if selected_kernel().name == "native":
         from kbackup.kafka.native.outlet import KernelOutlet
 
         return KernelOutlet(connection, tuning, group)

@@ -20,7 +20,7 @@ _BUILT_IN = {
     file.name: base64.b64encode(file.serialized_pb).decode()
     for file in (meta_pb2.DESCRIPTOR, decimal_pb2.DESCRIPTOR)
 }
-"""What Protobuf's schemas take for given wherever there is a registry: it does not name these files."""
+"""The files that Protobuf schemas import without naming them as references: every registry has them."""
 _SECONDS = 20
 _TRIES_AGAIN = 2
 _DENIED = (401, 403)
@@ -61,7 +61,7 @@ class RegistryOptions:
 
 
 class SchemaRegistry:
-    """Thread-safe. The client keeps what it was told."""
+    """A client of a schema registry; thread-safe. It caches the answers."""
 
     def __init__(self, options: RegistryOptions) -> None:
         self.url = options.url
@@ -70,34 +70,38 @@ class SchemaRegistry:
         except (OSError, ValueError) as error:  # a file that is not there, or no certificate
             raise UsageError(
                 f"the schema registry's certificates can't be used: {error}",
-                "schema_registry.ca_bundle, client_certificate and client_key name PEM files",
+                "set schema_registry.ca_bundle, client_certificate and client_key to PEM files",
             ) from error
 
-    def schema(self, wanted: int | str) -> Schema:
-        """By id, or by GUID, with all that it refers to. `UndecodableError` where the registry has none of it,
-        `UnreachableError` where it can't be asked."""
+    def schema(self, schema_id: int | str) -> Schema:
+        """Return the schema of an id or GUID with all schemas that it refers to.
+
+        `UndecodableError` where the registry lacks one of them, `UnreachableError` where it can't be reached.
+        """
         try:
-            found = (
-                self._client.get_schema(wanted)
-                if isinstance(wanted, int)
-                else self._client.get_schema_by_guid(wanted)
+            registered = (
+                self._client.get_schema(schema_id)
+                if isinstance(schema_id, int)
+                else self._client.get_schema_by_guid(schema_id)
             )
-            references = self._references(found, {})
+            references = self._references(registered, {})
         except SchemaRegistryError as error:
-            raise self._refused(error, wanted) from error
+            raise self._refused(error, schema_id) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UnreachableError(
                 f"the schema registry {self.url} can't be reached: {str(error) or type(error).__name__}",
-                "is the URL right, and does schema_registry.ca_bundle name who signed its certificate?",
+                "check the URL, and that schema_registry.ca_bundle holds the issuer of its certificate",
             ) from error
         except (ValueError, TypeError, KeyError, AttributeError) as error:  # of an answer that is none
             raise self._strange() from error
-        kind = found.schema_type or "AVRO"
+        kind = registered.schema_type or "AVRO"
         if kind == "PROTOBUF":
             references = {**_BUILT_IN, **references}
-        if kind not in ("AVRO", "PROTOBUF", "JSON") or not found.schema_str:
-            raise UndecodableError(f"schema {wanted} is of type {kind}, which is not known here")
-        return Schema(cast(Kind, kind), found.schema_str, tuple(references.items()), f"schema {wanted}")
+        if kind not in ("AVRO", "PROTOBUF", "JSON") or not registered.schema_str:
+            raise UndecodableError(f"schema {schema_id} is of type {kind}, which is not known here")
+        return Schema(
+            cast(Kind, kind), registered.schema_str, tuple(references.items()), f"schema {schema_id}"
+        )
 
     def _references(self, schema: Registered, known: dict[str, str]) -> dict[str, str]:
         """Texts by the names that they are referred to, deepest first."""
@@ -111,9 +115,9 @@ class SchemaRegistry:
             known[reference.name] = found.schema_str or ""
         return known
 
-    def _refused(self, error: SchemaRegistryError, wanted: int | str) -> Exception:
+    def _refused(self, error: SchemaRegistryError, schema_id: int | str) -> Exception:
         if error.error_code in _NO_SCHEMA:
-            return UndecodableError(f"the registry has no schema {wanted}")
+            return UndecodableError(f"the registry has no schema {schema_id}")
         if error.http_status_code in _DENIED:
             return UnreachableError(
                 f"the schema registry {self.url} denies access: HTTP status {error.http_status_code}",

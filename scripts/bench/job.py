@@ -53,7 +53,7 @@ def _warm(session: SparkSession, tasks: int) -> None:
         from kbackup.kafka import kernel
         from kbackup.store import s3  # noqa: F401
 
-        kernel.chosen()
+        kernel.selected_kernel()
         time.sleep(0.5)  # so that each core takes one
         yield from batches
 

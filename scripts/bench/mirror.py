@@ -23,7 +23,7 @@ from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
 from kbackup.jobs.mirror.properties import load_flows
 from kbackup.jobs.restore.job import RestoreJob, restore
-from kbackup.kafka.kernel import chosen
+from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.events import Silent
 from kbackup.spark.session import build_session
 from kbackup.store import S3Options, Store, open_store
@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     session = build_session(f"local[{options.tasks}]", {}, 4)
     rows: Rows = []
-    document: dict[str, Any] = {"kernel": chosen().name}
+    document: dict[str, Any] = {"kernel": selected_kernel().name}
     try:
         with Servers(options.store) as servers:
             if options.rounds:

@@ -21,7 +21,7 @@ from kbackup.jobs.capture.cluster import live_topics
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.consume.epochs import validate_epochs
 from kbackup.kafka.consume.read import RangeReader
-from kbackup.kafka.kernel import chosen
+from kbackup.kafka.kernel import selected_kernel
 from kbackup.types import OffsetRange, TopicPartition
 from scripts.bench import data
 from scripts.bench.text import grid
@@ -43,7 +43,9 @@ def main(arguments: list[str]) -> int:
     said = "met" if seconds["compare"] * _PARTITIONS / len(partitions) < _TARGET else "NOT MET"
     rows = [(name, f"{took:.2f}") for name, took in seconds.items()]
     print("\n".join(grid(("step", "s"), rows)))
-    print(f"{len(partitions):,} partitions, the {chosen().name} kernel; target {_TARGET:.0f} s: {said}")
+    print(
+        f"{len(partitions):,} partitions, the {selected_kernel().name} kernel; target {_TARGET:.0f} s: {said}"
+    )
     if options.json is not None:
         options.json.write_text(json.dumps({"partitions": len(partitions), "seconds": seconds}) + "\n")
     return 0

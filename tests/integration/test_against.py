@@ -186,7 +186,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
     made: BackedUp, broker: Broker, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A comparison that looked too far ahead goes back: by one client, with more of the first reading on its way."""
-    monkeypatch.setattr("kbackup.kafka.kernel.chosen", lambda: Kernel(kernel, "asked for"))  # type: ignore[arg-type]
+    monkeypatch.setattr("kbackup.kafka.kernel.selected_kernel", lambda: Kernel(kernel, "asked for"))  # type: ignore[arg-type]
     part = UnitPart(topic=made.topic, partition=0, target=made.topic, segments=())
     reader = RangeReader({"bootstrap.servers": broker.bootstrap}, "read_committed", "again", 30)
     try:

@@ -41,11 +41,11 @@ class Held(NamedTuple):
 def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choose]:
     def to(name: str) -> None:
         monkeypatch.setenv(kernel.VARIABLE, name)
-        kernel.chosen.cache_clear()
-        assert kernel.chosen().name == name
+        kernel.selected_kernel.cache_clear()
+        assert kernel.selected_kernel().name == name
 
     yield to
-    kernel.chosen.cache_clear()
+    kernel.selected_kernel.cache_clear()
 
 
 def read(
@@ -236,7 +236,7 @@ def test_a_property_that_does_not_exist(choose: Choose, name: str) -> None:
 def test_what_was_asked_for_is_no_warning(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kbackup.kafka.kernel"):
         choose("python")
-        kernel.say([kernel.chosen(), kernel.chosen()])
+        kernel.say([kernel.selected_kernel(), kernel.selected_kernel()])
     assert [(r.levelname, r.message) for r in caplog.records] == [
         ("INFO", "records passed through the python kernel: KBACKUP_KERNEL says so")
     ]
@@ -244,7 +244,7 @@ def test_what_was_asked_for_is_no_warning(choose: Choose, caplog: pytest.LogCapt
 
 def test_an_unknown_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, "rust")
-    kernel.chosen.cache_clear()
+    kernel.selected_kernel.cache_clear()
     with pytest.raises(UsageError, match="rust"):
-        kernel.chosen()
-    kernel.chosen.cache_clear()
+        kernel.selected_kernel()
+    kernel.selected_kernel.cache_clear()

@@ -53,10 +53,10 @@ ODD_NAMES = [
 @pytest.fixture(params=["native", "python"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv(kernel.VARIABLE, request.param)
-    kernel.chosen.cache_clear()
-    assert kernel.chosen().name == request.param
+    kernel.selected_kernel.cache_clear()
+    assert kernel.selected_kernel().name == request.param
     yield request.param
-    kernel.chosen.cache_clear()
+    kernel.selected_kernel.cache_clear()
 
 
 @pytest.fixture(params=[True, False], ids=["transactional", "plain"])

@@ -115,7 +115,7 @@ def test_client_properties_of_java_serve_as_well(
 
 @pytest.fixture
 def _python_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "chosen", lambda: kernel.Kernel("python", "the test says so"))
+    monkeypatch.setattr(kernel, "selected_kernel", lambda: kernel.Kernel("python", "the test says so"))
 
 
 @pytest.mark.usefixtures("_python_kernel")
@@ -191,7 +191,7 @@ def callback(name: str) -> Way:
 
 PASSWORD_HINT = "is sasl.mechanism right, and are user and password, or the token?"
 TLS_HINT = "is ssl.ca.location the authority"
-CALLBACK_HINT = "look into the function that [source] kbackup.oauth.callback names"
+CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ class FakeGroups:
             for group in readable
         }, dict.fromkeys(asked & self.unreadable, "it can't be read")
 
-    def commit_all(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+    def commit_all(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
         said = {}
-        for group, offsets in wanted.items():
+        for group, offsets in offsets_by_group.items():
             self.calls.append(("commit", group))
             if self.live.get(group):
                 said[group] = "unknown member"
@@ -50,12 +50,12 @@ class FakeGroups:
             said[group] = ""
         return said
 
-    def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
-        for group, offsets in wanted.items():
+    def remove(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        for group, offsets in offsets_by_group.items():
             self.calls.append(("remove", group))
             for each in offsets:
                 del self.held[group][each.tp.topic, each.tp.partition]
-        return dict.fromkeys(wanted, "")
+        return dict.fromkeys(offsets_by_group, "")
 
     def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
         said = {}

@@ -16,7 +16,7 @@ from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, 
 from kbackup.errors import CorruptError, StoreError
 from kbackup.kafka.client.client import Properties
 from kbackup.kafka.consume.read import RangeReader, Vanished
-from kbackup.kafka.kernel import Kernel, chosen
+from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
 from kbackup.types import OffsetRange, RecordBlock, TopicPartition
@@ -63,7 +63,7 @@ class BackupWork:
         self, task: Sequence[OffsetRange], progress: ProgressSender
     ) -> Iterator[Segment | LastRead | Vanished | Kernel]:
         """`task` has one range, or several small ones of different partitions."""
-        yield chosen()
+        yield selected_kernel()
         reader = RangeReader(self.source, self.isolation, self.group, self.poll_timeout, len(task))
         try:
             if len(task) == 1:

@@ -23,7 +23,7 @@ from kbackup.errors import ClusterError
 from kbackup.jobs.replay.earlier_commits import first_committed
 from kbackup.jobs.replay.unit import Reached, UnitRun
 from kbackup.kafka.client.client import Properties
-from kbackup.kafka.kernel import Kernel, chosen
+from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
@@ -73,7 +73,9 @@ class RestoreWork:
         finally:
             producer.close()
         done = ledger.everything()
-        yield UnitResult(task.number, done.runs, done.cut.plus(unit.counted), producer.moved, chosen())
+        yield UnitResult(
+            task.number, done.runs, done.cut.plus(unit.counted), producer.moved, selected_kernel()
+        )
 
 
 @dataclass

@@ -227,8 +227,8 @@ class Cluster:
             raise self.connection.error(error, f"creating topic {name}")
 
     def delete_topics(self, names: Iterable[str]) -> dict[str, str]:
-        """For each topic '' or why the broker refused; one that is not there counts as deleted. They may be seen for
-        some time yet."""
+        """Delete topics and return, by topic, '' or why the broker refused. A missing topic counts as deleted, and
+        brokers may list a deleted topic for some time yet."""
 
         def ask(topics: list[str]) -> Answers[str, None]:
             for batch in _batched(topics):

@@ -40,6 +40,6 @@ _NEEDED = {
 
 
 def needed(doing: str) -> str:
-    """What it takes to be allowed to: '' where that is not known."""
+    """Return the rights that an action needs: '' where they are not known."""
     right = next((right for begins, right in _NEEDED.items() if doing.startswith(begins)), "")
     return f" (it takes {right})" if right else ""

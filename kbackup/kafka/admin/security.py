@@ -1,13 +1,13 @@
-"""What of a cluster is neither topics nor groups, as the admin API shows it: ACLs, SCRAM users, and the configs that
-were set at run time on brokers and groups; and the changes that a restore makes to them.
+"""Read and change ACLs, SCRAM users, and the configs set at run time on brokers and groups, by the admin API.
 
-A cluster need not tell of each of these, and may do without: that is an answer (`Untold`), not an error.
+A cluster may refuse to list one of these, or not have it: that is an answer (`Untold`), not an error.
 
 confluent-kafka 2.16 takes a refused DescribeAcls for an answer without ACLs, and a refused DescribeUserScramCredentials
-ends the process (`munmap_chunk(): invalid pointer`): so neither is asked for before the cluster has said that we may.
+ends the process (`munmap_chunk(): invalid pointer`): so neither is requested before the cluster has granted the right.
 
-librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name): it is seen in what each
-broker says it inherits, so one that every broker overrides stays hidden. `admin_protocol` can.
+librdkafka can't name the cluster-wide default of brokers (it refuses an empty resource name). The default is read from
+the configs that each broker inherits, so a default that every broker overrides stays hidden. `admin_protocol` can name
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _BATCH = 1000  # groups in one request
 
 
 class SecurityAdmin:
-    """What is asked for comes sorted."""
+    """ACLs, SCRAM users and dynamic configs of a cluster; every list is sorted."""
 
     def __init__(self, connection: Connection, admin: AdminClient) -> None:
         self.connection = connection
@@ -157,7 +157,7 @@ class SecurityAdmin:
         return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
 
     def _rights(self, doing: str) -> set[AclOperation] | Untold:
-        """What we may do to the cluster, Describe among it."""
+        """Return the operations on the cluster that are granted to us, Describe among them."""
         asked = self._admin.describe_cluster(include_authorized_operations=True, request_timeout=TIMEOUT)
         described = self._ask(asked, doing)
         if isinstance(described, Untold):
@@ -168,7 +168,7 @@ class SecurityAdmin:
         return rights
 
     def _authorizer(self) -> bool:
-        """Whether a broker says that it has one; also where none says anything."""
+        """Return True when a broker reports an authorizer, and when no broker reports anything."""
         brokers = self.brokers()
         if isinstance(brokers, Untold):
             return True

@@ -1,4 +1,4 @@
-"""What `security_admin` tells of a cluster, and how confluent-kafka's ACLs become that."""
+"""The values that `security` returns, and their conversion from confluent-kafka's ACLs."""
 
 from __future__ import annotations
 

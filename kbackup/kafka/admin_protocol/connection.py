@@ -60,7 +60,7 @@ class BrokerConnection:
         return response
 
     def learn_versions(self) -> None:
-        """What the broker knows: the first request of a connection."""
+        """Ask the broker for the versions that it supports: the first request of a connection."""
         response = self._exchange(ApiVersionsRequest(**_SOFTWARE), _VERSIONS_WITH_FEATURES)
         if response.error_code == KafkaError.UNSUPPORTED_VERSION:
             response = self._exchange(ApiVersionsRequest(), 0)

@@ -1,4 +1,4 @@
-"""What librdkafka's properties say of a connection: addresses, TLS and login. Pure."""
+"""Read addresses, TLS and login of a connection from librdkafka's properties; a pure function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"^(?:[A-Za-z_]+://)?(?:\[(?P<ip6>[^\]]+)\]|(?P<host>[^:\[
 
 @dataclass(frozen=True, kw_only=True)
 class Login:
-    """What a client shows to log in."""
+    """The credentials that a client logs in with."""
 
     mechanism: Mechanism
     user: str = ""
@@ -111,7 +111,7 @@ def _login(properties: Mapping[str, str], token: TokenSource | None, timeout: fl
 
 
 def _oidc(properties: Mapping[str, str], timeout: float) -> TokenSource | None:
-    """What fetches tokens from an OIDC provider; None where the properties name none."""
+    """Return the source of tokens of an OIDC provider; None where the properties name no provider."""
     if not oidc.asks_for_oidc(properties):
         return None
     if name := oidc.not_mapped(properties):

@@ -25,7 +25,7 @@ _LARGEST = 1 << 20  # bytes of an answer
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Who is asked next would get the secret as well."""
+    """Refuses redirects: the server redirected to would get the secret too."""
 
     def redirect_request(self, *request: object) -> None:
         return None

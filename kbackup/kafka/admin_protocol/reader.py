@@ -1,5 +1,7 @@
-"""What brokers tell in answer to requests that confluent-kafka has no call for. What they don't tell is an answer too
-(`Untold`), not an error."""
+"""Read delegation tokens, quotas and the like by requests that confluent-kafka has no call for.
+
+A refusal of the brokers is an answer (`Untold`), not an error.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,14 @@ class Reader:
 
     def client_quotas(self) -> list[ClientQuota] | Untold:
         request = DescribeClientQuotasRequest(components=[], strict=False)
-        return self._told("describing client quotas", lambda: answers.quotas_of(self._broker.ask(request)))
+        return self._answer_or_untold(
+            "describing client quotas", lambda: answers.quotas_of(self._broker.ask(request))
+        )
 
     def delegation_tokens(self) -> list[DelegationToken] | Untold:
         """The tokens that our user may describe."""
         request = DescribeDelegationTokenRequest(owners=None)
-        return self._told(
+        return self._answer_or_untold(
             "describing delegation tokens", lambda: answers.tokens_of(self._broker.ask(request))
         )
 
@@ -61,7 +65,7 @@ class Reader:
             operation=words.ANY,
             permission_type=words.ANY,
         )
-        return self._told("describing ACLs", lambda: answers.acls_of(self._broker.ask(request)))
+        return self._answer_or_untold("describing ACLs", lambda: answers.acls_of(self._broker.ask(request)))
 
     def default_broker_configs(self) -> list[Setting] | Untold:
         """The cluster-wide default of brokers' dynamic configs."""
@@ -70,7 +74,7 @@ class Reader:
             (described,) = self._configs(words.BROKER, [""])
             return answers.defaults_of(described.configs)
 
-        return self._told("reading configs of brokers", ask)
+        return self._answer_or_untold("reading configs of brokers", ask)
 
     def client_metrics(self) -> list[ClientMetrics] | Untold:
         """The subscriptions to metrics of clients."""
@@ -81,7 +85,7 @@ class Reader:
             names = [r.resource_name for r in listed if r.resource_type == words.CLIENT_METRICS]
             return answers.metrics_of(self._configs(words.CLIENT_METRICS, names) if names else ())
 
-        return self._told("describing client metrics", ask)
+        return self._answer_or_untold("describing client metrics", ask)
 
     def features(self) -> list[Feature] | Untold:
         found = self._broker.features
@@ -103,7 +107,7 @@ class Reader:
             except RefusedRequestError:  # ZooKeeper's cluster, or a right that we don't have
                 return brokers
 
-        return self._told("describing the cluster", ask)
+        return self._answer_or_untold("describing the cluster", ask)
 
     def fetch_version(self) -> int:
         """The newest version of Fetch that the broker knows, which tells its release."""
@@ -117,7 +121,7 @@ class Reader:
             topics = self._broker.ask(request).topics
             return sorted(f"{topic.name}-{p.partition_index}" for topic in topics for p in topic.partitions)
 
-        return self._told("listing reassignments", ask)
+        return self._answer_or_untold("listing reassignments", ask)
 
     def _configs(self, kind: int, names: list[str]) -> list[Any]:
         resource = DescribeConfigsRequest.DescribeConfigsResource
@@ -134,7 +138,7 @@ class Reader:
                 raise RefusedRequestError(each.error_code, each.error_message or "")
         return described
 
-    def _told(self, doing: str, ask: Callable[[], T]) -> T | Untold:
+    def _answer_or_untold(self, doing: str, ask: Callable[[], T]) -> T | Untold:
         try:
             return ask()
         except RefusedRequestError as refused:

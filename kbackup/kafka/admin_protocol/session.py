@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What may be asked and changed while the connection is open."""
+    """The requests that can be sent while the connection is open."""
 
     read: Reader
     write: Writer

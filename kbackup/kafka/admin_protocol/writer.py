@@ -1,5 +1,7 @@
-"""Changes by requests that confluent-kafka has no call for. Each method returns '' or why it was refused, for each
-change."""
+"""Change quotas, configs and ACLs by requests that confluent-kafka has no call for.
+
+Each method returns, by change, '' or why it was refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ K = TypeVar("K")
 
 
 class Writer:
-    """Brokers hand changes on to the controller, whichever of them is asked."""
+    """Sends changes to any broker: brokers forward them to the controller."""
 
     def __init__(self, connection: Connection, broker: BrokerConnection) -> None:
         self._connection = connection
@@ -116,7 +118,7 @@ class Writer:
         doing: str,
         results: Callable[[Any], Sequence[Any]],
     ) -> dict[K, str]:
-        """Brokers answer in the order of the request."""
+        """Send a request and return, by item, '' or the refusal: brokers answer in the order of the items."""
         try:
             answers = results(self._broker.ask(request))
         except RefusedRequestError as refused:
@@ -128,8 +130,8 @@ class Writer:
             for item, answer in zip(items, answers, strict=True)
         }
 
-    def _why(self, code: int, told: str | None, doing: str) -> str:
-        error = KafkaError(code, told) if told else KafkaError(code)
+    def _why(self, code: int, message: str | None, doing: str) -> str:
+        error = KafkaError(code, message) if message else KafkaError(code)
         return self._connection.error(error, doing).message
 
 

@@ -42,7 +42,7 @@ _NOT_LET_IN = {
     KafkaError.SASL_AUTHENTICATION_FAILED: _LOGIN_HINT,
     KafkaError._SSL: _TLS_HINT,
 }
-"""What is wrong before anything is asked, with a hint: trying again changes nothing."""
+"""Errors that occur before any request, with their hints: retrying changes nothing."""
 
 _TLS_ALERT = "SSL routines"
 """Of OpenSSL, in what librdkafka says of a connection that the other side ended because of our certificate."""
@@ -56,7 +56,7 @@ _FORBIDDEN = {
 
 
 class Connection:
-    """What a client is connected to, and the last thing librdkafka said about that; makes errors of it."""
+    """The cluster that a client is connected to, and librdkafka's last error about it; makes errors of kbackup."""
 
     def __init__(self, properties: Properties, role: str) -> None:
         others = without_admin(properties)
@@ -103,7 +103,7 @@ class Connection:
 
     @property
     def locked_out(self) -> bool:
-        """Whether the last that was heard is something that no waiting mends."""
+        """Return True when no waiting mends the last error of the connection."""
         return self.last is not None and bool(_why_not_let_in(self.last))
 
     def _token(self, config: str) -> tuple[str, float, str, dict[str, str]]:
@@ -135,23 +135,24 @@ class Connection:
             said = f" ({last.str()})" if last is not None else ""
             return UnreachableError(
                 f"{self.address} did not answer{when}: {error.str()}{said}",
-                "is it running, and reachable from here?",
+                "check that it is running and can be reached from here",
             )
         return ClusterError(
-            f"{self.address} failed{when}: {error.str()}", f"librdkafka calls it {error.name()}"
+            f"{self.address} failed{when}: {error.str()}",
+            f"see Kafka's documentation for error {error.name()}",
         )
 
     def _no_token(self, when: str = "") -> UnreachableError:
         assert self.tokens is not None  # noqa: S101 (they have failed)
         return UnreachableError(
             f"no token to log in to the {self.address}{when}: {self.tokens.failure}",
-            f"look into the function that [{self.role}] {CALLBACK} names",
+            f"check the function that [{self.role}] {CALLBACK} names",
         )
 
     def result(
         self, future: Future[Any], doing: str, missing: Callable[[KafkaError], bool] | None = None
     ) -> Any:
-        """What an admin request came to; None where `missing` says that its error means just that."""
+        """Return the result of an admin request; None where `missing` accepts its error as an absent object."""
         try:
             return future.result(timeout=TIMEOUT * 2)
         except KafkaException as raised:

@@ -16,7 +16,7 @@ class Waiting:
         self._thread.start()
 
     def ended(self, seconds: float = 0) -> bool:
-        """Whether it has ended by now, or does within `seconds`; what it raised is raised here."""
+        """Return True when the call has ended, or ends within `seconds`; raises its error."""
         self._thread.join(seconds)
         if self._raised:
             raise self._raised[0]
@@ -30,5 +30,8 @@ class Waiting:
 
 
 def in_time(call: Callable[[], object], seconds: float) -> bool:
-    """Whether `call` ended within `seconds`; what it raised is raised here. One that did not goes on."""
+    """Run `call` and return True when it ended within `seconds`; raises its error.
+
+    A call that did not end in time continues in its thread.
+    """
     return Waiting(call).ended(seconds)

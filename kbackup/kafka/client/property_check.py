@@ -46,7 +46,7 @@ class Refusal(NamedTuple):
 
 
 def refusal(name: str, value: str) -> Refusal | None:
-    """What librdkafka says against a property; None where it takes the property."""
+    """Return librdkafka's objection to a property; None where it accepts the property."""
     if name in _NOT_CHECKED:
         return None
     library = _library()

@@ -76,7 +76,7 @@ def validate_epochs(
 def _validate_batch(
     consumer: Consumer, positions: Mapping[TopicPartition, EpochPosition], until: float
 ) -> dict[TopicPartition, bool]:
-    """Whether each log that answered before `until` was truncated."""
+    """Return, for each log that answered before `until`, whether it was truncated."""
     consumer.assign(
         [KafkaTopicPartition(*tp, at.offset, leader_epoch=at.leader_epoch) for tp, at in positions.items()]
     )
@@ -88,7 +88,10 @@ def _validate_batch(
 
 
 def _answer(message: Message) -> Iterator[tuple[TopicPartition, bool]]:
-    """What a record, the log's end or an error says: librdkafka fetches only where the validation has succeeded."""
+    """Yield whether a log was truncated, by a record, the log's end or an error.
+
+    librdkafka fetches only after the validation of the epoch has succeeded.
+    """
     topic, partition, error = message.topic(), message.partition(), message.error()
     if topic is None or partition is None:
         return

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 
 from kbackup.formats.record import encode
 from kbackup.kafka.client.client import Connection
-from kbackup.kafka.consume.source_protocol import Piece, Report
+from kbackup.kafka.consume.source_protocol import FetchResult, Report
 from kbackup.types import RECORDS, Int64Array, OffsetRange, TopicPartition
 
 _BATCH_BYTES = 8 << 20
@@ -28,7 +28,7 @@ _WAIT = 0.1  # s; a batch that does not fill waits this long, so it bounds the d
 
 
 class MessageSource:
-    """See `pieces.Source`."""
+    """See `source_protocol.Source`."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -55,31 +55,33 @@ class MessageSource:
             low, high = self._consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
         return low, high
 
-    def take(self) -> Iterator[Piece]:
+    def take(self) -> Iterator[FetchResult]:
         with self._connection.errors("a read"), _no_collections():
             messages = self._consumer.consume(self._size, _WAIT)
-            pieces = [piece for tp, some in _by_partition(messages) for piece in self._pieces(tp, some)]
-        received = sum(p.block.nbytes for p in pieces if p.block is not None)
+            results = [result for tp, some in _by_partition(messages) for result in self._results(tp, some)]
+        received = sum(p.block.nbytes for p in results if p.block is not None)
         if received:
             self._size = int(min(max(_BATCH_BYTES * len(messages) // received, 10), _BATCH_RECORDS))
-        yield from pieces
+        yield from results
 
     def close(self) -> None:
         self._consumer.close()
 
-    def _pieces(self, tp: TopicPartition | None, messages: list[Message]) -> Iterator[Piece]:
-        wanted = None if tp is None else self._ranges.get(tp)
+    def _results(self, tp: TopicPartition | None, messages: list[Message]) -> Iterator[FetchResult]:
+        requested = None if tp is None else self._ranges.get(tp)
         records = [m for m in messages if m.error() is None]
-        if tp is not None and wanted is not None and records:
+        if tp is not None and requested is not None and records:
             offsets = np.fromiter(map(Message.offset, records), np.int64, len(records))
-            keep = int(np.searchsorted(offsets, wanted.end))
+            keep = int(np.searchsorted(offsets, requested.end))
             block = encode(_batch(records[:keep], offsets[:keep])) if keep else None
             epoch = records[keep - 1].leader_epoch() if keep else None
-            yield Piece(tp, block, bool(offsets[-1] >= wanted.end - 1), None, -1 if epoch is None else epoch)
+            yield FetchResult(
+                tp, block, bool(offsets[-1] >= requested.end - 1), None, -1 if epoch is None else epoch
+            )
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is not None:
-                yield Piece(tp, None, False, Report(error, -1 if offset is None else offset))
+                yield FetchResult(tp, None, False, Report(error, -1 if offset is None else offset))
 
 
 def _by_partition(messages: list[Message]) -> Iterator[tuple[TopicPartition | None, list[Message]]]:

@@ -86,8 +86,10 @@ class RangeReader:
         self._source.close()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
-        """Blocks of all `ranges` (at most one a partition) as they come, each partition's in order, until
-        every end is reached."""
+        """Yield blocks of all `ranges` (at most one a partition) until every end is reached.
+
+        The blocks of one partition are in order.
+        """
         waiting = {r.tp: r for r in ranges if r.start < r.end}
         positions = {tp: r.start for tp, r in waiting.items()}
         if waiting:
@@ -95,18 +97,18 @@ class RangeReader:
         heard = time.monotonic()
         while waiting:
             useful = False
-            for piece in self._source.take():
-                tp = piece.tp
+            for result in self._source.take():
+                tp = result.tp
                 if tp is None:
-                    self._check_client(piece.report)
-                elif wanted := waiting.get(tp):
-                    if piece.block is not None:
+                    self._check_client(result.report)
+                elif requested := waiting.get(tp):
+                    if result.block is not None:
                         useful = True
-                        positions[tp] = int(piece.block.offsets[-1]) + 1
-                        self.epochs[tp] = piece.leader_epoch
-                        yield tp, piece.block
-                    if piece.ended or (
-                        piece.report is not None and self._handle(piece.report, wanted, positions)
+                        positions[tp] = int(result.block.offsets[-1]) + 1
+                        self.epochs[tp] = result.leader_epoch
+                        yield tp, result.block
+                    if result.ended or (
+                        result.report is not None and self._handle(result.report, requested, positions)
                     ):
                         useful = True
                         del waiting[tp]
@@ -116,39 +118,40 @@ class RangeReader:
             else:
                 self._check_silence(heard, waiting)  # reports alone are no progress
 
-    def _handle(self, report: Report, wanted: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
-        """What is reported beside records; True when the range's end is reached by it."""
+    def _handle(self, report: Report, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
+        """Handle an event that is no record; return True when it shows the end of the range as reached."""
         error, code = report.error, report.error.code()
         if code == KafkaError._PARTITION_EOF:
-            return report.offset >= wanted.end
+            return report.offset >= requested.end
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            return self._skip_vanished(wanted, positions)
+            return self._skip_vanished(requested, positions)
         if code in _GONE or not error.retriable() or error.fatal():
-            raise self._connection.error(error, f"reading {wanted}")
+            raise self._connection.error(error, f"reading {requested}")
         return False
 
     def _check_client(self, report: Report | None) -> None:
         if report is not None and report.error.fatal():
             raise self._connection.error(report.error, "a read")
 
-    def _skip_vanished(self, wanted: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
-        """The log starts past our position now: note the loss and go on at its start."""
-        low, high = self._source.watermarks(wanted.tp, self._timeout)
-        at = positions[wanted.tp]
+    def _skip_vanished(self, requested: OffsetRange, positions: dict[TopicPartition, int]) -> bool:
+        """Note the loss where the log now starts past our offset, and continue at its start."""
+        low, high = self._source.watermarks(requested.tp, self._timeout)
+        at = positions[requested.tp]
         if low <= at <= high:
             raise ClusterError(
-                f"{wanted} can't be read at offset {at}", "the broker says it is out of range; try again"
+                f"{requested} can't be read at offset {at}: the broker reports it as out of range",
+                "run the command again",
             )
         if low < at:
             raise ClusterError(
-                f"the log of {wanted.tp} was cut back to {high}, below offset {at} which was there before",
-                "an unclean leader election? the next run reports what is lost",
+                f"the log of {requested.tp} was cut back to {high}, below offset {at} which was there before",
+                "check for an unclean leader election; the next run reports the loss",
             )
-        self.vanished.append(Vanished(wanted.tp, at, min(low, wanted.end)))
-        positions[wanted.tp] = low
-        if low >= wanted.end:
+        self.vanished.append(Vanished(requested.tp, at, min(low, requested.end)))
+        positions[requested.tp] = low
+        if low >= requested.end:
             return True
-        self._source.restart(wanted.tp, low)
+        self._source.restart(requested.tp, low)
         return False
 
     def _check_silence(self, heard: float, waiting: dict[TopicPartition, OffsetRange]) -> None:
@@ -161,5 +164,5 @@ class RangeReader:
         said = f" ({last.str()})" if last is not None else ""
         raise UnreachableError(
             f"{self._connection.address} gave nothing for {self._timeout:.0f} s while reading {some}{said}",
-            "is it running, and reachable from here?",
+            "check that it is running and can be reached from here",
         )

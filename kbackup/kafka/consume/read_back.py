@@ -1,4 +1,4 @@
-"""Asking a broker which offsets of a partition hold records."""
+"""Ask a broker which offsets of a partition hold records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _WAIT = 0.1  # s
 def record_offsets(
     connection: Connection, group: str, tp: TopicPartition, start: int, end: int | None, timeout: float
 ) -> Int64Array:
-    """The offsets of records in [start, end), of open and aborted transactions too; `end` None: the log's end now."""
+    """Return the offsets of records in [start, end), those of open and aborted transactions too.
+
+    `end` None: the current end of the log.
+    """
     with connection.errors(f"reading back {tp}"):
         consumer = connection.consumer(_TUNING | {"group.id": group})
         try:
@@ -46,7 +49,7 @@ def _read(
 ) -> Int64Array:
     if end is None:
         _, end = consumer.get_watermark_offsets(KafkaTopicPartition(*tp), timeout=timeout)
-    found: list[int] = []
+    offsets: list[int] = []
     until = time.monotonic() + timeout
     if start >= end:
         return np.empty(0, np.int64)
@@ -55,12 +58,12 @@ def _read(
         for message in consumer.consume(_BATCH, _WAIT):
             error, offset = message.error(), message.offset()
             if error is None and offset is not None and offset < end:
-                found.append(offset)
+                offsets.append(offset)
             elif error is not None and error.code() != KafkaError._PARTITION_EOF and not error.retriable():
                 raise KafkaException(error)
             if offset is not None and offset >= end - (error is None):
-                return np.array(found, np.int64)
+                return np.array(offsets, np.int64)
     raise UnreachableError(
         f"{connection.address} did not give back {tp} from offset {start} to {end} in {timeout:.0f} s",
-        "is it running, and reachable from here?",
+        "check that it is running and can be reached from here",
     )

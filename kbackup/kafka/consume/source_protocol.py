@@ -1,4 +1,4 @@
-"""What a source of records gives to `RangeReader`, whichever way it gets them from librdkafka."""
+"""The protocol by which `RangeReader` reads from a source of records: compiled or in Python."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from kbackup.types import OffsetRange, RecordBlock, TopicPartition
 
 
 class Report(NamedTuple):
-    """What is said beside records; `offset` is -1 where it is about none."""
+    """An event of a partition that is no record; `offset` is -1 where the event has none."""
 
     error: KafkaError
     offset: int
 
 
-class Piece(NamedTuple):
-    """Records of a partition that lie in its range, or that its end is reached by them, or a report. `tp` None: a
-    report about the client itself. `leader_epoch` is that of the last record where it is the last one of its range;
-    -1 where it is not known."""
+class FetchResult(NamedTuple):
+    """Records of a partition that lie in its range, or a report; `ended` where they reach the end of the range.
+
+    `tp` None: a report about the client itself. `leader_epoch` is that of the last record where it is the last of its
+    range; -1 where the epoch is unknown.
+    """
 
     tp: TopicPartition | None
     block: RecordBlock | None
@@ -33,23 +35,23 @@ class Source(Protocol):
     """One client. Its errors are kbackup's own."""
 
     def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
-        """Read these partitions, each from its range's start, and no other any more."""
+        """Read these partitions only, each from its range's start."""
         ...
 
     def restart(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`, which the log has now."""
+        """Continue a partition at `offset`, which the log has now."""
         ...
 
     def stop(self, tp: TopicPartition) -> None:
-        """Nothing more of this partition is wanted; idempotent."""
+        """Read no more of this partition; idempotent."""
         ...
 
-    def take(self) -> Iterable[Piece]:
-        """What came, in order; waits a little where nothing did."""
+    def take(self) -> Iterable[FetchResult]:
+        """Return the records and events that arrived, in order; waits a little where nothing did."""
         ...
 
     def watermarks(self, tp: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Where the log begins and ends now; `timeout` in seconds."""
+        """Return the log's current start and end offsets; `timeout` in seconds."""
         ...
 
     def close(self) -> None: ...

@@ -64,67 +64,75 @@ class GroupAdmin:
         return listed, {name: error.str() for name, error in failed.items()}
 
     def committed(self, groups: Iterable[str]) -> tuple[dict[str, list[Committed]], dict[str, str]]:
-        """Every committed offset of each group; and, for groups that could not be read, why."""
+        """Return every committed offset by group, and the reasons why other groups could not be read."""
         with self._calls() as calls:
             found, failed = ask_until_ready(groups, calls.committed, COORDINATOR_NOT_READY)
         ordered = {group: sorted(offsets, key=lambda c: c.tp) for group, offsets in found.items()}
         return ordered, self._why(failed, "reading offsets of")
 
     def members(self, groups: Iterable[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """How many live members each group has, 0 for a group that is not there; and, for groups that can't be
-        described, why."""
+        """Return the number of live members by group, and the reasons why other groups can't be described.
+
+        A group that does not exist has 0 members.
+        """
 
         def ask(group: str) -> Future[Any]:
             return self._admin.describe_consumer_groups([group], request_timeout=TIMEOUT)[group]
 
-        answers, failed = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
+        answers, failed = ask_until_ready(groups, lambda batch: _futures(batch, ask), COORDINATOR_NOT_READY)
         found = {group: len(answer.members) for group, answer in answers.items()}
         gone = {group for group, error in failed.items() if error.code() == _GONE}
         unknown = {group: error for group, error in failed.items() if group not in gone}
         return found | dict.fromkeys(gone, 0), self._why(unknown, "describing")
 
     def commit(self, group: str, offsets: Sequence[Committed]) -> str:
-        """Set a group's offsets; returns '' or why the broker refused (a live member, for instance)."""
+        """Set a group's offsets; return '' or why the broker refused (a live member, for instance)."""
         return self.commit_all({group: offsets})[group]
 
-    def commit_all(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
-        """`commit` for each group, many at once. Of a group that was refused, a first part may be set."""
-        portions = {group: deque(_portions(offsets)) for group, offsets in wanted.items()}
-        said = dict.fromkeys(wanted, "")
+    def commit_all(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        """Set the offsets of many groups at once; return, by group, '' or why the broker refused.
+
+        Some offsets of a refused group may be set.
+        """
+        portions = {group: deque(_portions(offsets)) for group, offsets in offsets_by_group.items()}
+        refusals = dict.fromkeys(offsets_by_group, "")
         with self._calls() as calls:
-            while going := {group: left[0] for group, left in portions.items() if left}:
+            while going := {group: remaining[0] for group, remaining in portions.items() if remaining}:
 
                 def commit(
-                    some: Iterable[str], now: Mapping[str, list[Committed]] = going
+                    batch: Iterable[str], now: Mapping[str, list[Committed]] = going
                 ) -> Answers[str, Any]:
-                    return calls.commit({group: now[group] for group in some})
+                    return calls.commit({group: now[group] for group in batch})
 
                 _, refused = ask_until_ready(going, commit, COORDINATOR_NOT_READY)
                 for group in going:
                     portions[group].popleft()
                 for group, why in self._why(refused, "setting offsets of").items():
                     portions[group].clear()
-                    said[group] = why
-        return said
+                    refusals[group] = why
+        return refusals
 
-    def remove(self, wanted: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
-        """Take away what groups have committed for these partitions; for each '' or why the broker refused."""
+    def remove(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
+        """Delete the offsets that groups have committed for these partitions.
+
+        Returns, by group, '' or why the broker refused.
+        """
         with self._calls() as calls:
             answers, failed = ask_until_ready(
-                wanted,
-                lambda some: calls.delete({group: wanted[group] for group in some}),
+                offsets_by_group,
+                lambda batch: calls.delete({group: offsets_by_group[group] for group in batch}),
                 COORDINATOR_NOT_READY,
             )
         gone = [group for group, error in failed.items() if error.code() == _GONE]
         return self._why(failed, "deleting offsets of") | dict.fromkeys([*answers, *gone], "")
 
     def delete(self, groups: Iterable[str]) -> None:
-        """Those that are not there count as deleted; raises for the first one that can't be."""
+        """Delete groups; raises for the first group that can't be deleted. A missing group counts as deleted."""
         for group, error in self._delete(groups).items():
             raise self.connection.error(error, f"deleting group {group}")
 
     def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
-        """For each group '' or why the broker refused; one that is not there counts as deleted."""
+        """Delete groups and return, by group, '' or why the broker refused; a missing group counts as deleted."""
         names = list(groups)
         return dict.fromkeys(names, "") | self._why(self._delete(names), "deleting")
 
@@ -134,7 +142,7 @@ class GroupAdmin:
         def ask(group: str) -> Future[Any]:
             return self._admin.delete_consumer_groups([group], request_timeout=TIMEOUT)[group]
 
-        _, refused = ask_until_ready(groups, lambda some: _futures(some, ask), COORDINATOR_NOT_READY)
+        _, refused = ask_until_ready(groups, lambda batch: _futures(batch, ask), COORDINATOR_NOT_READY)
         return {group: error for group, error in refused.items() if error.code() != _GONE}
 
     def _why(self, failed: Mapping[str, KafkaError], doing: str) -> dict[str, str]:
@@ -145,7 +153,7 @@ class GroupAdmin:
 
 
 def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answers[str, Any]:
-    """Each group with what was answered; never too many on the way."""
+    """Yield each group with its answer; at most `AT_ONCE` requests are under way."""
     under_way: deque[tuple[str, Future[Any]]] = deque()
     for group in groups:
         try:
@@ -159,15 +167,15 @@ def _futures(groups: Iterable[str], ask: Callable[[str], Future[Any]]) -> Answer
 
 
 def _portions(offsets: Sequence[Committed]) -> Iterator[list[Committed]]:
-    """What one commit may hold."""
-    some: list[Committed] = []
+    """Split offsets into lists that fit into one commit each."""
+    commit: list[Committed] = []
     size = 0
     for each in offsets:
         entry = _ENTRY_BYTES + len(each.tp.topic) + len(each.metadata.encode())
-        if some and size + entry > _COMMIT_BYTES:
-            yield some
-            some, size = [], 0
-        some.append(each)
+        if commit and size + entry > _COMMIT_BYTES:
+            yield commit
+            commit, size = [], 0
+        commit.append(each)
         size += entry
-    if some:
-        yield some
+    if commit:
+        yield commit

@@ -38,7 +38,7 @@ AT_ONCE = 200
 _POLL_MS = 1000
 
 Answer = list[Committed] | KafkaError
-"""What a group has (after a change: nothing), or why it was refused."""
+"""The offsets of a group (none after a change), or why the request was refused."""
 
 
 class Named(NamedTuple):
@@ -64,8 +64,10 @@ class GroupCalls:
     def committed(
         self, groups: Iterable[str], partitions: Sequence[TopicPartition] | None = None, stable: bool = False
     ) -> Iterator[tuple[str, Answer]]:
-        """Of these partitions, or all. `stable`: refused with UNSTABLE_OFFSET_COMMIT while a transaction that
-        commits offsets is open."""
+        """Yield the committed offsets of each group, for these partitions or all.
+
+        `stable`: refused with UNSTABLE_OFFSET_COMMIT while a transaction that commits offsets is open.
+        """
 
         def asked(group: str) -> Any:
             return (
@@ -76,20 +78,26 @@ class GroupCalls:
 
         return self._call("ListConsumerGroupOffsets", groups, asked, stable)
 
-    def commit(self, wanted: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
-        """Sets the offsets of groups without members."""
+    def commit(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
+        """Set the offsets of groups without members."""
         return self._call(
-            "AlterConsumerGroupOffsets", wanted, lambda group: partitions_of(wanted[group], whole=True)
+            "AlterConsumerGroupOffsets",
+            offsets_by_group,
+            lambda group: partitions_of(offsets_by_group[group], whole=True),
         )
 
-    def delete(self, wanted: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
-        """Takes away what is committed for these partitions."""
-        return self._call("DeleteConsumerGroupOffsets", wanted, lambda group: partitions_of(wanted[group]))
+    def delete(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> Iterator[tuple[str, Answer]]:
+        """Delete the offsets committed for these partitions."""
+        return self._call(
+            "DeleteConsumerGroupOffsets",
+            offsets_by_group,
+            lambda group: partitions_of(offsets_by_group[group]),
+        )
 
     def _call(
         self, call: str, groups: Iterable[str], partitions: Callable[[str], Any], stable: bool = False
     ) -> Iterator[tuple[str, Answer]]:
-        """Never too many requests on the way."""
+        """Send the requests, at most `AT_ONCE` under way, and yield each group with its answer."""
         waiting, under_way = deque(groups), dict[int, str]()
         queue = lib.rd_kafka_queue_new(self._client)
         try:

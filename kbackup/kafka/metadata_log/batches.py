@@ -102,7 +102,7 @@ def decode_batch(data: bytes, name: str, position: int) -> Batch:
 
 
 def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> tuple[int, Record]:
-    cursor = batch.part(batch.signed())
+    cursor = batch.sub_cursor(batch.signed())
     cursor.take(1)  # attributes, unused
     timestamp = first_timestamp + cursor.signed(64)
     if cursor.signed() != number:
@@ -122,7 +122,7 @@ def _decode(batch: Cursor, number: int, first_timestamp: int, control: bool) -> 
 
 def _sized(cursor: Cursor) -> Cursor | None:
     size = cursor.signed()
-    return None if size == -1 else cursor.part(size)
+    return None if size == -1 else cursor.sub_cursor(size)
 
 
 def encode_batch(base_offset: int, epoch: int, timestamp: int, records: Sequence[Record]) -> bytes:

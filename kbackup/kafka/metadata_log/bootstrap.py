@@ -1,4 +1,4 @@
-"""What a new KRaft cluster starts from: bootstrap.checkpoint, with metadata that only the log can carry."""
+"""Write bootstrap.checkpoint, from which a new KRaft cluster starts, with metadata that only the log can carry."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _decode_struct(cursor: Cursor, fields: tuple[Field, ...], version: int) -> d
     tagged = {f.tag: f for f in present if f.tag is not None}
     for _ in range(cursor.unsigned()):
         tag = cursor.unsigned()
-        part = cursor.part(cursor.unsigned())
+        part = cursor.sub_cursor(cursor.unsigned())
         field = tagged.get(tag)
         if field is None:
             data.setdefault(UNKNOWN_TAGS, {})[tag] = part.take(part.remaining)

@@ -52,7 +52,7 @@ class Cursor:
         self.at = end
         return self.data[start:end]
 
-    def part(self, size: int) -> Cursor:
+    def sub_cursor(self, size: int) -> Cursor:
         """Take `size` bytes as a cursor of their own."""
         start = self.at
         self.take(size)

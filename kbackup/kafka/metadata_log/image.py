@@ -1,4 +1,4 @@
-"""What the records of a metadata log add up to, as Kafka's own replay of them does."""
+"""Replay the records of a metadata log into the state of the cluster, as Kafka itself does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbackup.kafka.metadata_log.log import MetadataLog, open_log
 from kbackup.kafka.metadata_log.words import MIGRATION_STATES, TOPIC, word
 
 _UNCHANGED = {"leader": -2, "leaderRecoveryState": -1}
-"""What stands in a PartitionChangeRecord where nothing changed; null in all other fields."""
+"""The values of unchanged fields in a PartitionChangeRecord; all other unchanged fields are null."""
 
 Fields = dict[str, Any]
 

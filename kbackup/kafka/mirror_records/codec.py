@@ -24,7 +24,7 @@ _LONGEST = 0x7FFF  # bytes of a string
 
 
 class RecordFields(NamedTuple):
-    """What a kind of record consists of."""
+    """The fields of the key and value of a kind of record."""
 
     kind: str
     key: Fields

@@ -61,5 +61,5 @@ def _messages(connection: Connection, consumer: Consumer, topic: str) -> Iterato
                 raise KafkaException(error)
     raise UnreachableError(
         f"{connection.address} sent nothing of topic {topic} for {_QUIET:.0f} s",
-        "is it running, and reachable from here?",
+        "check that it is running and can be reached from here",
     )

@@ -55,7 +55,7 @@ class RecordWriter:
         if waiting:
             raise UnreachableError(
                 f"{self._connection.address} did not answer {doing}",
-                "is it running, and reachable from here?",
+                "check that it is running and can be reached from here",
             )
         return count
 

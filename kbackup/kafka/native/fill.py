@@ -82,7 +82,7 @@ def _slot(table: Int64Array, topic: int, partition: int) -> int:
 
 @njit(inline="always")
 def _goes_on(held: Int64Array, state: Int64Array, topic: int, partition: int, end: int) -> bool:
-    """Whether the next message held is a record of the same range."""
+    """Return True when the next message in the queue is a record of the same range."""
     if state[NEXT] == state[HELD]:
         return False
     message = held[state[NEXT]]

@@ -1,4 +1,4 @@
-"""One librdkafka client, and what it says beside records: errors, which are remembered, and log lines."""
+"""One librdkafka client with its errors, which are remembered, and its log lines."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _SYSLOG_TO_PYTHON = (50, 50, 50, 40, 30, 20, 20, 10)
 
 
 class Handle:
-    """`client` is the `rd_kafka_t *`, `main` its queue of events. Close it after use; whoever asks it for topics or
-    queues destroys them before."""
+    """A librdkafka client: `client` is the `rd_kafka_t *`, `main` its queue of events.
+
+    Close it after use; destroy topics and queues made from it before.
+    """
 
     def __init__(self, connection: Connection, kind: int, extra: Mapping[str, Any], events: int = 0) -> None:
         self.connection = connection
         settings = connection.settings(extra) | {"log.queue": "true"}
-        self._on_error = ErrorCallback(self._told)
+        self._on_error = ErrorCallback(self._remember_error)
         self._on_token = TokenCallback(self._token_is_due) if connection.tokens is not None else None
         every = EVENT_ERROR | EVENT_LOG | events
         self.client = new_client(kind, settings, every, self._on_error, self._on_token, connection.role)
@@ -46,20 +48,23 @@ class Handle:
                 raise connection.error(failed, "starting to log in by tokens")
 
     def topic(self, name: str) -> int:
-        """A `rd_kafka_topic_t *`, to be destroyed."""
+        """Return a new `rd_kafka_topic_t *`; the caller destroys it."""
         made: int | None = lib.rd_kafka_topic_new(self.client, name.encode(), None)
         if not made:
             raise self.connection.error(error_of(lib.rd_kafka_last_error()), f"opening topic {name}")
         return made
 
     def listen(self, wait: int = 0) -> None:
-        """Take the events that are there, or come within `wait` ms. Not for clients with delivery events: those
-        come on the same queue, and are read by the kernel, which hands the others to `heard`."""
+        """Take the events that are queued, or come within `wait` ms.
+
+        Not for clients with delivery events: the kernel reads these from the same queue and passes the others to
+        `heard`.
+        """
         while event := lib.rd_kafka_queue_poll(self.main, wait):
             self.heard(event)
             wait = 0
 
-    def _told(self, client: int, code: int, reason: bytes, opaque: int) -> None:
+    def _remember_error(self, client: int, code: int, reason: bytes, opaque: int) -> None:
         self._remember(client, error_of(code, text(reason)))
 
     def _token_is_due(self, client: int, config: bytes, opaque: int) -> None:
@@ -74,7 +79,7 @@ class Handle:
         self.connection.heard(fatal_error_of(client) if fatal else error)
 
     def heard(self, event: int) -> None:
-        """Remember or log what an event says, and free it."""
+        """Remember or log an event, and free it."""
         kind = lib.rd_kafka_event_type(event)
         if kind == EVENT_ERROR:
             reason = text(lib.rd_kafka_event_error_string(event))

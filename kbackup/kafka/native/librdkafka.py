@@ -42,7 +42,7 @@ _OLDEST, _NEWEST = 0x02050000, 0x03000000
 """Versions whose interface is the one below: [oldest, newest)."""
 
 HEADER_NAME_LENGTH = 16
-"""How many bytes before a header's name its length stands: `rd_kafka_header_s`, which is not in `rdkafka.h`."""
+"""Bytes from a header's length to its name: in `rd_kafka_header_s`, which is not in `rdkafka.h`."""
 
 _TEXT = 512
 
@@ -139,7 +139,7 @@ def _load() -> Any:
 
 
 def _check_header_names(library: Any) -> None:
-    """Whether the length of a header's name stands where `HEADER_NAME_LENGTH` says."""
+    """Check that the length of a header's name lies `HEADER_NAME_LENGTH` bytes before the name."""
     name, value = b"a\0bc", b"v"
     headers = library.rd_kafka_headers_new(1)
     try:
@@ -162,7 +162,7 @@ version = lib.rd_kafka_version_str().decode()
 
 
 def address(name: str) -> int:
-    """Where a function is, for compiled code to call it."""
+    """Return the address of a function, for compiled code to call it."""
     found = ctypes.cast(getattr(lib, name), c_void_p).value
     assert found  # noqa: S101 (it was loaded)
     return found
@@ -193,7 +193,7 @@ def taken(error: int | None) -> KafkaError | None:
 
 
 def fatal_error_of(client: int) -> KafkaError:
-    """What ended a client for good: it is reported as `_FATAL`, which says nothing."""
+    """Return the error that ended a client for good; librdkafka reports it as `_FATAL` without the cause."""
     reason = ctypes.create_string_buffer(_TEXT)
     return error_of(lib.rd_kafka_fatal_error(client, reason, _TEXT), text(reason.value), True)
 

@@ -1,6 +1,6 @@
-"""What compiled code is made of: loads and stores at addresses, and librdkafka's functions as numba calls them.
+"""Numba intrinsics: loads and stores at addresses, and calls of librdkafka's functions.
 
-Addresses are intp. Whoever calls these answers for every address: nothing is checked.
+Addresses are intp. Nothing is checked: the caller must pass valid addresses.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kbackup.kafka.client.client import Connection
-from kbackup.kafka.consume.source_protocol import Piece, Report
+from kbackup.kafka.consume.source_protocol import FetchResult, Report
 from kbackup.kafka.native import fill as kernel
 from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import CONSUMER, error_of, lib
@@ -27,7 +27,7 @@ _SHOW = 0.5  # s; a block goes out after so long, full or not
 
 
 class KernelSource:
-    """See `pieces.Source`. Blocks are views of pooled buffers, free again when the last view of them is gone."""
+    """See `source_protocol.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
 
     def __init__(self, connection: Connection, tuning: Mapping[str, Any]) -> None:
         self._connection = connection
@@ -83,7 +83,7 @@ class KernelSource:
             raise self._connection.error(error_of(code), f"asking where {tp} starts")
         return low.value, high.value
 
-    def take(self) -> Iterator[Piece]:
+    def take(self) -> Iterator[FetchResult]:
         state = self._state
         reason = kernel.fill(self._queue, self._held, state, self._table, self._index)
         if reason == kernel.IDLE:
@@ -95,9 +95,9 @@ class KernelSource:
         if reason == kernel.FULL:
             self._renew(int(state[kernel.NEED]))
         elif reason == kernel.END and about is not None:
-            yield Piece(about, None, True, None)
+            yield FetchResult(about, None, True, None)
         elif reason == kernel.REPORT:
-            yield Piece(about if state[kernel.ABOUT] >= 0 else None, None, False, self._report())
+            yield FetchResult(about if state[kernel.ABOUT] >= 0 else None, None, False, self._report())
         elif reason == kernel.BROKEN:
             raise self._connection.error(
                 error_of(int(state[kernel.CODE])),
@@ -143,7 +143,7 @@ class KernelSource:
         state[kernel.EPOCH] = -1
         self._cut_at = time.monotonic()
 
-    def _cut(self) -> Iterator[Piece]:
+    def _cut(self) -> Iterator[FetchResult]:
         """The block that was written since the last one, if there is one."""
         state = self._state
         first, count = int(state[kernel.FIRST]), int(state[kernel.COUNT])
@@ -163,4 +163,4 @@ class KernelSource:
         )
         epoch = int(state[kernel.EPOCH])
         self._begin_block()
-        yield Piece(self._names[int(state[kernel.CURRENT])], block, False, None, epoch)
+        yield FetchResult(self._names[int(state[kernel.CURRENT])], block, False, None, epoch)

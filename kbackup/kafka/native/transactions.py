@@ -1,5 +1,7 @@
-"""librdkafka's transaction calls. They raise confluent-kafka's `KafkaException`; the interpreter goes on meanwhile.
-Times are in seconds."""
+"""librdkafka's transaction calls. They raise confluent-kafka's `KafkaException` and don't hold the GIL.
+
+Times are in seconds.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from kbackup.kafka.produce.outlet import Progress
 from kbackup.types import TopicPartition
 
 
-class _Place(ctypes.Structure):
+class _TopicPartition(ctypes.Structure):
     """`rd_kafka_topic_partition_t`."""
 
     _fields_ = (
@@ -40,43 +42,42 @@ def send_progress(
     client: int, group: str, progress: Mapping[TopicPartition, Progress], timeout: float
 ) -> None:
     """Add the progress to the transaction, for a group that has no members."""
-    places = lib.rd_kafka_topic_partition_list_new(len(progress))
+    partitions = lib.rd_kafka_topic_partition_list_new(len(progress))
     member = lib.rd_kafka_consumer_group_metadata_new(group.encode())
     try:
         for tp, at in progress.items():
-            _add(places, tp, at)
-        error = lib.rd_kafka_send_offsets_to_transaction(client, places, member, _ms(timeout))
+            _add(partitions, tp, at)
+        error = lib.rd_kafka_send_offsets_to_transaction(client, partitions, member, _ms(timeout))
     finally:
         lib.rd_kafka_consumer_group_metadata_destroy(member)
-        lib.rd_kafka_topic_partition_list_destroy(places)
+        lib.rd_kafka_topic_partition_list_destroy(partitions)
     _check(error)
 
 
 def commit(client: int, timeout: float) -> None:
-    """Waits for delivery reports itself where some are not taken yet, which nobody would take meanwhile: none
-    may be left."""
+    """Commit the transaction. All delivery reports must be taken before: the call would wait for them forever."""
     _check(lib.rd_kafka_commit_transaction(client, _ms(timeout)))
 
 
 def abort(client: int, timeout: float) -> None:
-    """Waits until every delivery report is taken: somebody has to, meanwhile."""
+    """Abort the transaction; another thread must take the delivery reports that this call waits for."""
     _check(lib.rd_kafka_abort_transaction(client, _ms(timeout)))
 
 
-def _add(places: int, tp: TopicPartition, at: Progress) -> None:
-    made = lib.rd_kafka_topic_partition_list_add(places, tp.topic.encode(), tp.partition)
-    place = _Place.from_address(made)
-    place.offset = at.next
+def _add(partitions: int, tp: TopicPartition, at: Progress) -> None:
+    made = lib.rd_kafka_topic_partition_list_add(partitions, tp.topic.encode(), tp.partition)
+    entry = _TopicPartition.from_address(made)
+    entry.offset = at.next
     note = at.note.encode() + b"\0"  # confluent-kafka writes it with the NUL byte, and reads up to one
-    place.metadata = lib.rd_kafka_mem_malloc(None, len(note))  # it goes with the list, which frees it
-    ctypes.memmove(place.metadata, note, len(note))
-    place.metadata_size = len(note)
+    entry.metadata = lib.rd_kafka_mem_malloc(None, len(note))  # it goes with the list, which frees it
+    ctypes.memmove(entry.metadata, note, len(note))
+    entry.metadata_size = len(note)
 
 
 def _check(error: int | None) -> None:
-    found = taken(error)
-    if found is not None:
-        raise KafkaException(found)
+    failure = taken(error)
+    if failure is not None:
+        raise KafkaException(failure)
 
 
 def _ms(seconds: float) -> int:

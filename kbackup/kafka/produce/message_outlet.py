@@ -31,7 +31,7 @@ _WAIT = 0.1  # s
 
 @dataclass
 class _Deliveries:
-    """What one partition sent and got back, in order; of each kind of error the first, with its record's number."""
+    """The deliveries of one partition, in order; and the first of each kind of error, with its record's number."""
 
     sources: list[Int64Array] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
@@ -154,7 +154,7 @@ class MessageOutlet:
             raise KafkaException(self._fatal_error()) from raised
 
     def _fatal_error(self) -> KafkaError:
-        """What ended the producer for good, as its transaction calls say it."""
+        """Return the error that ended the producer for good, as its transaction calls report it."""
         try:
             self._producer.abort_transaction(0)
         except KafkaException as said:

@@ -1,4 +1,4 @@
-"""What `BlockProducer` needs of a producing client, whichever way records get into librdkafka."""
+"""The protocol by which `BlockProducer` sends records: compiled or in Python."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Outlet(Protocol):
 
     @property
     def moved(self) -> int:
-        """How many records were sent with timestamp 1 for 0, which librdkafka takes for 'now'."""
+        """The number of records sent with timestamp 1 for 0, which librdkafka takes for 'now'."""
         ...
 
     def init(self, timeout: float) -> None:
@@ -79,15 +79,18 @@ class Outlet(Protocol):
         ...
 
     def lost(self) -> Undelivered | None:
-        """What was not delivered since the last `taken`."""
+        """Return the records that were not delivered since the last `taken`."""
         ...
 
     def flush(self, timeout: float) -> int:
-        """How many records are neither delivered nor lost then."""
+        """Wait up to `timeout` seconds for deliveries; return the number of records neither delivered nor lost."""
         ...
 
     def taken(self) -> dict[TopicPartition, Runs]:
-        """Where everything since the last call went; with unknown targets where no report told. After `flush`."""
+        """Return the target offsets of all records since the last call; to be called after `flush`.
+
+        Targets are unknown where no delivery report gave an offset.
+        """
         ...
 
     def send_progress(self, progress: Mapping[TopicPartition, Progress], timeout: float) -> None: ...

@@ -37,15 +37,16 @@ _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 _TIMEOUT = 300.0  # s, for one transaction call
 
 
-_LAST_WORDS = 1.0  # s; why no more records are taken is said by the delivery report of an earlier one
+_RETRY_HINT = "run the command again if the retries of the task fail too"
+_LAST_WORDS = 1.0  # s; the delivery report of an earlier record says why no more records are accepted
 _READ_BACK = 60.0  # s
 
 
 class BlockProducer:
-    """`transactional_id` None: idempotent but without transactions or progress. Close it after use.
+    """Sends record blocks. `transactional_id` None: idempotent, without transactions or progress. Close it after use.
 
-    `largest` is that of the records to come, in bytes: the queue has room for two of them. `fenced` says that another
-    producer with the same id has taken over, and a hint.
+    `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
+    message and the hint for the case that another producer with the same id has taken over.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class BlockProducer:
 
     @property
     def moved(self) -> int:
-        """How many records with timestamp 0 were sent with 1."""
+        """The number of records with timestamp 0 that were sent with 1."""
         return self._outlet.moved
 
     def close(self) -> None:
@@ -117,18 +118,18 @@ class BlockProducer:
         self._check()
 
     def flush(self) -> dict[TopicPartition, Runs]:
-        """Wait until every record is delivered; returns where they went, by partition."""
+        """Wait until every record is delivered; return the target offsets by partition."""
         with self._errors("delivering records"):
-            left = self._outlet.flush(_TIMEOUT)
+            undelivered = self._outlet.flush(_TIMEOUT)
         self._check()
-        if left:
+        if undelivered:
             raise ClusterError(
-                f"{self._connection.address} did not take {left} records in {_TIMEOUT:.0f} s",
-                "is a broker down?",
+                f"{self._connection.address} did not take {undelivered} records in {_TIMEOUT:.0f} s",
+                "check that all brokers are running",
             )
-        found = {tp: self._resolved(tp, runs) for tp, runs in self._outlet.taken().items()}
-        self._next |= {tp: runs.next for tp, runs in found.items()}
-        return found
+        resolved = {tp: self._resolved(tp, runs) for tp, runs in self._outlet.taken().items()}
+        self._next |= {tp: runs.next for tp, runs in resolved.items()}
+        return resolved
 
     def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
         """End the transaction: the records since the last commit and their progress become visible
@@ -151,13 +152,17 @@ class BlockProducer:
         self._open, self._began = True, time.monotonic()
 
     def _add_progress(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        """librdkafka's own timeout does not hold where the group's coordinator left the cluster meanwhile
-        (its issue 5511): then this producer is given up with its call still waiting; the next one fences it."""
+        """Add progress to the transaction, with a timeout of our own.
+
+        librdkafka's own timeout does not hold when the group's coordinator leaves the cluster meanwhile (its issue
+        5511). This producer is then abandoned with its call still waiting; the next producer fences it.
+        """
         if not in_time(partial(self._outlet.send_progress, progress, OFFSETS_SECONDS), OFFSETS_SECONDS + 10):
             self._open, self._given_up = False, True
             raise ClusterError(
-                f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s",
-                "nothing of it is committed; the task begins this part anew",
+                f"{self._connection.address} did not take the progress in {OFFSETS_SECONDS:.0f} s; "
+                "the transaction is not committed",
+                _RETRY_HINT,
             )
 
     def abort(self) -> None:
@@ -174,12 +179,12 @@ class BlockProducer:
             return resolve(runs, self._next.get(tp), ask)
         except NotProvenError as error:
             raise ClusterError(
-                f"the broker did not say where each record of {tp} went",
-                "nothing is committed; the task begins this part anew",
+                f"the broker did not report the offset of each record of {tp}; the transaction is not committed",
+                _RETRY_HINT,
             ) from error
 
     def _check(self) -> None:
-        """Raises for a record that was not delivered, whichever partition it was of."""
+        """Raise an error for a record that was not delivered, of any partition."""
         lost = self._outlet.lost()
         if lost is not None:
             raise self._undelivered(lost)
@@ -190,14 +195,17 @@ class BlockProducer:
         )
 
     def _cause(self, error: KafkaError) -> KafkaError:
-        """A transaction that fails takes what is queued with it; why, the next call is told. To begin one within
-        another does nothing else."""
+        """Return the error that failed the transaction, where `error` only follows from it.
+
+        A failed transaction drops its queued records; the next transaction call reports the cause. Beginning a
+        transaction within another has no other effect.
+        """
         if self._open and error.code() in CAUSED_BY_ANOTHER:
             try:
                 self._outlet.begin()
             except KafkaException as raised:
-                said: KafkaError = raised.args[0]
-                return error if said.code() == KafkaError._STATE else said
+                cause: KafkaError = raised.args[0]
+                return error if cause.code() == KafkaError._STATE else cause
         return error
 
     def _failed(self, error: KafkaError, doing: str) -> Exception:
@@ -207,21 +215,20 @@ class BlockProducer:
         if error.code() == KafkaError.INVALID_RECORD:
             return ClusterError(
                 f"{self._connection.address} failed {doing}: {error.str()}",
-                "is its timestamp out of the topic's bounds (message.timestamp.after.max.ms, "
-                "message.timestamp.before.max.ms), or has it no key where the topic is compacted?",
+                "compare its timestamp with the topic's bounds (message.timestamp.after.max.ms, "
+                "message.timestamp.before.max.ms), and check that it has a key if the topic is compacted",
             )
         return self._connection.error(error, doing)
 
     def _aborted(self) -> ClusterError | None:
-        """The coordinator aborts a transaction that stays open for too long, and fences its producer: no other one need
-        be there. To begin anew tells."""
+        """Return the error of a transaction that was open for too long, which the coordinator aborts; else None."""
         took = time.monotonic() - self._began
         if not self._open or took < TRANSACTION_SECONDS:
             return None
         return ClusterError(
             f"{self._connection.address} aborted a transaction that was open for {took:.0f} s, longer than "
-            f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s)",
-            "nothing of it is committed; the task begins this part anew",
+            f"transaction.timeout.ms ({TRANSACTION_SECONDS:.0f} s); nothing of it is committed",
+            _RETRY_HINT,
         )
 
     def _errors(self, doing: str) -> _Errors:

@@ -22,8 +22,10 @@ _PAUSE = 0.3  # s, before it is asked again
 def committed_progress(
     consumer: Consumer, group: str, partitions: Sequence[TopicPartition]
 ) -> list[Committed]:
-    """What the progress group has committed for them. While its coordinator is not ready, or is still ending a
-    transaction, it is asked again."""
+    """Return the committed offsets of the progress group for `partitions`.
+
+    Repeats the request while the coordinator is not ready, or still ends a transaction.
+    """
     for _ in attempts(_COORDINATOR, _PAUSE):
         ((_, answer),) = GroupCalls(consumer, OFFSETS_SECONDS).committed([group], partitions, stable=True)
         if not isinstance(answer, KafkaError):

@@ -1,4 +1,4 @@
-"""Where records went, as runs of consecutive offsets; and proving it where a delivery report did not tell.
+"""Target offsets of records, as runs of consecutive offsets; and their proof where delivery reports lack them.
 
 librdkafka reports a batch that it sent again as delivered, but without offsets, where the broker had taken it the
 first time. What is certain then: the records of one partition and one producer lie in its log in the order in which
@@ -24,7 +24,7 @@ Ask = Callable[[int, int | None], Int64Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runs:
-    """Where records went: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
+    """Target offsets of records: int64[n] each; record `source + i` is at `target + i` for 0 <= i < `count`."""
 
     source: Int64Array
     target: Int64Array
@@ -39,7 +39,7 @@ class Runs:
 
 
 class NotProvenError(Exception):
-    """Where some records went can't be told."""
+    """The target offsets of some records can't be proven."""
 
 
 def runs_of(sources: Int64Array, targets: Int64Array) -> Runs:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 NOT_YET_CLEAN: Sequence[str] = [
-    "kbackup/*.py",
     "kbackup/archive",
     "kbackup/cli",
     "kbackup/jobs/adopt",
@@ -30,7 +29,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "kbackup/jobs/retention",
     "kbackup/jobs/settings",
     "kbackup/jobs/verify",
-    "kbackup/kafka",
     "kbackup/metadata",
     "kbackup/metrics",
     "kbackup/spark",

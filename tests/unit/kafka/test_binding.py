@@ -87,7 +87,7 @@ def _python(code: str, **env: str) -> str:
 
 _CHOOSE = (
     "import logging; logging.basicConfig(level='INFO')\n"
-    "from kbackup.kafka import kernel; kernel.say([kernel.chosen(), kernel.chosen()])"
+    "from kbackup.kafka import kernel; kernel.say([kernel.selected_kernel(), kernel.selected_kernel()])"
 )
 
 
@@ -104,7 +104,7 @@ def test_what_is_asked_for_and_can_not_be_is_an_error() -> None:
         "import sys; sys.modules['numba'] = None\n"
         "from kbackup.errors import UsageError\n"
         "from kbackup.kafka import kernel\n"
-        "try: kernel.chosen()\n"
+        "try: kernel.selected_kernel()\n"
         "except UsageError as error: print(error, error.hint)"
     )
     assert "install kafka-kbackup[native]" in _python(code, KBACKUP_KERNEL="native")

@@ -20,7 +20,7 @@ from kbackup.jobs.mirror.apply.ledger import CommittedMapPart, SlotLedger, progr
 from kbackup.jobs.mirror.apply.positions import Noted
 from kbackup.jobs.replay.unit import UnitRun
 from kbackup.kafka.client.client import Properties
-from kbackup.kafka.kernel import Kernel, chosen
+from kbackup.kafka.kernel import Kernel, selected_kernel
 from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
@@ -124,7 +124,11 @@ class SlotWork:
             self.store, task.ranges, slot.producer, ledger, progress, self.transaction_bytes, ledger.start
         ).run()
         return SlotResult(
-            task.slot, ledger.take_map_parts(), ledger.positions, slot.producer.moved - moved, chosen()
+            task.slot,
+            ledger.take_map_parts(),
+            ledger.positions,
+            slot.producer.moved - moved,
+            selected_kernel(),
         )
 
 

@@ -163,5 +163,5 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: Said) -> None:
     out, err = capsys.readouterr()
     assert code == 14
     assert "FAILED   source: reach: source cluster at 127.0.0.1:9 did not answer" in out
-    assert "hint: is it running, and reachable from here?" in out
+    assert "hint: check that it is running and can be reached from here" in out
     assert err == ""

@@ -27,7 +27,7 @@ from kbackup.jobs.mirror.apply.tasks import tasks_to_produce
 from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.jobs.mirror.halves.take import Source
 from kbackup.jobs.mirror.settings import TopicsReport
-from kbackup.kafka.kernel import chosen
+from kbackup.kafka.kernel import selected_kernel
 from kbackup.metrics.events import Silent
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -78,7 +78,7 @@ def test_the_map_gets_what_an_attempt_before_has_committed() -> None:
     store = MemoryStore()
     one, two = two_parts(store)
     session = make_session(store, {SLOT: one})
-    added = session.add(SlotResult(SLOT, [], noted(15, two), 0, chosen()))
+    added = session.add(SlotResult(SLOT, [], noted(15, two), 0, selected_kernel()))
     assert sources(added) == [10]
     assert session.map.slot(SLOT).head == two
     assert session.noted == noted(15, two)

@@ -17,7 +17,7 @@ TP = TopicPartition("orders", 0)
 @pytest.mark.parametrize("way", ["native", "python"])
 def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kernel.VARIABLE, way)
-    kernel.chosen.cache_clear()
+    kernel.selected_kernel.cache_clear()
     monkeypatch.setattr(bootstrap, "_SILENCE", 0.5)
     with mock_cluster() as cluster:
         cluster.create_topic("orders")
@@ -33,5 +33,5 @@ def test_a_producer_without_brokers_finds_them_again(way: str, monkeypatch: pyte
         (runs,) = producer.flush().values()
         producer.commit({TP: Progress(6, "")})
         producer.close()
-    kernel.chosen.cache_clear()
+    kernel.selected_kernel.cache_clear()
     assert runs.next == 6
