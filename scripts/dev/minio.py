@@ -11,7 +11,7 @@ from scripts.dev.s3 import S3Server
 
 class Minio(S3Server):
     name = "minio"
-    health = "/minio/health/ready"
+    health = "/minio/health/cluster"  # its /ready says yes before it takes requests
 
     def _command(self, port: int, folder: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         env = {
