@@ -24,7 +24,7 @@ from kbackup.jobs.backup.plan import make_plan, make_tasks, without
 from kbackup.jobs.backup.restore_point import reserve
 from kbackup.jobs.backup.run import Captured, Read, Run
 from kbackup.jobs.capture.live import LiveTopic
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.metrics.events import Phases, Silent
 from kbackup.types import OffsetRange
 from kbackup.util.times import now
@@ -151,9 +151,9 @@ def _restore(run: Simulated, store: MemoryStore) -> None:
     options = Restore(restore_id="simulated")
     asked = store.requests.copy()
     with run.step("content", "manifests, every run's segments.parquet"):
-        content = choose_content(options, store)
+        content = select_content(options, store)
     with run.step("plan", "units and groups"):
-        plan = choose_plan(options, content, "target")
+        plan = plan_restore(options, content, "target")
     with run.step("plan.json"):
         data = dump(plan)
     run.sizes["plan.json"] = len(data)

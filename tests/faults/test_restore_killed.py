@@ -107,7 +107,7 @@ def test_a_resume_after_its_progress_is_gone_is_refused(
     group = layout.progress_group(trip.id)
     cluster.groups.delete([group])
     before = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
-    with pytest.raises(ClusterError, match=rf"the progress of unit \d+ is gone from the target: {trip.id}-"):
+    with pytest.raises(ClusterError, match=rf"the progress of unit \d+ is missing on the target: {trip.id}-"):
         trip.resume(spark)
     after = in_cluster(trip.broker.bootstrap, [f"{trip.id}-{t}" for t in trip.shop.topics])
     assert {tp: rows for tp, rows in after.items() if before.get(tp)} == {

@@ -19,7 +19,7 @@ from kbackup.jobs.compare.groups import NOWHERE
 from kbackup.jobs.compare.report import Against
 from kbackup.jobs.compare.result import Places
 from kbackup.jobs.compare.task import ComparedPart
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -69,8 +69,8 @@ def truth_of(asked: Asked, store: Store, state: Store, cluster_id: str) -> Truth
         options = msgspec.structs.replace(options, map={}, map_regex=())
     elif options.restore_id:
         return _of_restore(options.restore_id, store, state, cluster_id)
-    content = choose_content(options, store)
-    plan = choose_plan(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
+    content = select_content(options, store)
+    plan = plan_restore(msgspec.structs.replace(options, no_groups=True), content, cluster_id)
     if asked.against == "target":
         return Truth(plan, None, "read_committed")
     places = {part.tp: _EVERYWHERE for part in _every_part(plan)}

@@ -22,7 +22,7 @@ from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.options import scratch_options
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
 from kbackup.jobs.drill.scratch import Names, Scratch
-from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.restore.content import select_content
 from kbackup.jobs.restore.job import RestoreJob, restore
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.kafka.admin.cluster import Cluster
@@ -80,7 +80,7 @@ class DrillRun:
             cluster = Cluster(self.target, "target")
             self.cluster_id, _ = cluster.connect()
         with self.phases.step("plan"):
-            self.content = choose_content(self.asked.options, self.store)
+            self.content = select_content(self.asked.options, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
             self._look_for_damage()
             self._check_cluster()

@@ -27,7 +27,10 @@ from kbackup.kafka.metadata_log.codec import Record
 from kbackup.util.text import shorten
 
 _SOME = 5
-_WHOLE = "archive into an encrypted archive, with zookeeper.connect or metadata.log.dir in [source]"
+_WHOLE = (
+    "run 'kbackup migrate archive' into an encrypted archive, "
+    "with zookeeper.connect or metadata.log.dir in [source]"
+)
 
 
 @dataclass(frozen=True)

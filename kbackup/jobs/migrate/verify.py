@@ -38,8 +38,8 @@ class SideReport:
 
 
 @dataclass(frozen=True)
-class FoundDifference:
-    """Two sides that say different things of an entity; `text` says it in words."""
+class SidesDifference:
+    """A difference of an entity between two sides; `text` describes it in words."""
 
     sides: tuple[str, str]
     difference: Difference
@@ -49,11 +49,11 @@ class FoundDifference:
 @dataclass(frozen=True)
 class VerifyReport:
     """`restore_point` is None where no archive was compared. `not_compared` maps two sides to the parts that one of
-    the two doesn't tell. `looks` counts how often the sides were read."""
+    the two lacks. `looks` counts how often the sides were read."""
 
     restore_point: int | None
     sides: tuple[SideReport, ...]
-    differences: tuple[FoundDifference, ...]
+    differences: tuple[SidesDifference, ...]
     not_compared: dict[str, list[str]] = field(default_factory=dict)
     looks: int = 1
 
@@ -64,23 +64,23 @@ def verify_migration(
     """Compare the sources with each other, and restore point `backup` with them.
 
     While the controllers write to ZooKeeper, ZooKeeper may be some seconds behind: a difference between sources is
-    reported only if every look within `lag` seconds finds it. `UsageError` where there is nothing to compare.
+    reported only if every reading within `lag` seconds has it. `UsageError` where there is nothing to compare.
     """
     clock = clock or Clock()
     point = archive.find_point(backup) if archive is not None else None
     began, looks = clock.now(), 1
-    readings = _look(sources)
+    readings = _read_sides(sources)
     if len(readings) + (point is not None) < 2:
         raise UsageError(
             "there is one side alone, and nothing to compare it with",
             "set zookeeper.connect or metadata.log.dir in [source], or name an archive",
         )
-    found = _differences(readings)
-    while found and clock.now() - began < lag:
+    differing = _differences(readings)
+    while differing and clock.now() - began < lag:
         clock.sleep(_PAUSE)
-        readings, looks = _look(sources), looks + 1
-        found &= _differences(readings)
-    every = sorted(found)
+        readings, looks = _read_sides(sources), looks + 1
+        differing &= _differences(readings)
+    every = sorted(differing)
     pairs = list(combinations(_current(readings), 2))
     sides = [_report(reading.source, reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
@@ -88,7 +88,9 @@ def verify_migration(
         pair = (Side("the cluster", merge(readings, "", 0).metadata), archived)
         pairs.append(pair)
         topics = _archivable(*pair)
-        every += [_Found(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)]
+        every += [
+            _Difference(pair[0].name, pair[1].name, difference) for difference in compare(*pair, topics)
+        ]
         sides.append(_report(archived.name, archived.metadata))
     return VerifyReport(
         restore_point=point.number if point is not None else None,
@@ -99,20 +101,22 @@ def verify_migration(
     )
 
 
-class _Found(NamedTuple):
+class _Difference(NamedTuple):
     one: str
     other: str
     difference: Difference
 
 
-def _in_full(found: _Found) -> FoundDifference:
-    return FoundDifference(
-        (found.one, found.other), found.difference, in_words(found.difference, found.one, found.other)
+def _in_full(between: _Difference) -> SidesDifference:
+    return SidesDifference(
+        (between.one, between.other),
+        between.difference,
+        in_words(between.difference, between.one, between.other),
     )
 
 
-def _look(sources: Sources) -> list[Reading]:
-    """Every source that is set, as it is now."""
+def _read_sides(sources: Sources) -> list[Reading]:
+    """Read every source that is set."""
     readings: list[Reading] = []
     if sources.kafka.get("bootstrap.servers"):
         readings.append(read_brokers(sources)[0])
@@ -125,16 +129,16 @@ def _current(readings: Iterable[Reading]) -> list[Side]:
     return [Side(reading.source, reading) for reading in readings if not reading.outdated]
 
 
-def _differences(readings: Iterable[Reading]) -> set[_Found]:
+def _differences(readings: Iterable[Reading]) -> set[_Difference]:
     return {
-        _Found(one.name, other.name, difference)
+        _Difference(one.name, other.name, difference)
         for one, other in combinations(_current(readings), 2)
         for difference in compare(one, other)
     }
 
 
 def _archivable(cluster: Side, archived: Side) -> set[str]:
-    """The topics to compare: a backup takes internal topics only where it is told to."""
+    """Return the topics to compare: a backup takes internal topics only where it is configured to."""
     there = {t.name for t in cluster.metadata.topics or () if not is_internal(t.name)}
     return there | {t.name for t in archived.metadata.topics or ()}
 

@@ -1,4 +1,4 @@
-"""What preflight, status and rollback read of Kafka's znodes."""
+"""Read Kafka's znodes for preflight, status and rollback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ZnodeReader(Protocol):
     """ZooKeeper below the chroot."""
 
     def get(self, paths: Collection[str]) -> Mapping[str, Znode]:
-        """Those of `paths` that are there."""
+        """Return the znodes of `paths` that exist."""
         ...
 
     def children(self, path: str) -> list[str]:
@@ -27,7 +27,7 @@ class ZnodeReader(Protocol):
 
 
 def read_witness(zookeeper: ZnodeReader) -> tuple[ZnodesWitness, tuple[ZnodeContent, ...]]:
-    """Who controls the cluster, and /controller and /migration as they are."""
+    """Read which controller controls the cluster, and /controller and /migration as they are."""
     znodes = zookeeper.get([CONTROLLER, MIGRATION])
     contents = tuple(
         ZnodeContent(path, content(znode.data), znode.version, znode.ephemeral)
@@ -38,7 +38,7 @@ def read_witness(zookeeper: ZnodeReader) -> tuple[ZnodesWitness, tuple[ZnodeCont
 
 
 def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> ZnodesWitness:
-    """What /controller and /migration, by path, and the brokers with a session tell."""
+    """Return the witness of /controller and /migration, by path, and of the brokers with a session."""
     controller = migration = None
     if CONTROLLER in znodes:
         data = document(CONTROLLER, znodes[CONTROLLER])
@@ -53,7 +53,7 @@ def witness_of(znodes: Mapping[str, bytes | str], brokers: frozenset[int]) -> Zn
 
 
 def read_findings(zookeeper: ZnodeReader, chroot: str) -> ZooKeeperFindings:
-    """What the preflight wants to know of ZooKeeper."""
+    """Read the preflight's findings from ZooKeeper."""
     identity = zookeeper.get(["/cluster/id"])
     topics = zookeeper.get([f"{_TOPICS}/{topic}" for topic in zookeeper.children(_TOPICS)])
     known, moving = set[int](), []

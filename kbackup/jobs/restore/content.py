@@ -1,4 +1,4 @@
-"""What a restore is about: the content of the archive that is asked for, and the plan for it."""
+"""Select the content of an archive for a restore, and plan the restore."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 
-def choose_content(options: Restore, store: Store) -> Content:
-    """What the archive (or the Java tool's folder) has of the topics, the times and the offsets asked for."""
+def select_content(options: Restore, store: Store) -> Content:
+    """Return the selected topics, times and offsets of the archive, or of the Java tool's folder."""
     ranges = tuple(map(parse_range, options.range))
     if ranges and (options.topics or options.exclude_topics):
         raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
@@ -47,12 +47,12 @@ def choose_content(options: Restore, store: Store) -> Content:
         return _cut(content, window, ranges, choice, {})
     view = view_of(archive, options.backup, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
-    wanted = set(_named(selection, (t.name for t in view.topics), view.others, where))
-    topics = [t for t in (*view.topics, *view.others.values()) if t.name in wanted]
+    selected = set(_named(selection, (t.name for t in view.topics), view.others, where))
+    topics = [t for t in (*view.topics, *view.others.values()) if t.name in selected]
     left_out = [
         words
         for name, words in view.left_out.items()
-        if selection.matches(name) and name not in wanted & set(view.others)
+        if selection.matches(name) and name not in selected & set(view.others)
     ]
     content = content_at(archive, view, topics)
     open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
@@ -69,7 +69,7 @@ def time_window(options: Restore, now: int) -> Window:
     if start is not None and end is not None and start > end:
         raise UsageError(
             f"--from-time {options.from_time} is later than --to-time {options.to_time}",
-            "both are included, the earlier one first",
+            "give the earlier time to --from-time; both times are included",
         )
     return Window(from_time=start, to_time=end)
 
@@ -84,14 +84,14 @@ def _named(selection: Selection, offered: Iterable[str], others: Container[str],
 def _cut(
     content: Content, window: Window, ranges: Sequence[Range], choice: Choice, least: Mapping[str, int]
 ) -> Content:
-    """The content as it is where no window was asked for."""
+    """Return the content inside the window; all of it without a window."""
     if not ranges and not window.timed:
         return content
-    wanted = check_ranges(content, ranges)
+    by_partition = check_ranges(content, ranges)
 
     def window_of(topic: str, partition: int) -> Window:
-        some = wanted.get(TopicPartition(topic, partition), ()) if ranges else None
-        return Window(from_time=window.from_time, to_time=window.to_time, ranges=some)
+        selected = by_partition.get(TopicPartition(topic, partition), ()) if ranges else None
+        return Window(from_time=window.from_time, to_time=window.to_time, ranges=selected)
 
     return narrowed(content, window_of, least, choice)
 
@@ -99,28 +99,28 @@ def _cut(
 def check_ranges(
     content: Content, ranges: Sequence[Range]
 ) -> dict[TopicPartition, tuple[tuple[int, int], ...]]:
-    """Disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
+    """Return disjoint and rising ranges of offsets by partition. `UsageError` for a partition that is not archived, and
     for a bound that lies outside of what is."""
     archived = {TopicPartition(t.name, p.partition): p for t in content.topics for p in t.partitions}
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for wanted in ranges:
-        tp = TopicPartition(wanted.topic, wanted.partition)
+    bounds: dict[TopicPartition, list[tuple[int, int]]] = {}
+    for selected in ranges:
+        tp = TopicPartition(selected.topic, selected.partition)
         partition = archived.get(tp)
         if partition is None:
             count = sum(t.topic == tp.topic for t in archived)
             raise UsageError(
-                f"--range {wanted}: topic {tp.topic} has no partition {tp.partition}",
-                f"it is archived with {count} partition(s), from 0",
+                f"--range {selected}: topic {tp.topic} has no partition {tp.partition}",
+                f"use one of its {count} archived partition(s), numbered from 0",
             )
-        start = partition.start if wanted.start is None else wanted.start
-        end = partition.end if wanted.end is None else wanted.end
+        start = partition.start if selected.start is None else selected.start
+        end = partition.end if selected.end is None else selected.end
         if start < partition.start or end > partition.end or start > end:
             raise UsageError(
-                f"--range {wanted}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
+                f"--range {selected}: {tp} is archived from {partition.start} to {partition.end} (exclusive)",
                 "keep to that, or leave out the side that goes beyond it",
             )
-        found.setdefault(tp, []).append((start, end))
-    return {tp: _merged(some) for tp, some in found.items()}
+        bounds.setdefault(tp, []).append((start, end))
+    return {tp: _merged(each) for tp, each in bounds.items()}
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -133,8 +133,8 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(merged)
 
 
-def choose_plan(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
-    """`UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
+def plan_restore(options: Restore, content: Content, cluster_id: str) -> RestorePlan:
+    """Plan a restore. Raise `UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
     names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
     if not names:
         raise UsageError(

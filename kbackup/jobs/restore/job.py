@@ -146,11 +146,11 @@ def _check_complete(plan: RestorePlan, done: Restored) -> None:
     """Every record of the plan, by the archive's own word, and every one that a window selected, by the tasks' count,
     has its place in the map, by the broker's."""
     whole = [p for unit in plan.units for p in unit if p.window is None]
-    wanted = sum(s.count for p in whole for s in p.segments) + done.cut.records
-    if done.records != wanted:
+    expected = sum(s.count for p in whole for s in p.segments) + done.cut.records
+    if done.records != expected:
         raise KbackupError(
-            f"restore {plan.restore_id} has {done.records} records in its offset map, {wanted} were to be restored",
-            "the target holds what the map says; report this",
+            f"restore {plan.restore_id} has {done.records} records in its offset map, {expected} were to be restored",
+            "keep the target's topics and report this defect: the topics hold the records of the offset map",
         )
 
 

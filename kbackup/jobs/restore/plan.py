@@ -48,7 +48,7 @@ def check_names(names: Mapping[str, str]) -> None:
         if not _LEGAL.match(target) or target in (".", ".."):
             raise RefusedError(
                 f"topic {source} can't be restored as {target!r}",
-                "letters, digits, '.', '_' and '-' only, at most 249",
+                "map it to a name of letters, digits, '.', '_' and '-', at most 249",
             )
         if target in taken:
             raise RefusedError(

@@ -37,16 +37,17 @@ class Findings:
             return
         listed = "".join(f"\n  - {problem} ({hint})" for problem, hint in self.problems)
         raise RefusedError(
-            f"the restore can't begin, nothing was written:{listed}", "solve these and run it again"
+            f"the restore can't begin, nothing was written:{listed}",
+            "fix these problems and run the restore again",
         )
 
 
 def check_target(
     cluster: Cluster, brokers: int, planned: Sequence[PlannedTopic], content: Content, into_existing: bool
 ) -> Findings:
-    """Existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
+    """Check existing topics, sizes, timestamps, retention, replication, and whether the broker would create what is
     missing."""
-    found = Findings()
+    findings = Findings()
     existing = cluster.topics(set(cluster.topic_names()) & {t.target for t in planned})
     defaults = cluster.broker_configs()
     archived = {t.name: t for t in content.topics}
@@ -54,46 +55,46 @@ def check_target(
         there = existing.get(topic.target)
         if there is not None:
             partitions = [TopicPartition(topic.target, p) for p in there.partitions]
-            _check_existing(found, topic, cluster, partitions, into_existing)
+            _check_existing(findings, topic, cluster, partitions, into_existing)
             configs = cluster.all_topic_configs(topic.target)
         else:
-            found.create.append(topic.target)
-            _check_creation(found, topic, cluster, brokers)
+            findings.create.append(topic.target)
+            _check_creation(findings, topic, cluster, brokers)
             configs = _effective(topic.configs, defaults)
-        _check_sizes(found, topic, archived[topic.source], configs)
-        _check_times(found, topic, archived[topic.source], configs)
-    return found
+        _check_sizes(findings, topic, archived[topic.source], configs)
+        _check_times(findings, topic, archived[topic.source], configs)
+    return findings
 
 
 def _check_existing(
-    found: Findings,
+    findings: Findings,
     topic: PlannedTopic,
     cluster: Cluster,
     partitions: list[TopicPartition],
     into_existing: bool,
 ) -> None:
     if len(partitions) < topic.partitions:
-        found.refuse(
+        findings.refuse(
             f"target topic {topic.target} has {len(partitions)} partitions, the archive {topic.partitions}",
             "add partitions, or map the topic to another name",
         )
     elif len(partitions) > topic.partitions:
-        found.warnings.append(
+        findings.warnings.append(
             f"target topic {topic.target} has {len(partitions)} partitions, the archive {topic.partitions}: "
             "new records with the same key may go to other partitions than restored ones"
         )
     ends = cluster.log_ends(partitions, "read_uncommitted")
     starts = cluster.log_starts(partitions)
     if any(ends[tp] > starts[tp] for tp in partitions) and not into_existing:
-        found.refuse(
+        findings.refuse(
             f"target topic {topic.target} is not empty",
             "delete it, --map it to another name, or append with --into-existing",
         )
 
 
-def _check_creation(found: Findings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
+def _check_creation(findings: Findings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
     if topic.replication_factor > brokers:
-        found.refuse(
+        findings.refuse(
             f"topic {topic.target} wants replication factor {topic.replication_factor}, "
             f"the target has {brokers} broker(s)",
             f"give --replication-factor {brokers} or less",
@@ -101,7 +102,7 @@ def _check_creation(found: Findings, topic: PlannedTopic, cluster: Cluster, brok
         return
     in_sync = int(topic.configs.get("min.insync.replicas", "1"))
     if in_sync > topic.replication_factor > 0:
-        found.refuse(
+        findings.refuse(
             f"topic {topic.target} wants min.insync.replicas={in_sync} with replication factor "
             f"{topic.replication_factor}: it would take no record",
             f"give --topic-config min.insync.replicas={topic.replication_factor}",
@@ -112,11 +113,11 @@ def _check_creation(found: Findings, topic: PlannedTopic, cluster: Cluster, brok
             topic.target, topic.partitions, topic.replication_factor, topic.configs, dry_run=True
         )
     except KbackupError as error:
-        found.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
+        findings.refuse(f"topic {topic.target} can't be created: {error.message}", error.hint)
 
 
 def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[str, str]:
-    """Topic configs as they would be, with the broker's names for the defaults that are looked at here."""
+    """Return topic configs as they would be, with the broker's names for the defaults that the preflight reads."""
     names = {
         "max.message.bytes": "message.max.bytes",
         "retention.ms": "log.retention.ms",
@@ -127,36 +128,36 @@ def _effective(configs: Mapping[str, str], broker: Mapping[str, str]) -> dict[st
         "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
         "message.timestamp.difference.max.ms": "log.message.timestamp.difference.max.ms",
     }
-    found = {name: broker[theirs] for name, theirs in names.items() if theirs in broker}
-    if "retention.ms" not in found and "log.retention.hours" in broker:
-        found["retention.ms"] = str(int(broker["log.retention.hours"]) * 3_600_000)
-    return found | dict(configs)
+    effective = {name: broker[of_broker] for name, of_broker in names.items() if of_broker in broker}
+    if "retention.ms" not in effective and "log.retention.hours" in broker:
+        effective["retention.ms"] = str(int(broker["log.retention.hours"]) * 3_600_000)
+    return effective | dict(configs)
 
 
 def _check_sizes(
-    found: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
+    findings: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
 ) -> None:
     largest = max((s.largest for s in archived.segments), default=0)
     limit = int(configs.get("max.message.bytes", "1048588"))
     if largest + _BATCH_OVERHEAD > limit:
-        found.refuse(
+        findings.refuse(
             f"topic {topic.target} takes records of up to {limit} bytes, the archive has one of {largest}",
             f"give --topic-config max.message.bytes={largest + 4096}",
         )
     keep = int(configs.get("retention.bytes", "-1"))
     most = max((p.bytes for p in archived.partitions), default=0)
     if 0 <= keep < most and "delete" in configs.get("cleanup.policy", "delete"):
-        found.warnings.append(
+        findings.warnings.append(
             f"topic {topic.target} keeps {keep} bytes a partition, less than the {most} to be restored: "
             "old records will be deleted again; give --topic-config retention.bytes=-1"
         )
 
 
 def _check_times(
-    found: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
+    findings: Findings, topic: PlannedTopic, archived: ArchivedTopic, configs: Mapping[str, str]
 ) -> None:
     if configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime":
-        found.warnings.append(
+        findings.warnings.append(
             f"topic {topic.target} has message.timestamp.type=LogAppendTime: restored records will carry "
             "the time of the restore; give --topic-config message.timestamp.type=CreateTime to keep theirs"
         )
@@ -167,18 +168,18 @@ def _check_times(
     now = int(time.time() * 1000)
     keep = int(configs.get("retention.ms", "-1"))
     if 0 <= keep < now - low and "delete" in configs.get("cleanup.policy", "delete"):
-        found.warnings.append(
+        findings.warnings.append(
             f"topic {topic.target} keeps records for {keep / _DAY:.1f} days, the oldest to be restored is "
             f"{(now - low) / _DAY:.1f} days old: it may be deleted again at once; give --topic-config retention.ms=-1"
         )
     after, before = (_time_limit(configs, side) for side in ("after", "before"))
     if high - now > after.ms:
-        found.refuse(
+        findings.refuse(
             f"topic {topic.target} refuses timestamps more than {after.ms} ms ahead, the archive has {high - now} ms",
             f"give --topic-config message.timestamp.{after.name}={_NO_LIMIT}",
         )
     if now - low > before.ms:
-        found.refuse(
+        findings.refuse(
             f"topic {topic.target} refuses timestamps more than {before.ms} ms old, the archive has {now - low} ms",
             f"give --topic-config message.timestamp.{before.name}={_NO_LIMIT}",
         )
@@ -194,9 +195,9 @@ class _TimeLimit(NamedTuple):
 def _time_limit(configs: Mapping[str, str], side: str) -> _TimeLimit:
     """`side` is before or after. Brokers before 3.6 know one limit for both, which later ones take as a default."""
     own, both = f"{side}.max.ms", "difference.max.ms"
-    found = _TimeLimit(int(configs.get(f"message.timestamp.{own}", _NO_LIMIT)), own)
-    if found.ms != _NO_LIMIT or f"message.timestamp.{both}" not in configs:
-        return found
+    findings = _TimeLimit(int(configs.get(f"message.timestamp.{own}", _NO_LIMIT)), own)
+    if findings.ms != _NO_LIMIT or f"message.timestamp.{both}" not in configs:
+        return findings
     name = own if f"message.timestamp.{own}" in configs else both
     return _TimeLimit(int(configs[f"message.timestamp.{both}"]), name)
 
@@ -217,14 +218,14 @@ def check_segments(store: Store, segments: Sequence[Segment]) -> None:
     """`RefusedError` naming every records object that is not there in its size."""
     folders = sorted({s.key.rpartition("/")[0] + "/" for s in segments})
     sizes = {entry.key: entry.size for folder in folders for entry in store.list(folder)}
-    found = Findings()
+    findings = Findings()
     for segment in segments:
         size = sizes.get(segment.key)
         if size is None:
-            found.refuse(f"file {segment.key} is missing", "restore it from a bucket version or a copy")
+            findings.refuse(f"file {segment.key} is missing", "restore it from a bucket version or a copy")
         elif size != segment.stored:
-            found.refuse(
+            findings.refuse(
                 f"file {segment.key} has {size} bytes, not {segment.stored}",
                 "it was changed after it was written",
             )
-    found.raise_problems()
+    findings.raise_problems()

@@ -14,7 +14,7 @@ from kbackup.archive.query.content import Content
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive, check_same_target
 from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, NotFoundError, RefusedError
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.finished import check_same_options, check_still_there, given_options
 from kbackup.jobs.restore.preflight import Findings, check_segments, check_target
 from kbackup.jobs.restore.report import RestoreReport, with_warning
@@ -86,8 +86,8 @@ def prepare(job: RestoreJob, phases: Phases) -> Prepared | RestoreReport:
 
 
 def _make_plan(job: RestoreJob, cluster_id: str) -> tuple[RestorePlan, Content]:
-    content = choose_content(job.options, job.store)
-    plan = choose_plan(job.options, content, cluster_id)
+    content = select_content(job.options, job.store)
+    plan = plan_restore(job.options, content, cluster_id)
     return msgspec.structs.replace(plan, options=given_options(job.options)), content
 
 
@@ -125,7 +125,7 @@ def finished_report(state: Store, plan: RestorePlan) -> RestoreReport | None:
         other = layout.restore_key(plan.restore_id, layout.PLAN)
         raise CorruptError(
             f"file {key} is of archive {report.archive_id}, {other} of {plan.archive_id}",
-            "one of them was copied from elsewhere",
+            "find the file that was copied from another archive, and remove it",
         )
     return with_warning(report, f"restore {plan.restore_id} was finished before: nothing was done now")
 

@@ -1,4 +1,4 @@
-"""What a restore tells when it ends: restores/<id>/report.json."""
+"""The report of a finished restore: restores/<id>/report.json."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Restored:
 
 
 def planned(plan: RestorePlan) -> Restored:
-    """What would be restored; at most so much where a window was asked for."""
+    """Return the planned counts; with a window, they are upper bounds."""
     return Restored({t.target: t.records for t in plan.topics}, plan.bytes)
 
 
 def restored(plan: RestorePlan, whole: pa.Table, cuts: Iterable[Cut]) -> Restored:
-    """What was, by the offset map `whole` and by what each unit's windows selected."""
+    """Return the restored counts, by the offset map `whole` and the counts of each unit's windows."""
     rows = whole.group_by("topic").aggregate([("count", "sum")]).to_pylist()
-    found = {row["topic"]: row["count_sum"] for row in rows}
+    records = {row["topic"]: row["count_sum"] for row in rows}
     cut = reduce(Cut.plus, cuts, NOTHING)
     size = sum(s.bytes for unit in plan.units for p in unit if p.window is None for s in p.segments)
-    return Restored({t.target: found.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
+    return Restored({t.target: records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 
 class RestoredTopic(Part, frozen=True, kw_only=True):
@@ -55,8 +55,8 @@ class RestoredTopic(Part, frozen=True, kw_only=True):
 
 
 class RestoreReport(Document, frozen=True, kw_only=True):
-    """restores/<id>/report.json: what a finished restore did. `status` 'planned' is never written (a dry
-    run's: where a window was asked for, its counts are upper bounds)."""
+    """restores/<id>/report.json: the results of a finished restore. `status` 'planned' is never written (a dry
+    run's: where a window was given, its counts are upper bounds)."""
 
     format: Literal["kbackup-restore-report"] = "kbackup-restore-report"
     status: Literal["planned", "restored"]
@@ -70,7 +70,7 @@ class RestoreReport(Document, frozen=True, kw_only=True):
     groups: tuple[GroupResult, ...]
     warnings: tuple[str, ...]
     missing: tuple[str, ...]
-    """What was asked for and could not be done, and what the archive has lost of it."""
+    """Requested things that could not be done, and losses of the archive among the selected records."""
     seconds: dict[str, float]
     settings: SettingsReport | None = None
     choice: Choice | None = None

@@ -33,7 +33,7 @@ from kbackup.types import TopicPartition
 @dataclass(frozen=True, slots=True)
 class Unit:
     number: int
-    parts: tuple[UnitPart, ...]
+    ranges: tuple[UnitPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class UnitResult:
 
 @dataclass(frozen=True)
 class RestoreWork:
-    """What every unit needs. `state` is where the restore keeps its map, `store` where the segments are."""
+    """The settings of every unit. `state` stores the offset map, `store` has the segments."""
 
     target: Properties = field(repr=False)
     store: Store
@@ -62,12 +62,12 @@ class RestoreWork:
 
     def __call__(self, task: Unit, progress: ProgressSender) -> Iterator[UnitResult]:
         txid = f"kbackup-{self.restore_id}-{task.number}" if self.transactions else None
-        largest = max((s.largest for part in task.parts for s in part.segments), default=0)
+        largest = max((s.largest for each in task.ranges for s in each.segments), default=0)
         producer = BlockProducer(self.target, txid, self.group, largest)
         try:
-            ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.parts]))
+            ledger = _UnitLedger(self, task, producer.start([p.tp for p in task.ranges]))
             unit = UnitRun(
-                self.store, task.parts, producer, ledger, progress, self.transaction_bytes, ledger.start
+                self.store, task.ranges, producer, ledger, progress, self.transaction_bytes, ledger.start
             )
             unit.run()
         finally:
@@ -86,7 +86,7 @@ class _UnitLedger:
     unit: Unit
     progress: Mapping[TopicPartition, Progress]
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
-    parts_written: int = 0
+    map_parts_written: int = 0
     cut: Cut = NOTHING
 
     def __post_init__(self) -> None:
@@ -98,21 +98,21 @@ class _UnitLedger:
         if self.transactions and not self.progress:
             self._check_unrestored()
 
-    def start(self, part: UnitPart) -> int:
-        return self.reached.get(part.tp, 0)
+    def start(self, range_: UnitPart) -> int:
+        return self.reached.get(range_.tp, 0)
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
     ) -> Mapping[TopicPartition, Progress]:
-        """The map first, then its name with the records themselves."""
-        work, name = self.work, PartName(self.attempt, self.parts_written)
+        """Write a map part; its name is committed with the records."""
+        work, name = self.work, PartName(self.attempt, self.map_parts_written)
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         self._last = table, cut
         if not self.transactions:
             return {}
         write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
-        self.parts_written += 1
+        self.map_parts_written += 1
         return {tp: Progress(at, str(name)) for tp, at in self.reached.items()}
 
     def committed(self) -> None:
@@ -122,40 +122,41 @@ class _UnitLedger:
         self.cut = self.cut.plus(cut)
 
     def _check_unrestored(self) -> None:
-        """That what stands nowhere as done is not: a broker forgets the progress of a group without members."""
+        """Check that no record of a unit without progress is committed: brokers expire the progress of an empty
+        group."""
         work, number = self.work, self.unit.number
-        parts = begun_parts(work.state, work.restore_id, number)
-        found = first_committed(work.target, work.group, parts)
-        if found is not None:
-            tp, offset = found
+        map_parts = begun_parts(work.state, work.restore_id, number)
+        committed = first_committed(work.target, work.group, map_parts)
+        if committed is not None:
+            tp, offset = committed
             raise ClusterError(
-                f"the progress of unit {number} is gone from the target: {tp} holds what this restore wrote at offset "
+                f"the progress of unit {number} is missing on the target: {tp} holds what this restore wrote at offset "
                 f"{offset}, group {work.group} knows of none (it expired after the brokers' offsets.retention.minutes, "
                 "or was deleted)",
                 "begin another restore, with another --restore-id and into topics made anew",
             )
 
     def everything(self) -> Committed:
-        """What this attempt committed and those before it."""
+        """Return the map parts that this attempt and earlier ones committed."""
         earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
         runs = pa.concat_tables([earlier.runs, *self.tables])
         return Committed(runs, earlier.cut.plus(self.cut))
 
 
 def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartName | None:
-    """The last part of the map that counts, which all progress was committed with. Without it nobody would miss the
-    records before it: neither the map nor the count of a window has them."""
-    found = {PartName.parse(p.note) for p in progress.values()}
-    if not found:
+    """Return the newest map part, which all progress was committed with; None without progress. Without it, neither the
+    offset map nor the count of a window would have the records before it."""
+    names = {PartName.parse(p.note) for p in progress.values()}
+    if not names:
         return None
-    (name,) = found if len(found) == 1 else (None,)
+    (name,) = names if len(names) == 1 else (None,)
     if name is None:
         raise ClusterError(
             f"the progress of unit {unit.number} on the target names no part of its offset map",
-            "has somebody else committed to its group? begin another restore, into topics made anew",
+            "begin another restore, into new topics: another program has committed to the unit's group",
         )
     return name
 
 
-def units(parts: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:
-    return [Unit(number, unit) for number, unit in enumerate(parts)]
+def units(ranges: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:
+    return [Unit(number, unit) for number, unit in enumerate(ranges)]

@@ -46,17 +46,17 @@ def with_timestamps(content: Content, store: Store, spark: Spark, listener: List
         return content
     expected = sum(s.count for s in unknown)
     tasks = pack(unknown, lambda s: s.bytes, _TASK_BYTES, len(unknown))
-    found = run_counted(spark, tasks, ReadTimes(store), listener, expected)
-    times = {each.key: each for each in found}
+    results = run_counted(spark, tasks, ReadTimes(store), listener, expected)
+    times = {each.key: each for each in results}
     return replace(content, topics=tuple(_timed(topic, times) for topic in content.topics))
 
 
 def _timed(topic: ArchivedTopic, times: dict[str, Times]) -> ArchivedTopic:
     def timed(segment: Segment) -> Segment:
-        found = times.get(segment.key)
-        if found is None:
+        read = times.get(segment.key)
+        if read is None:
             return segment
-        return replace(segment, min_timestamp=found.low, max_timestamp=found.high)
+        return replace(segment, min_timestamp=read.low, max_timestamp=read.high)
 
     partitions = (replace(p, segments=tuple(map(timed, p.segments))) for p in topic.partitions)
     return replace(topic, partitions=tuple(partitions))

@@ -18,7 +18,7 @@ from kbackup.archive.restores.plan import RestorePlan, check_same_archive
 from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
 from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.preflight import check_segments
 from kbackup.jobs.restore.prepare import finished_report
 from kbackup.jobs.verify import job as verify_job
@@ -143,7 +143,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
 
 def _restored(store: Store, point: int | Literal["latest"]) -> str:
     options = Restore(restore_id="another", backup=point)
-    plan = choose_plan(options, choose_content(options, store), "target")
+    plan = plan_restore(options, select_content(options, store), "target")
     return _brought(store, plan)
 
 

@@ -21,7 +21,7 @@ from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.jobs.points.job import keep, label, release
 from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
@@ -125,8 +125,8 @@ def _objects(store: Store) -> Objects:
 
 def _restore(store: Store) -> Iterator[PartName]:
     """What a finished restore leaves: each unit in two attempts, the second of them in two transactions."""
-    content = choose_content(Restore(restore_id=RESTORE), store)
-    plan = choose_plan(Restore(restore_id=RESTORE), content, "target")
+    content = select_content(Restore(restore_id=RESTORE), store)
+    plan = plan_restore(Restore(restore_id=RESTORE), content, "target")
     store.put_new(layout.restore_key(RESTORE, layout.PLAN), dump(plan))
     tables = []
     for number, unit in enumerate(plan.units):

@@ -1,1 +1,1 @@
-"""Whether a cluster is ready for its migration from ZooKeeper to KRaft."""
+"""Check whether a cluster is ready for its migration from ZooKeeper to KRaft."""

@@ -1,4 +1,5 @@
-"""What the preflight of a migration read: from brokers, ZooKeeper, properties files of controllers, and the archive."""
+"""Findings of the preflight of a migration: from brokers, ZooKeeper, properties files of controllers, and the
+archive."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFindings:
-    """What the brokers told. `assigned` are the ids of the brokers that hold replicas, `offline` the partitions
+    """Findings at the brokers. `assigned` are the ids of the brokers that hold replicas, `offline` the partitions
     without a leader such as orders-0, `reassigning` the partitions that move."""
 
     cluster_id: str
@@ -33,7 +34,7 @@ class BrokerFindings:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperFindings:
-    """What ZooKeeper told. `alive` are the ids of the brokers with a session, `known` those that partitions and
+    """Findings in ZooKeeper. `alive` are the ids of the brokers with a session, `known` those that partitions and
     configs name. `deletions` are the topics that wait for their deletion, `chroot` is '' or such as /kafka."""
 
     cluster_id: str

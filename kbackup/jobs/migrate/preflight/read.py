@@ -66,7 +66,7 @@ def _tried(read: Callable[[], T | NotRead]) -> T | NotRead:
 
 
 def read_brokers(sources: Sources) -> BrokerFindings:
-    """What the brokers tell of themselves and of partitions."""
+    """Read the state of the brokers and of partitions from the brokers."""
     admin = BrokerAdmin(sources.kafka, "source")
     brokers, moving = admin.brokers(), admin.reassignments()
     return BrokerFindings(
@@ -136,15 +136,15 @@ def read_archive(store: Store) -> ArchiveFindings | None:
         head.number,
         datetime.fromisoformat(metadata.captured_at).timestamp(),
         metadata.cluster_id,
-        missing_parts(metadata),
+        missing_metadata(metadata),
     )
 
 
-def missing_parts(metadata: Metadata) -> tuple[str, ...]:
-    """What of ZooKeeper's metadata a restore point doesn't hold, though the cluster may have it."""
-    gaps = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
+def missing_metadata(metadata: Metadata) -> tuple[str, ...]:
+    """Return the kinds of ZooKeeper's metadata that a restore point lacks and the cluster may have."""
+    missing = {entry.what for entry in metadata.not_carried if entry.reason in ("denied", "failed", "secret")}
     if any(user.stored_key is None for user in metadata.scram_users or ()):
-        gaps.add(SCRAM_SECRETS)
+        missing.add(SCRAM_SECRETS)
     absent = {entry.part for entry in metadata.not_carried if entry.reason == "not there"}
-    gaps |= {LABELS[part] for part in _ESSENTIAL if getattr(metadata, part) is None and part not in absent}
-    return tuple(sorted(gaps))
+    missing |= {LABELS[part] for part in _ESSENTIAL if getattr(metadata, part) is None and part not in absent}
+    return tuple(sorted(missing))

@@ -35,7 +35,7 @@ def own_addresses(properties: Mapping[str, str]) -> set[str]:
 
 
 def logged_addresses(controllers: Iterable[Mapping[str, object]]) -> Iterator[str]:
-    """Those that controllers registered with, by a metadata log's RegisterControllerRecord."""
+    """Yield the addresses that controllers registered with, by a metadata log's RegisterControllerRecord."""
     for controller in controllers:
         endpoints = controller.get("endPoints")
         for endpoint in endpoints if isinstance(endpoints, list | tuple) else ():

@@ -46,7 +46,7 @@ def delete_znodes(situation: Situation, znodes: Znodes) -> Deletion:
             gone = " and ".join(z.path for z in deleted) or "nothing"
             raise MismatchError(
                 f"{znode.path} was written since it was read; {gone} was deleted",
-                "a controller is alive: stop it, archive and run it again",
+                "stop the controller that is alive, archive, and run the rollback again",
             )
         deleted.append(znode)
     return Deletion(guards, tuple(deleted))

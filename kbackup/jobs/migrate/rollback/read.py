@@ -30,7 +30,7 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 
 @dataclass(frozen=True, slots=True)
 class RollbackOptions:
-    """What the user names on the command line: exporters, controllers' properties files, addresses of controllers,
+    """Options of the command line: exporters, controllers' properties files, addresses of controllers,
     and addresses known to be stopped."""
 
     metrics_urls: Sequence[str] = ()

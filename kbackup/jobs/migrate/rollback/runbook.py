@@ -86,7 +86,7 @@ def _kraft_brokers(situation: Situation) -> bool:
 
 
 def _has_controller(situation: Situation) -> bool | None:
-    """Whether a broker controls the cluster again, and nothing of the migration is in ZooKeeper."""
+    """Return whether a broker controls the cluster again, and ZooKeeper has no znode of the migration."""
     if isinstance(situation.witness, NotRead):
         return None
     owner = situation.witness.controller

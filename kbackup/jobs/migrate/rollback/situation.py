@@ -1,4 +1,4 @@
-"""What a rollback depends on: the state, the two znodes, the controllers, the brokers, the archive."""
+"""Describe the situation of a rollback: the state, the two znodes, the controllers, the brokers, the archive."""
 
 from __future__ import annotations
 

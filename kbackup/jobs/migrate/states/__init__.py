@@ -1,1 +1,1 @@
-"""Where a cluster's migration from ZooKeeper to KRaft is: three witnesses, and what follows from them."""
+"""Find the state of a cluster's migration from ZooKeeper to KRaft, from three witnesses."""

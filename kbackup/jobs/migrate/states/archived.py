@@ -1,4 +1,4 @@
-"""Where a migration was at a restore point, by the znodes that it holds."""
+"""Find the state of a migration at a restore point, by the znodes that it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each witness allows: the states of the runbook that fit what it says."""
+"""Derive the states of the runbook that each witness allows."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _FROM_BROKER: frozenset[State] = frozenset({"zookeeper", "pre-migration", "dual 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one witness says, in words, and the states that it allows. `weight`: a later claim of a higher weight is
-    believed before one of a lower."""
+    """The statement of one witness, in words, and the states that it allows. `weight`: a later claim of a higher weight
+    is believed before one of a lower."""
 
     witness: Witness
     says: str

@@ -57,7 +57,7 @@ class StateReport:
 
 
 def judge(witnesses: Witnesses) -> StateReport:
-    """Where witnesses disagree the weightiest is believed."""
+    """Conclude the state from the witnesses; where they disagree, the claim of the highest weight counts."""
     claims = claims_of(witnesses)
     possible, disagreements = _narrow(claims)
     state: State = possible[0] if len(possible) == 1 else "unknown"

@@ -29,7 +29,7 @@ _NO_LOG = NotRead("metadata log: none is named", "set metadata.log.dir in [sourc
 
 
 def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
-    """What can't be read is `NotRead`, with the reason."""
+    """Read every witness; one that can't be read is `NotRead`, with the reason."""
     return Witnesses(read_metrics_of(metrics_urls, sources), read_znodes(sources), read_log(sources))
 
 
@@ -39,7 +39,7 @@ def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitne
 
 
 def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
-    """Who controls the cluster, as ZooKeeper tells."""
+    """Read from ZooKeeper which controller controls the cluster."""
     if sources.zookeeper is None:
         return _NO_ZOOKEEPER
     try:

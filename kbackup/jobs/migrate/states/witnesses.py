@@ -1,4 +1,4 @@
-"""What three witnesses say about a migration: metrics of controllers, znodes, a controller's metadata log."""
+"""The statements of three witnesses about a migration: metrics of controllers, znodes, a controller's metadata log."""
 
 from __future__ import annotations
 

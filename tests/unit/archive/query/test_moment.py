@@ -16,7 +16,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
-from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.restore.content import select_content
 from kbackup.store.base import Store
 from kbackup.util.times import ms_of, time_text
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
@@ -27,7 +27,7 @@ BETWEEN = "2026-01-01T12:00:00Z"
 
 
 def chosen(store: Store, **options: object) -> Content:
-    return choose_content(msgspec.convert(options, Restore), store)
+    return select_content(msgspec.convert(options, Restore), store)
 
 
 def held(content: Content) -> dict[str, list[tuple[int, int]]]:
@@ -265,7 +265,10 @@ def test_ranges_name_their_topics_and_are_exact(store: FaultyStore) -> None:
     [
         ({"range": ["orders:0:0-42"]}, "orders-0 is archived from 0 to 41 .exclusive."),
         ({"range": ["orders:0:42-"]}, "--range orders:0:42-: orders-0 is archived from 0 to 41"),
-        ({"range": ["orders:3:-"]}, "topic orders has no partition 3; it is archived with 3 partition"),
+        (
+            {"range": ["orders:3:-"]},
+            "topic orders has no partition 3; use one of its 3 archived partition",
+        ),
         ({"range": ["nowhere:0:-"]}, "there is no topic nowhere in restore point 2"),
         ({"range": ["orders:0:-"], "topics": ["orders"]}, "--range names its topics itself"),
     ],

@@ -11,7 +11,7 @@ from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
 from kbackup.jobs.replay.read import read_range
-from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.restore.content import select_content
 from kbackup.store.file import FileStore
 from tests.golden.java_archive import PARTITIONS, ROOT
 from tests.unit.formats.reference import Record, from_batch
@@ -22,7 +22,7 @@ STAMPS = sorted(r.timestamp for p in PARTITIONS for r in p.truth() if r.timestam
 
 def found(**options: object) -> dict[tuple[str, int], list[Record]]:
     """What would be restored, by topic and partition."""
-    content = choose_content(msgspec.convert(options, Restore), STORE)
+    content = select_content(msgspec.convert(options, Restore), STORE)
     assert content.choice is not None
     assert content.choice.notes == (NO_POINTS,)
     records: dict[tuple[str, int], list[Record]] = {}

@@ -24,7 +24,7 @@ from kbackup.jobs.drill import scratch as drill_scratch
 from kbackup.jobs.drill.job import drill
 from kbackup.jobs.drill.report import DrillReport
 from kbackup.jobs.drill.run import Drill
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.job import RestoreJob
 from kbackup.kafka.groups.admin import GroupInfo
 from kbackup.metrics.events import Silent
@@ -79,7 +79,7 @@ class Restoring:
         self.refused = False
 
     def __call__(self, job: RestoreJob) -> Any:
-        plan = choose_plan(job.options, self.content, "target")
+        plan = plan_restore(job.options, self.content, "target")
         self.cluster.topics |= self.early
         if self.refused:
             raise ClusterError("the preflight said no")
@@ -98,7 +98,7 @@ def _content(*groups: str) -> Content:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     there = Cluster({"orders"}, {"shipping"})
     monkeypatch.setattr("kbackup.jobs.drill.run.Cluster", lambda *_: there)
-    monkeypatch.setattr("kbackup.jobs.drill.run.choose_content", lambda *_: _content("shipping"))
+    monkeypatch.setattr("kbackup.jobs.drill.run.select_content", lambda *_: _content("shipping"))
     monkeypatch.setattr("kbackup.jobs.drill.run._restore_point", lambda *_: None)
     monkeypatch.setattr(drill_scratch, "_CALM", 0.02)
     monkeypatch.setattr(drill_scratch, "_PAUSE", 0.01)
@@ -207,7 +207,7 @@ def test_it_tells_what_the_archive_has_lost(
     key = archive.added(0, 2)[-1].key
     author = Author("repair", "", "test")
     commit(store, archive.committed, lambda state: lose_segments(state, {key: "is missing"}), author)
-    monkeypatch.setattr(run, "choose_content", choose_content)
+    monkeypatch.setattr(run, "select_content", select_content)
     monkeypatch.setattr(run, "_restore_point", RESTORE_POINT)
     restoring.refused = True
     wanted = Drill(Restore(backup=point), PREFIX)

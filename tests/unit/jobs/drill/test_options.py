@@ -8,7 +8,7 @@ from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.jobs.drill.options import pinned, scratch_options
-from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.restore.content import select_content
 from kbackup.store import Store
 from tests.support.archives import commit_point, group_at, topic_state, write
 from tests.support.memory_store import MemoryStore
@@ -36,9 +36,9 @@ def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
 def test_what_was_chosen_stays_chosen(options: Restore) -> None:
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
-    content = choose_content(options, store)
+    content = select_content(options, store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = choose_content(pinned(options, content), store)
+    again = select_content(pinned(options, content), store)
     assert (again.restore_point, again.topics, again.groups) == (1, content.topics, content.groups)
 
 
@@ -46,9 +46,9 @@ def test_an_end_in_time_keeps_topics_and_groups_and_takes_late_records() -> None
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     options = Restore(to_time="2026-01-01T12:00:00Z")
-    content = choose_content(options, store)
+    content = select_content(options, store)
     _commit(store, 2, range(10, 20), "billing", "late")
-    again = choose_content(pinned(options, content), store)
+    again = select_content(pinned(options, content), store)
     assert (again.restore_point, again.groups) == (1, content.groups)
     assert [t.segments[-1].last for t in (*content.topics, *again.topics)] == [9, 19]
 
@@ -57,7 +57,7 @@ def test_every_name_is_under_the_prefix() -> None:
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     asked = Restore(map={"orders": "orders"}, map_group={"billing": "billing"}, into_existing=True)
-    options = scratch_options(asked, choose_content(asked, store), "drill.", "an-id")
+    options = scratch_options(asked, select_content(asked, store), "drill.", "an-id")
     assert (options.map, options.map_regex) == ({}, ("^=drill.",))
     assert options.map_group == {"billing": "drill.billing"}
     assert (options.into_existing, options.restore_id) == (False, "an-id")

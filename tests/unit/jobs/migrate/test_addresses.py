@@ -1,4 +1,4 @@
-"""Where controllers are, and whether they live."""
+"""Addresses of controllers, and whether controllers are alive."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from kbackup.jobs.history.job import history
 from kbackup.jobs.metadata.merge import Merged, merge
 from kbackup.jobs.migrate import archive as job
 from kbackup.jobs.migrate.archive import ArchiveReport, archive_metadata
-from kbackup.jobs.restore.content import choose_content
+from kbackup.jobs.restore.content import select_content
 from kbackup.jobs.retention.job import expire
 from kbackup.jobs.retention.policy import Policy
 from kbackup.jobs.retention.report import Expiry
@@ -61,7 +61,7 @@ def archived(store: Store, label: str = "") -> ArchiveReport:
 
 
 def content(store: Store, **options: object) -> Content:
-    return choose_content(Restore(**options), store)  # type: ignore[arg-type]  # each option has its own type
+    return select_content(Restore(**options), store)  # type: ignore[arg-type]  # each option has its own type
 
 
 def metadata_of(store: Store) -> Metadata:

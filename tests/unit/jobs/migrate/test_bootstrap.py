@@ -91,7 +91,8 @@ def test_without_a_producer_id_block_none_is_written(
 def test_without_secrets_it_is_refused(tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = archive_of(tmp_path, monkeypatch, by_brokers(), by_zookeeper(), encrypted=False)
     with pytest.raises(
-        RefusedError, match="no secrets of SCRAM user alice; archive into an encrypted archive"
+        RefusedError,
+        match=r"no secrets of SCRAM user alice; run .kbackup migrate archive. into an encrypted archive",
     ):
         make_bootstrap(archive, "latest", base, tmp_path / "out")
     assert not (tmp_path / "out").exists()

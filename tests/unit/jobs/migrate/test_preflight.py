@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from msgspec import structs
 
-from kbackup.archive.models import Metadata
 from kbackup.jobs.migrate.preflight import brokers as of_brokers
 from kbackup.jobs.migrate.preflight import controllers as of_controllers
 from kbackup.jobs.migrate.preflight import identity, listeners, partitions
 from kbackup.jobs.migrate.preflight.checks import CHECKS, judge
 from kbackup.jobs.migrate.preflight.findings import ArchiveFindings, Broker, Findings
-from kbackup.jobs.migrate.preflight.line import Line
-from kbackup.jobs.migrate.preflight.read import missing_parts
 from kbackup.jobs.migrate.unread import NotRead
-from kbackup.metadata.entities import NotCarried, ScramUser
-from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -27,20 +21,11 @@ from tests.support.healthy_cluster import (
     findings,
     zookeeper,
 )
+from tests.support.preflights import archive, line
 
 UNREAD = NotRead("nobody asked", "ask")
 FLAG = "zookeeper.metadata.migration.enable"
 MAP = "listener.security.protocol.map"
-
-
-def line(judged: Findings, name: str) -> Line:
-    (one,) = [line for line in judge(judged).lines if line.name == name]
-    return one
-
-
-def archive(**changes: object) -> Findings:
-    base = ArchiveFindings(7, NOW - 600, CLUSTER, ())
-    return replace(findings(), archive=replace(base, **changes))  # type: ignore[arg-type]  # names of fields
 
 
 BROKEN: list[tuple[str, Findings, str, str]] = [
@@ -240,94 +225,3 @@ def test_kraft_controller_needs_no_map() -> None:
     secured = {**plain, "listeners": "CONTROLLER://:1,SSL://:2"}
     assert "CONTROLLER" not in listeners.protocols_of(secured)
     assert "CONTROLLER" not in listeners.protocols_of({**plain, "process.roles": ""})
-
-
-NOT_LOOKED_AT = [
-    (
-        replace(findings(), brokers=UNREAD),
-        {
-            of_brokers.RELEASE,
-            of_brokers.PROTOCOL,
-            of_brokers.IDS,
-            of_brokers.ALIVE,
-            partitions.OFFLINE,
-            of_controllers.DEDICATED,
-            of_controllers.BROKERS_ENABLED,
-            listeners.LISTENERS,
-            identity.CLUSTER_ID,
-        },
-    ),
-    (replace(findings(), zookeeper=UNREAD), {of_brokers.ALIVE, partitions.DELETIONS, identity.CLUSTER_ID}),
-    (
-        replace(findings(), controllers=UNREAD),
-        {
-            of_controllers.DEDICATED,
-            of_controllers.ENABLED,
-            of_controllers.ZOOKEEPER,
-            listeners.LISTENERS,
-            identity.CLUSTER_ID,
-        },
-    ),
-    (replace(findings(), archive=UNREAD), {identity.ARCHIVE}),
-    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW), {line.name for line in judge(findings()).lines}),
-    (
-        brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
-        {
-            of_brokers.RELEASE,
-            of_brokers.PROTOCOL,
-            of_brokers.IDS,
-            of_controllers.BROKERS_ENABLED,
-            listeners.LISTENERS,
-        },
-    ),
-    (
-        replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
-        {
-            of_brokers.ALIVE,
-            partitions.DELETIONS,
-            identity.CLUSTER_ID,
-            partitions.REASSIGNMENTS,
-        },
-    ),
-    (broker_configs({"inter.broker.protocol.version": None}), {of_brokers.PROTOCOL}),
-]
-
-
-@pytest.mark.parametrize(("partly", "names"), NOT_LOOKED_AT, ids=range(len(NOT_LOOKED_AT)))
-def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
-    report = judge(partly)
-    unread = [line for line in report.lines if line.status == "not looked at"]
-    assert {line.name for line in unread} == names
-    assert all(line.detail.startswith("not looked at: ") and line.hint for line in unread)
-    assert (report.verdict, report.exit_code) == ("ready with warnings", 3)
-
-
-def test_what_is_broken_is_told_though_another_source_is_missing() -> None:
-    one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
-    assert line(one_side, identity.CLUSTER_ID).status == "failed"
-    assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), of_brokers.ALIVE).status == "failed"
-
-
-def test_missing_parts_of_an_archive() -> None:
-    """What the cluster has not is no gap; what nobody told of is one."""
-    empty: dict[str, tuple[()]] = {
-        "scram_users": (),
-        "broker_configs": (),
-        "client_quotas": (),
-        "delegation_tokens": (),
-    }
-    common = {"captured_at": "2026-01-01T00:00:00.000Z", "cluster_id": CLUSTER, "brokers": 1, "topics": ()}
-
-    def missing(*not_carried: NotCarried, **parts: object) -> tuple[str, ...]:
-        return missing_parts(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
-
-    assert missing() == ("ACLs",)
-    assert missing(whole_part("acls", "not there", "")) == ()
-    assert missing(whole_part("acls", "not supported", "")) == ("ACLs",)
-    assert missing(whole_part("group_configs", "not supported", ""), acls=()) == ()
-    secrets = NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="secret", why="")
-    assert missing(secrets, acls=()) == (SCRAM_SECRETS,)
-    assert missing(acls=(), client_quotas=None) == ("client quotas",)
-    alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=4096)
-    assert missing(acls=(), scram_users=(alice,)) == ("secrets of SCRAM users",)
-    assert missing(acls=(), scram_users=(structs.replace(alice, stored_key="eA=="),)) == ()

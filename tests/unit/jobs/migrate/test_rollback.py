@@ -3,91 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
 from kbackup.errors import MismatchError
 from kbackup.jobs.migrate.rollback import guards
 from kbackup.jobs.migrate.rollback.delete import delete_znodes
-from kbackup.jobs.migrate.rollback.runbook import runbook
-from kbackup.jobs.migrate.rollback.situation import BrokerModes, Controllers, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.rollback.situation import BrokerModes, Sign, Situation, ZnodeContent
 from kbackup.jobs.migrate.states.judge import judge
 from kbackup.jobs.migrate.states.witnesses import (
     ControllerZnode,
     KafkaState,
     LogWitness,
-    MetricsWitness,
     MigrationZnode,
     Witnesses,
-    ZnodesWitness,
 )
 from kbackup.jobs.migrate.unread import NotRead
-
-UNREAD = NotRead("not asked", "ask")
-BROKERS = frozenset({1, 2})
-NOBODY: frozenset[int] = frozenset()
-WITH_ZOOKEEPER = BrokerModes(NOBODY, BROKERS, BROKERS)
-MOVED = BrokerModes(BROKERS, NOBODY, NOBODY)
-ROLLED_BACK = BrokerModes(NOBODY, BROKERS, NOBODY)
-OF_KRAFT = ControllerZnode(3000, 5)
-COPIED = MigrationZnode(99)
-STOPPED: Mapping[str, Sign] = {"c1:9093": "stopped", "c2:9093": "stopped"}
-
-
-@dataclass
-class RecordedZnodes:
-    """ZooKeeper, with the version of each znode; what is deleted is written down."""
-
-    versions: dict[str, int]
-    deleted: list[str] = field(default_factory=list)
-
-    def delete(self, path: str, version: int) -> bool:
-        if self.versions.get(path) != version:
-            return False
-        self.deleted.append(path)
-        return True
-
-
-def situation(
-    controller: ControllerZnode | None = OF_KRAFT,
-    migration: MigrationZnode | None = COPIED,
-    *,
-    of_metrics: MetricsWitness | None = None,
-    of_log: LogWitness | None = None,
-    registered: frozenset[int] = BROKERS,
-    signs: Mapping[str, Sign] = STOPPED,
-    brokers: BrokerModes | NotRead = WITH_ZOOKEEPER,
-    archived: Mapping[str, str] | NotRead | None = None,
-) -> Situation:
-    """Of a dual write whose controllers are stopped and whose znodes are archived, unless said otherwise."""
-    witness = ZnodesWitness(controller, migration, registered)
-    contents = []
-    if controller is not None:
-        text = json.dumps({"brokerid": controller.id, "kraftControllerEpoch": controller.kraft_epoch})
-        contents.append(ZnodeContent("/controller", text, 3, ephemeral=not controller.is_kraft))
-    if migration is not None:
-        contents.append(
-            ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration.offset}), 7, False)
-        )
-    return Situation(
-        report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
-        witness=witness,
-        znodes=tuple(contents),
-        controllers=Controllers(signs),
-        brokers=brokers,
-        archived={znode.path: znode.content for znode in contents} if archived is None else archived,
-    )
-
-
-def deleted(of: Situation) -> list[str]:
-    """The paths that a confirmed rollback deletes."""
-    znodes = RecordedZnodes({znode.path: znode.version for znode in of.znodes})
-    deletion = delete_znodes(of, znodes)
-    assert [znode.path for znode in deletion.deleted] == znodes.deleted
-    return znodes.deleted
+from tests.support.rollbacks import (
+    BROKERS,
+    MOVED,
+    NOBODY,
+    ROLLED_BACK,
+    STOPPED,
+    UNREAD,
+    WITH_ZOOKEEPER,
+    RecordedZnodes,
+    deleted,
+    situation,
+)
 
 
 def test_dual_write() -> None:
@@ -214,68 +159,3 @@ def test_nothing_else_is_ever_deleted() -> None:
             assert znodes.deleted == expected + (["/migration"] if migration else [])
             count += 1
     assert count > 10
-
-
-def texts(of: Situation) -> list[str]:
-    return [step.text.partition(" ")[0] + " " + step.text.split()[1] for step in runbook(of)]
-
-
-DELETES = ["kbackup migrate", "kbackup migrate", "restart the", "delete the"]
-
-
-def test_order_from_dual_write() -> None:
-    """Controllers, znodes, brokers."""
-    metrics = MetricsWitness("u", KafkaState.MIGRATION, True, 2, 5)
-    alive = situation(of_metrics=metrics, signs={"c1:9093": "answers"}, archived={})
-    assert texts(alive) == ["wait until", "stop every", *DELETES]
-    assert [step.done for step in runbook(alive)] == [False, False, False, False, False, None]
-    assert [step.done for step in runbook(situation())] == [True, True, False, False, None]
-
-
-def test_order_from_moved_brokers() -> None:
-    """They go back to ZooKeeper while the controllers run."""
-    metrics = MetricsWitness("u", KafkaState.MIGRATION, True, 0, 0)
-    steps = runbook(
-        situation(of_metrics=metrics, registered=NOBODY, brokers=MOVED, signs={"c1:9093": "answers"})
-    )
-    assert "with ZooKeeper and the migration enabled" in steps[0].text
-    assert "leave the controllers running" in steps[0].text
-    assert [step.done for step in steps] == [False, True, False, True, False, False, None]
-    mixed = BrokerModes(frozenset({2}), frozenset({1}), frozenset({1}))
-    assert "with ZooKeeper and the migration enabled" in runbook(situation(brokers=mixed))[0].text
-
-
-def test_order_before_the_copy() -> None:
-    waiting = situation(ControllerZnode(1, -1), MigrationZnode(-1), brokers=ROLLED_BACK)
-    assert texts(waiting) == ["stop every", *DELETES]
-    assert [step.done for step in runbook(waiting)] == [True, True, False, True, None]
-
-
-def test_nothing_to_roll_back() -> None:
-    assert runbook(situation(ControllerZnode(1, -1), None, brokers=ROLLED_BACK, signs={})) == ()
-    rolling = runbook(situation(ControllerZnode(1, -1), None))
-    assert [step.done for step in rolling] == [True, True, False, None]
-
-
-def test_the_controllers_storage_is_to_be_deleted() -> None:
-    """While metadata.log.dir has the log of a migration that was rolled back."""
-    of_log = LogWitness(KafkaState.MIGRATION, BROKERS, NOBODY, 9)
-    steps = runbook(situation(ControllerZnode(1, -1), None, brokers=ROLLED_BACK, of_log=of_log))
-    assert [step.done for step in steps] == [True, True, True, False]
-    assert "delete the controllers' storage" in steps[-1].text
-    begun = LogWitness(KafkaState.NONE, NOBODY, NOBODY, 0)  # formatted, and never started with the migration
-    assert runbook(situation(ControllerZnode(1, -1), None, brokers=ROLLED_BACK, of_log=begun)) == ()
-
-
-def test_the_archive_is_to_hold_what_will_be_deleted() -> None:
-    for controller, held in (
-        (ControllerZnode(1, -1), "holds /migration as now"),
-        (OF_KRAFT, "holds /controller and"),
-    ):
-        (step,) = [s for s in runbook(situation(controller)) if s.text == "kbackup migrate archive"]
-        assert held in step.check
-
-
-def test_no_way_back() -> None:
-    metrics = MetricsWitness("u", KafkaState.POST_MIGRATION, True, 0, 0)
-    assert runbook(situation(of_metrics=metrics, registered=NOBODY)) == ()

@@ -1,4 +1,4 @@
-"""Where a migration is, from every combination of witnesses."""
+"""The state of a migration, from every combination of witnesses."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_controller_that_is_not_active_is_a_standby() -> None:
 
 
 def test_a_quorum_without_migration_beside_zookeeper() -> None:
-    """It never migrates: the log of its quorum has begun without."""
+    """The quorum never migrates: its log began without a migration."""
     report = judge(witnesses(metrics(NONE, 0), ZnodesWitness(OF_ZK, None, BROKERS)))
     assert report.state == "zookeeper"
     assert "format" in report.next_step

@@ -1,4 +1,4 @@
-"""What a restore counts at its end: by the broker's word in the map, by the archive's and by the tasks' own."""
+"""The counts of a finished restore: by the broker's offsets in the map, by the archive and by the tasks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_plan_keeps_its_windows() -> None:
     ids=lambda notes: "+".join(map(repr, notes)),
 )
 def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> None:
-    """It would go on from there, and have the records before it neither in its map nor in its count."""
+    """The restore would continue from there, without the records before it in its map and count."""
     unit = Unit(7, ())
     progress = {TopicPartition("o", p): Progress(5, note) for p, note in enumerate(notes)}
     with pytest.raises(

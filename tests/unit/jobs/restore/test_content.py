@@ -13,7 +13,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.restore.content import choose_content, choose_plan
+from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.report import make_report, planned
 from kbackup.store.base import Store
 from tests.support.archives import commit_point, group_at, make_archive, topic_state, write
@@ -40,7 +40,7 @@ def store() -> Store:
 
 
 def plan_of(store: Store, options: Restore) -> RestorePlan:
-    return choose_plan(options, choose_content(options, store), "target")
+    return plan_restore(options, select_content(options, store), "target")
 
 
 def targets(plan: RestorePlan) -> dict[str, str]:

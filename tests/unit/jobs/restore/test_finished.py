@@ -67,7 +67,7 @@ def test_the_same_options(same: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "message"),
     [
         ({"topics": ("a",)}, r'topics was \["a","b"\], now \["a"\]'),
         ({"map_regex": ("a=b", "^=x.")}, "map_regex was"),
@@ -78,8 +78,8 @@ def test_the_same_options(same: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_other_options_are_refused_by_their_names(other: dict[str, Any], said: str) -> None:
-    with pytest.raises(MismatchError, match=f"restore r was done with other options: {said}"):
+def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:
+    with pytest.raises(MismatchError, match=f"restore r was done with other options: {message}"):
         check_same_options(plan(), msgspec.structs.replace(ASKED, **other))
 
 
@@ -126,7 +126,7 @@ def test_what_was_restored_is_there(state: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
+    ("target", "message"),
     [
         (FakeTarget(names=set()), "topic copy of finished restore r is not in the target"),
         (FakeTarget(partitions=(0,)), "topic copy of finished restore r has fewer partitions"),
@@ -134,6 +134,6 @@ def test_what_was_restored_is_there(state: Store) -> None:
         (FakeTarget(end=16), r"offsets 2 to 17 \(exclusive\) of copy-1, which has 0 to 16 now"),
     ],
 )
-def test_what_is_gone_is_told(state: Store, target: FakeTarget, said: str) -> None:
-    with pytest.raises(MismatchError, match=said):
+def test_what_is_gone_is_told(state: Store, target: FakeTarget, message: str) -> None:
+    with pytest.raises(MismatchError, match=message):
         check(state, target)

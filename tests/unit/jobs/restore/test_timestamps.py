@@ -20,9 +20,9 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tasks that were run, here and not by Spark."""
     ran: list[Any] = []
 
-    def run_here(spark: Any, some: Sequence[Any], work: Any, show: Any) -> list[Any]:
-        ran.extend(some)
-        return [result for task in some for result in work(task, ProgressSender(None, 0))]
+    def run_here(spark: Any, tasks: Sequence[Any], work: Any, show: Any) -> list[Any]:
+        ran.extend(tasks)
+        return [result for task in tasks for result in work(task, ProgressSender(None, 0))]
 
     monkeypatch.setattr("kbackup.spark.tasks.run_tasks", run_here)
     return ran

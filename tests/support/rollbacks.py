@@ -1,0 +1,83 @@
+"""Situations of a rollback, and the znodes that one deletes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kbackup.jobs.migrate.rollback.delete import delete_znodes
+from kbackup.jobs.migrate.rollback.situation import BrokerModes, Controllers, Sign, Situation, ZnodeContent
+from kbackup.jobs.migrate.states.judge import judge
+from kbackup.jobs.migrate.states.witnesses import (
+    ControllerZnode,
+    LogWitness,
+    MetricsWitness,
+    MigrationZnode,
+    Witnesses,
+    ZnodesWitness,
+)
+from kbackup.jobs.migrate.unread import NotRead
+
+UNREAD = NotRead("not asked", "ask")
+BROKERS = frozenset({1, 2})
+NOBODY: frozenset[int] = frozenset()
+WITH_ZOOKEEPER = BrokerModes(NOBODY, BROKERS, BROKERS)
+MOVED = BrokerModes(BROKERS, NOBODY, NOBODY)
+ROLLED_BACK = BrokerModes(NOBODY, BROKERS, NOBODY)
+OF_KRAFT = ControllerZnode(3000, 5)
+COPIED = MigrationZnode(99)
+STOPPED: Mapping[str, Sign] = {"c1:9093": "stopped", "c2:9093": "stopped"}
+
+
+@dataclass
+class RecordedZnodes:
+    """ZooKeeper, with the version of each znode; what is deleted is written down."""
+
+    versions: dict[str, int]
+    deleted: list[str] = field(default_factory=list)
+
+    def delete(self, path: str, version: int) -> bool:
+        if self.versions.get(path) != version:
+            return False
+        self.deleted.append(path)
+        return True
+
+
+def situation(
+    controller: ControllerZnode | None = OF_KRAFT,
+    migration: MigrationZnode | None = COPIED,
+    *,
+    of_metrics: MetricsWitness | None = None,
+    of_log: LogWitness | None = None,
+    registered: frozenset[int] = BROKERS,
+    signs: Mapping[str, Sign] = STOPPED,
+    brokers: BrokerModes | NotRead = WITH_ZOOKEEPER,
+    archived: Mapping[str, str] | NotRead | None = None,
+) -> Situation:
+    """Of a dual write whose controllers are stopped and whose znodes are archived, unless said otherwise."""
+    witness = ZnodesWitness(controller, migration, registered)
+    contents = []
+    if controller is not None:
+        text = json.dumps({"brokerid": controller.id, "kraftControllerEpoch": controller.kraft_epoch})
+        contents.append(ZnodeContent("/controller", text, 3, ephemeral=not controller.is_kraft))
+    if migration is not None:
+        contents.append(
+            ZnodeContent("/migration", json.dumps({"kraft_metadata_offset": migration.offset}), 7, False)
+        )
+    return Situation(
+        report=judge(Witnesses((of_metrics or UNREAD,), witness, of_log or UNREAD)),
+        witness=witness,
+        znodes=tuple(contents),
+        controllers=Controllers(signs),
+        brokers=brokers,
+        archived={znode.path: znode.content for znode in contents} if archived is None else archived,
+    )
+
+
+def deleted(of: Situation) -> list[str]:
+    """The paths that a confirmed rollback deletes."""
+    znodes = RecordedZnodes({znode.path: znode.version for znode in of.znodes})
+    deletion = delete_znodes(of, znodes)
+    assert [znode.path for znode in deletion.deleted] == znodes.deleted
+    return znodes.deleted

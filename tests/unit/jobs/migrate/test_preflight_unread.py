@@ -1,0 +1,122 @@
+"""Checks of the preflight whose sources were not read, and metadata that an archive lacks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from kbackup.archive.models import Metadata
+from kbackup.jobs.migrate.preflight import brokers as of_brokers
+from kbackup.jobs.migrate.preflight import controllers as of_controllers
+from kbackup.jobs.migrate.preflight import identity, listeners, partitions
+from kbackup.jobs.migrate.preflight.checks import judge
+from kbackup.jobs.migrate.preflight.findings import Broker, Findings
+from kbackup.jobs.migrate.preflight.read import missing_metadata
+from kbackup.jobs.migrate.unread import NotRead
+from kbackup.metadata.entities import NotCarried, ScramUser
+from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
+from tests.support.healthy_cluster import (
+    CLUSTER,
+    NOW,
+    broker_configs,
+    brokers,
+    controller,
+    findings,
+    zookeeper,
+)
+from tests.support.preflights import line
+
+UNREAD = NotRead("nobody asked", "ask")
+
+
+NOT_LOOKED_AT = [
+    (
+        replace(findings(), brokers=UNREAD),
+        {
+            of_brokers.RELEASE,
+            of_brokers.PROTOCOL,
+            of_brokers.IDS,
+            of_brokers.ALIVE,
+            partitions.OFFLINE,
+            of_controllers.DEDICATED,
+            of_controllers.BROKERS_ENABLED,
+            listeners.LISTENERS,
+            identity.CLUSTER_ID,
+        },
+    ),
+    (replace(findings(), zookeeper=UNREAD), {of_brokers.ALIVE, partitions.DELETIONS, identity.CLUSTER_ID}),
+    (
+        replace(findings(), controllers=UNREAD),
+        {
+            of_controllers.DEDICATED,
+            of_controllers.ENABLED,
+            of_controllers.ZOOKEEPER,
+            listeners.LISTENERS,
+            identity.CLUSTER_ID,
+        },
+    ),
+    (replace(findings(), archive=UNREAD), {identity.ARCHIVE}),
+    (Findings(UNREAD, UNREAD, UNREAD, UNREAD, NOW), {line.name for line in judge(findings()).lines}),
+    (
+        brokers(brokers=(Broker(1, UNREAD, UNREAD), Broker(2, 17, {}))),
+        {
+            of_brokers.RELEASE,
+            of_brokers.PROTOCOL,
+            of_brokers.IDS,
+            of_controllers.BROKERS_ENABLED,
+            listeners.LISTENERS,
+        },
+    ),
+    (
+        replace(brokers(reassigning=UNREAD), zookeeper=UNREAD),
+        {
+            of_brokers.ALIVE,
+            partitions.DELETIONS,
+            identity.CLUSTER_ID,
+            partitions.REASSIGNMENTS,
+        },
+    ),
+    (broker_configs({"inter.broker.protocol.version": None}), {of_brokers.PROTOCOL}),
+]
+
+
+@pytest.mark.parametrize(("partly", "names"), NOT_LOOKED_AT, ids=range(len(NOT_LOOKED_AT)))
+def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
+    report = judge(partly)
+    unread = [line for line in report.lines if line.status == "not looked at"]
+    assert {line.name for line in unread} == names
+    assert all(line.detail.startswith("not looked at: ") and line.hint for line in unread)
+    assert (report.verdict, report.exit_code) == ("ready with warnings", 3)
+
+
+def test_what_is_broken_is_told_though_another_source_is_missing() -> None:
+    one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
+    assert line(one_side, identity.CLUSTER_ID).status == "failed"
+    assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), of_brokers.ALIVE).status == "failed"
+
+
+def test_missing_parts_of_an_archive() -> None:
+    """Metadata that the cluster does not have is not missing; metadata that was not captured is."""
+    empty: dict[str, tuple[()]] = {
+        "scram_users": (),
+        "broker_configs": (),
+        "client_quotas": (),
+        "delegation_tokens": (),
+    }
+    common = {"captured_at": "2026-01-01T00:00:00.000Z", "cluster_id": CLUSTER, "brokers": 1, "topics": ()}
+
+    def missing(*not_carried: NotCarried, **parts: object) -> tuple[str, ...]:
+        return missing_metadata(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
+
+    assert missing() == ("ACLs",)
+    assert missing(whole_part("acls", "not there", "")) == ()
+    assert missing(whole_part("acls", "not supported", "")) == ("ACLs",)
+    assert missing(whole_part("group_configs", "not supported", ""), acls=()) == ()
+    secrets = NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="secret", why="")
+    assert missing(secrets, acls=()) == (SCRAM_SECRETS,)
+    assert missing(acls=(), client_quotas=None) == ("client quotas",)
+    alice = ScramUser(user="alice", mechanism="SCRAM-SHA-512", iterations=4096)
+    assert missing(acls=(), scram_users=(alice,)) == ("secrets of SCRAM users",)
+    assert missing(acls=(), scram_users=(structs.replace(alice, stored_key="eA=="),)) == ()
