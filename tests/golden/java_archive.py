@@ -1,4 +1,4 @@
-"""The archive that the Java tool wrote, and what its cluster held (`java/README.md`)."""
+"""The archive that the Java tool wrote, and the records of its cluster (`java/README.md`)."""
 
 from __future__ import annotations
 

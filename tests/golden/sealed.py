@@ -1,4 +1,4 @@
-"""Encrypted archives by `formats/encryption.md` alone: nothing of kbackup is used here."""
+"""Encrypt and decrypt objects by `formats/encryption.md` alone, without code of kbackup."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _sha(key: bytes, data: bytes) -> bytes:
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
-    """RFC 5869, one block of SHA-256."""
+    """Derive a key by RFC 5869, one block of SHA-256."""
     return _sha(_sha(salt, secret), info + b"\x01")
 
 
 def gcm_open(key: bytes, nonce: bytes, sealed: bytes, bound: bytes) -> bytes:
-    """`cryptography.exceptions.InvalidTag` where it does not open."""
+    """Decrypt and check a frame; raises `cryptography.exceptions.InvalidTag` for a wrong key or a changed frame."""
     opener = Cipher(AES(key), GCM(nonce, sealed[-TAG:])).decryptor()
     opener.authenticate_additional_data(bound)
     return opener.update(sealed[:-TAG]) + opener.finalize()
@@ -42,7 +42,7 @@ def kek_name(kek: bytes) -> str:
 
 
 def data_keys(text: bytes, kek: bytes) -> dict[bytes, bytes]:
-    """Of a file of keys/."""
+    """Return the data keys of a file of keys/, by their ids."""
     file = json.loads(text)
     assert (file["format"], file["version"], file["kek"]) == ("kbackup-keys", 2, kek_name(kek))
     bound, archive = b"kbackup-data-key-2", file["archive_id"].encode()
@@ -57,7 +57,7 @@ def _nonce(number: int, last: bool) -> bytes:
 
 
 def unseal(archive: str, name: str, stored: bytes, find: Callable[[bytes], bytes]) -> bytes:
-    """The plain bytes of object `name`; `find` gives the data key of an id."""
+    """Return the plain bytes of object `name`; `find` gives the data key of an id."""
     assert stored[:8] == b"KBCRYPT\x02"
     key = hkdf(find(stored[8:24]), stored[24:56], b"kbackup-object-2")
     bound = archive.encode() + b"\0" + name.encode()

@@ -1,4 +1,4 @@
-"""Encrypted objects by the specification: what it says and what kbackup does is the same, both ways."""
+"""Compare encrypted objects that kbackup writes and reads with an implementation of the specification alone."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ VECTOR: dict[str, Any] = json.loads((VECTORS / "encryption" / "expected.json").r
 KEY = b64decode(VECTOR["key"])
 ARCHIVE = VECTOR["archive_id"]
 KEY_FILE = json.dumps(VECTOR["key_file"]["content"]).encode()
-each_object = pytest.mark.parametrize("wanted", VECTOR["objects"].values(), ids=VECTOR["objects"])
+each_object = pytest.mark.parametrize("vector", VECTOR["objects"].values(), ids=VECTOR["objects"])
 
 
-def plain_of(wanted: dict[str, Any]) -> bytes:
-    if "plain" in wanted:
-        return str(wanted["plain"]).encode()
-    return bytes(i * 7 % 251 for i in range(wanted["pattern"]))
+def plain_of(vector: dict[str, Any]) -> bytes:
+    if "plain" in vector:
+        return str(vector["plain"]).encode()
+    return bytes(i * 7 % 251 for i in range(vector["pattern"]))
 
 
-def stored_of(wanted: dict[str, Any]) -> bytes:
-    """By the specification alone."""
+def stored_of(vector: dict[str, Any]) -> bytes:
+    """Return the encrypted object, made by the specification alone."""
     ((key_id, data_key),) = sealed.data_keys(KEY_FILE, KEY).items()
     assert data_key.hex() == VECTOR["data_key"]
     return sealed.seal(
-        ARCHIVE, wanted["name"], plain_of(wanted), key_id, data_key, bytes.fromhex(wanted["salt"])
+        ARCHIVE, vector["name"], plain_of(vector), key_id, data_key, bytes.fromhex(vector["salt"])
     )
 
 
 @each_object
-def test_the_vectors_are_what_the_specification_says(wanted: dict[str, Any]) -> None:
-    stored = stored_of(wanted)
-    assert stored.hex() == wanted.get("stored", stored.hex())
-    assert (len(stored), hashlib.sha256(stored).hexdigest()) == (wanted["stored_size"], wanted["sha256"])
+def test_the_vectors_are_what_the_specification_says(vector: dict[str, Any]) -> None:
+    stored = stored_of(vector)
+    assert stored.hex() == vector.get("stored", stored.hex())
+    assert (len(stored), hashlib.sha256(stored).hexdigest()) == (vector["stored_size"], vector["sha256"])
 
 
 @each_object
-def test_kbackup_seals_the_vectors(wanted: dict[str, Any]) -> None:
+def test_kbackup_seals_the_vectors(vector: dict[str, Any]) -> None:
     (key_id,) = sealed.data_keys(KEY_FILE, KEY)
-    header = Header(key_id, bytes.fromhex(wanted["salt"]))
-    cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, ARCHIVE, wanted["name"])
-    made = header.encode() + encrypt_frames(cipher, memoryview(plain_of(wanted)), 0, last=True)
-    assert hashlib.sha256(made).hexdigest() == wanted["sha256"]
-    assert len(made) == stored_size(len(plain_of(wanted)))
+    header = Header(key_id, bytes.fromhex(vector["salt"]))
+    cipher = Cipher(bytes.fromhex(VECTOR["data_key"]), header, ARCHIVE, vector["name"])
+    made = header.encode() + encrypt_frames(cipher, memoryview(plain_of(vector)), 0, last=True)
+    assert hashlib.sha256(made).hexdigest() == vector["sha256"]
+    assert len(made) == stored_size(len(plain_of(vector)))
 
 
 @each_object
-def test_kbackup_opens_the_vectors(wanted: dict[str, Any], tmp_path: Path) -> None:
+def test_kbackup_opens_the_vectors(vector: dict[str, Any], tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     store.put("archive.json", dump(ArchiveInfo(id=ARCHIVE, created_at="", encryption=CryptStore.encryption)))
     store.put(VECTOR["key_file"]["name"], KEY_FILE)
-    store.put(wanted["name"], stored_of(wanted))
+    store.put(vector["name"], stored_of(vector))
     (tmp_path / "key").write_text(VECTOR["key"])
     opened = CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
-    assert opened.get(wanted["name"]) == plain_of(wanted)
+    assert opened.get(vector["name"]) == plain_of(vector)
 
 
 def test_the_name_of_a_key() -> None:

@@ -1,4 +1,4 @@
-"""The documented format, both ways, against files that another program wrote."""
+"""Read files that another program wrote in the documented format, and write the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kaitai Struct descriptions, compiled, read the Java tool's archive and the vectors: an independent reader."""
+"""Read the Java tool's archive and the vectors with the compiled Kaitai Struct descriptions, an independent reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READERS = {
     "partition_index": "KafkaBackupPartitionIndex",
 }
 BEYOND = {"bad_offset_repeated", "bad_gap", "bad_offset_order", "bad_start_order", "bad_name_path"}
-"""Refusals that depend on a neighbour or a name, which the descriptions only tell in words."""
+"""Refusals that depend on a neighbour or a name, which the descriptions state in prose only."""
 
 
 def compiled(description: str) -> Any:
@@ -34,11 +34,11 @@ def nullable(field: Any) -> bytes | None:
     return None if field.len_octets < 0 else bytes(field.octets)
 
 
-def as_record(found: Any) -> Record:
-    timestamp = found.timestamp if found.timestamp_type >= 0 else None
-    headers = [(header.key.decode(), nullable(header.value)) for header in found.headers]
+def as_record(parsed: Any) -> Record:
+    timestamp = parsed.timestamp if parsed.timestamp_type >= 0 else None
+    headers = [(header.key.decode(), nullable(header.value)) for header in parsed.headers]
     return Record(
-        found.offset, found.timestamp_type, timestamp, nullable(found.key), nullable(found.value), headers
+        parsed.offset, parsed.timestamp_type, timestamp, nullable(parsed.key), nullable(parsed.value), headers
     )
 
 
@@ -51,7 +51,7 @@ def test_the_compiled_reader_is_that_of_the_description(description: str) -> Non
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=str)
 def test_the_java_archive(partition: Partition) -> None:
-    found: list[Record] = []
+    in_archive: list[Record] = []
     entries: list[tuple[str, int]] = []
     for path in partition.segments():
         data = path.read_bytes()
@@ -60,31 +60,31 @@ def test_the_java_archive(partition: Partition) -> None:
         index = read("segment_index", path.with_name(name + "_index").read_bytes()).entries
         assert [entry.offset for entry in index] == [r.offset for r in records]
         assert [entry.position + entry.len_record for entry in index][-1:] == [len(data)][: len(index)]
-        found += records
+        in_archive += records
         entries.append((name, records[0].offset if records else 0))
-    assert found == partition.truth()
+    assert in_archive == partition.truth()
     segments = read("partition_index", partition.index_bytes()).segments
     assert [(segment.name, segment.start_offset) for segment in segments] == entries
 
 
 @each("records", good=True)
-def test_records_vectors(data: bytes, wanted: dict[str, Any]) -> None:
-    assert [as_record(r) for r in read("records", data).records] == [record_of(r) for r in wanted["records"]]
+def test_records_vectors(data: bytes, vector: dict[str, Any]) -> None:
+    assert [as_record(r) for r in read("records", data).records] == [record_of(r) for r in vector["records"]]
 
 
 @each("index", good=True)
-def test_index_vectors(data: bytes, wanted: dict[str, Any]) -> None:
-    found = read("segment_index", data).entries
-    assert [[entry.offset, entry.position, entry.len_record] for entry in found] == wanted["index"]
+def test_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+    entries = read("segment_index", data).entries
+    assert [[entry.offset, entry.position, entry.len_record] for entry in entries] == vector["index"]
 
 
 @each("partition_index", good=True)
-def test_partition_index_vectors(data: bytes, wanted: dict[str, Any]) -> None:
-    found = read("partition_index", data).segments
-    assert [[segment.name, segment.start_offset] for segment in found] == wanted["entries"]
+def test_partition_index_vectors(data: bytes, vector: dict[str, Any]) -> None:
+    segments = read("partition_index", data).segments
+    assert [[segment.name, segment.start_offset] for segment in segments] == vector["entries"]
 
 
-def refusing(description: str, data: bytes, name: str) -> None:
+def check_refused(description: str, data: bytes, name: str) -> None:
     if name in BEYOND:
         read(description, data)
         return
@@ -95,17 +95,17 @@ def refusing(description: str, data: bytes, name: str) -> None:
 
 
 @each("records", good=False)
-def test_refused_records(data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    refusing("records", data, request.node.callspec.id)
+def test_refused_records(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    check_refused("records", data, request.node.callspec.id)
 
 
 @each("index", good=False)
-def test_refused_indexes(data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    refusing("segment_index", data, request.node.callspec.id)
+def test_refused_indexes(data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    check_refused("segment_index", data, request.node.callspec.id)
 
 
 @each("partition_index", good=False)
 def test_refused_partition_indexes(
-    data: bytes, wanted: dict[str, Any], request: pytest.FixtureRequest
+    data: bytes, vector: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    refusing("partition_index", data, request.node.callspec.id)
+    check_refused("partition_index", data, request.node.callspec.id)

@@ -18,7 +18,7 @@ from tests.support.metadata_dump import check_as_printed, check_encoding, check_
 
 _FOLDER = Path(__file__).parent / "metadata_log"
 _RECORDS = {"kafka-3.9.1": 27, "kafka-4.3.1": 27}
-"""How many kinds of records are in each."""
+"""The number of kinds of records in the log of each release."""
 
 
 @pytest.fixture(params=_RECORDS)

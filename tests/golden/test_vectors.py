@@ -1,4 +1,4 @@
-"""The written specification's own examples, made by hand: read, written, refused."""
+"""Read, write and refuse the examples of the written specification, which were made by hand."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.golden.vectors import FORMATS, VECTORS, each, expected, record_of
 from tests.unit.formats.reference import encode_record, from_batch, to_batch
 
 KINDS = ["records", "index", "partition_index", "group_offsets", "zst"]
-Wanted = dict[str, Any]
+Vector = dict[str, Any]
 
 
-def refusal(wanted: Wanted) -> str:
-    return rf"^file at byte {wanted['at']}: " if "at" in wanted else "^file"
+def refusal(vector: Vector) -> str:
+    return rf"^file at byte {vector['at']}: " if "at" in vector else "^file"
 
 
 def table(index: SegmentIndex) -> list[list[int]]:
@@ -40,52 +40,52 @@ def table(index: SegmentIndex) -> list[list[int]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_vector_is_listed(kind: str) -> None:
     assert {path.stem for path in (VECTORS / kind).glob("*.hex")} == set(expected(kind))
-    assert any("refused" in wanted for wanted in expected(kind).values())
+    assert any("refused" in vector for vector in expected(kind).values())
 
 
 @each("records", good=True)
-def test_records(data: bytes, wanted: Wanted) -> None:
-    made = [record_of(row) for row in wanted["records"]]
-    found = list(record.blocks([data], None, name="file"))
-    assert [r for block in found for r in from_batch(record.decode(block))] == made
+def test_records(data: bytes, vector: Vector) -> None:
+    made = [record_of(row) for row in vector["records"]]
+    blocks = list(record.blocks([data], None, name="file"))
+    assert [r for block in blocks for r in from_batch(record.decode(block))] == made
     assert b"\x01" + record.encode(to_batch(made)).data.tobytes() == data
     assert b"\x01" + b"".join(map(encode_record, made)) == data
-    index = index_of(found)
-    assert table(index) == wanted.get("index", [])
-    again = record.blocks([data], decode_index(encode_index(index), "index"), name="file")
-    assert [r for block in again for r in from_batch(record.decode(block))] == made
+    index = index_of(blocks)
+    assert table(index) == vector.get("index", [])
+    reread = record.blocks([data], decode_index(encode_index(index), "index"), name="file")
+    assert [r for block in reread for r in from_batch(record.decode(block))] == made
 
 
 @each("records", good=False)
-def test_records_refused(data: bytes, wanted: Wanted) -> None:
+def test_records_refused(data: bytes, vector: Vector) -> None:
     for chunks in ([data], [data[i : i + 1] for i in range(len(data))]):
-        with pytest.raises(CorruptError, match=refusal(wanted)):
+        with pytest.raises(CorruptError, match=refusal(vector)):
             list(record.blocks(chunks, None, name="file"))
 
 
 @each("index", good=True)
-def test_index(data: bytes, wanted: Wanted) -> None:
+def test_index(data: bytes, vector: Vector) -> None:
     index = decode_index(data, "file")
-    assert table(index) == wanted["index"]
+    assert table(index) == vector["index"]
     assert encode_index(index) == data
 
 
 @each("index", good=False)
-def test_index_refused(data: bytes, wanted: Wanted) -> None:
-    with pytest.raises(CorruptError, match=refusal(wanted)):
+def test_index_refused(data: bytes, vector: Vector) -> None:
+    with pytest.raises(CorruptError, match=refusal(vector)):
         decode_index(data, "file")
 
 
 @each("partition_index", good=True)
-def test_partition_index(data: bytes, wanted: Wanted) -> None:
-    entries = [PartitionIndexEntry(name, start) for name, start in wanted["entries"]]
+def test_partition_index(data: bytes, vector: Vector) -> None:
+    entries = [PartitionIndexEntry(name, start) for name, start in vector["entries"]]
     assert decode_partition_index(data, "file") == entries
     assert encode_partition_index(entries) == data
 
 
 @each("partition_index", good=False)
-def test_partition_index_refused(data: bytes, wanted: Wanted) -> None:
-    with pytest.raises(CorruptError, match=refusal(wanted)):
+def test_partition_index_refused(data: bytes, vector: Vector) -> None:
+    with pytest.raises(CorruptError, match=refusal(vector)):
         decode_partition_index(data, "file")
 
 
@@ -96,15 +96,15 @@ def group_schema() -> jsonschema.Draft202012Validator:
 
 
 @each("group_offsets", good=True)
-def test_group_offsets(data: bytes, wanted: Wanted) -> None:
-    assert decode_group_offsets(data, "file") == wanted["offsets"]
-    assert (encode_group_offsets(wanted["offsets"]) == data) == wanted.get("writers", True)
+def test_group_offsets(data: bytes, vector: Vector) -> None:
+    assert decode_group_offsets(data, "file") == vector["offsets"]
+    assert (encode_group_offsets(vector["offsets"]) == data) == vector.get("writers", True)
     group_schema().validate(json.loads(data))
 
 
 @each("group_offsets", good=False)
-def test_group_offsets_refused(data: bytes, wanted: Wanted) -> None:
-    with pytest.raises(CorruptError, match=refusal(wanted)):
+def test_group_offsets_refused(data: bytes, vector: Vector) -> None:
+    with pytest.raises(CorruptError, match=refusal(vector)):
         decode_group_offsets(data, "file")
 
 
@@ -116,28 +116,28 @@ def test_the_schema_of_group_offsets_refuses(text: str) -> None:
 
 
 @each("zst", good=True)
-def test_zst(data: bytes, wanted: Wanted) -> None:
-    made = [record_of(row) for row in wanted["records"]]
+def test_zst(data: bytes, vector: Vector) -> None:
+    made = [record_of(row) for row in vector["records"]]
     plain = b"\x01" + record.encode(to_batch(made)).data.tobytes()
     assert b"".join(frames.decompress([data], "file")) == plain
     seek = frames.decode_seek_table(data, len(data), "file")
-    assert np.stack((seek.compressed, seek.plain), axis=1).tolist() == wanted["frames"]
-    for (position, length), (start, size, skip) in wanted["locate"]:
+    assert np.stack((seek.compressed, seek.plain), axis=1).tolist() == vector["frames"]
+    for (position, length), (start, size, skip) in vector["locate"]:
         assert seek.locate(position, length) == (start, size, skip)
         got = frames.extract(data[start : start + size], skip, length, "file")
         assert got == plain[position : position + length]
 
 
 @each("zst", good=False)
-def test_zst_refused(data: bytes, wanted: Wanted) -> None:
-    with pytest.raises(CorruptError, match=refusal(wanted)):
+def test_zst_refused(data: bytes, vector: Vector) -> None:
+    with pytest.raises(CorruptError, match=refusal(vector)):
         list(frames.decompress([data], "file"))
 
 
 @pytest.mark.parametrize(
     "case", json.loads((VECTORS / "rotation.json").read_text()), ids=lambda c: str(c["why"])
 )
-def test_rotation(case: Wanted) -> None:
+def test_rotation(case: Vector) -> None:
     rest = np.array(case["lengths"], np.int64)
     counts = []
     while len(rest):

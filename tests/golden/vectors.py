@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"'(?P<text>[^']*)'|#[^\n]*|\s+|(?P<hex>[0-9a-f]+)|(?P<bad>.
 
 
 def octets(kind: str, name: str) -> bytes:
-    """The file that `<kind>/<name>.hex` describes."""
+    """Return the bytes of the file that `<kind>/<name>.hex` describes."""
     digits = ""
     for token in _TOKEN.finditer((VECTORS / kind / f"{name}.hex").read_text()):
         if token["bad"]:
@@ -29,18 +29,19 @@ def octets(kind: str, name: str) -> bytes:
 
 
 def expected(kind: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = json.loads((VECTORS / kind / "expected.json").read_text())
-    return found
+    """Return the vectors of a kind by name: what each holds, or why readers refuse it."""
+    vectors: dict[str, dict[str, Any]] = json.loads((VECTORS / kind / "expected.json").read_text())
+    return vectors
 
 
 def each(kind: str, *, good: bool) -> pytest.MarkDecorator:
-    """A test for every vector of a kind that readers take (or that they refuse): its bytes, and what is expected."""
+    """Run a test with `data` and `vector` of every vector of a kind that readers accept, or that they refuse."""
     cases = [
-        pytest.param(octets(kind, name), wanted, id=name)
-        for name, wanted in expected(kind).items()
-        if ("refused" not in wanted) == good
+        pytest.param(octets(kind, name), vector, id=name)
+        for name, vector in expected(kind).items()
+        if ("refused" not in vector) == good
     ]
-    return pytest.mark.parametrize(("data", "wanted"), cases)
+    return pytest.mark.parametrize(("data", "vector"), cases)
 
 
 def _octets(text: str | None) -> bytes | None:

@@ -38,7 +38,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "tests/*.py",
     "tests/contract",
     "tests/faults",
-    "tests/golden",
     "tests/integration",
     "tests/interop",
     "tests/project",
