@@ -1,9 +1,10 @@
-"""The stores that the contract holds for: each test runs on every one."""
+"""The stores that every test of the contract runs on."""
 
 from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,14 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from scripts.dev.s3 import S3Server
+from tests.contract.proxy import Proxy
 from tests.support.memory_store import MemoryStore
 
 PART = 5 << 20
 
 
-class Place(ABC):
-    """Somewhere to open a store; every `Place` is empty at first."""
+class Location(ABC):
+    """An address at which tests open a store; it is empty at first."""
 
     url: str
 
@@ -29,14 +31,14 @@ class Place(ABC):
 
     @abstractmethod
     def unfinished(self) -> list[str]:
-        """What writes that did not end left behind."""
+        """Return the names of unfinished writes that the store still holds."""
 
     def in_memory(self) -> int:
-        """Bytes of objects that this process holds for the store."""
+        """Return the bytes of objects that this process holds for the store."""
         return 0
 
 
-class FilePlace(Place):
+class FileLocation(Location):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.url = f"file://{root}"
@@ -48,7 +50,7 @@ class FilePlace(Place):
         return [path.name for path in (self.root / ".tmp").glob("*") if path.name != "lock"]
 
 
-class MemoryPlace(Place):
+class MemoryLocation(Location):
     def __init__(self) -> None:
         self.memory = MemoryStore()
         self.url = self.memory.url
@@ -63,7 +65,7 @@ class MemoryPlace(Place):
         return sum(info.size for info in self.memory.list())
 
 
-class S3Place(Place):
+class S3Location(Location):
     def __init__(self, server: S3Server) -> None:
         self.server = server
         self.bucket = f"contract-{secrets.token_hex(8)}"
@@ -84,14 +86,14 @@ class S3Place(Place):
         return open_store(self.url, self.options())
 
     def unfinished(self) -> list[str]:
-        found = self.server.client().list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
-        return [upload["Key"] for upload in found]
+        uploads = self.server.client().list_multipart_uploads(Bucket=self.bucket).get("Uploads", [])
+        return [upload["Key"] for upload in uploads]
 
 
-class EncryptedPlace(Place):
-    """Another place, where everything is encrypted."""
+class EncryptedLocation(Location):
+    """Another location, where everything is encrypted."""
 
-    def __init__(self, inner: Place, folder: Path) -> None:
+    def __init__(self, inner: Location, folder: Path) -> None:
         self.inner = inner
         self.url = inner.url
         self.key = folder / "key"
@@ -104,10 +106,10 @@ class EncryptedPlace(Place):
         return self.inner.unfinished()
 
 
-class CachedPlace(Place):
-    """Another place, of which is kept on this machine what was listed."""
+class CachedLocation(Location):
+    """Another location, with a cache on this machine."""
 
-    def __init__(self, inner: Place, folder: Path) -> None:
+    def __init__(self, inner: Location, folder: Path) -> None:
         self.inner = inner
         self.url = inner.url
         self.folder = folder / "cache"
@@ -122,35 +124,48 @@ class CachedPlace(Place):
 @pytest.fixture(
     params=["memory", "file", "moto", "minio", "encrypted-file", "encrypted-minio", "cached-file"]
 )
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
     if request.param == "memory":
-        return MemoryPlace()
+        return MemoryLocation()
     if request.param == "cached-file":
-        return CachedPlace(FilePlace(tmp_path / "archive"), tmp_path)
+        return CachedLocation(FileLocation(tmp_path / "archive"), tmp_path)
     name = request.param.removeprefix("encrypted-")
-    place: Place = (
-        FilePlace(tmp_path / "archive")
+    location: Location = (
+        FileLocation(tmp_path / "archive")
         if name == "file"
-        else S3Place(request.getfixturevalue(f"{name}_server"))
+        else S3Location(request.getfixturevalue(f"{name}_server"))
     )
-    return EncryptedPlace(place, tmp_path) if name != request.param else place
+    return EncryptedLocation(location, tmp_path) if name != request.param else location
 
 
 @pytest.fixture(params=["moto", "minio"])
-def s3_place(request: pytest.FixtureRequest) -> S3Place:
-    return S3Place(request.getfixturevalue(f"{request.param}_server"))
+def s3_location(request: pytest.FixtureRequest) -> S3Location:
+    return S3Location(request.getfixturevalue(f"{request.param}_server"))
 
 
 @pytest.fixture
-def store(place: Place) -> Store:
-    return place.store()
+def store(location: Location) -> Store:
+    return location.store()
 
 
 @pytest.fixture(params=["memory", "file", "minio"])
 def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Without moto, which looks and then writes: two of its conditional writes can both win."""
+    """A store whose conditional writes are atomic; moto's are not: two of them can both win."""
     if request.param == "memory":
         return MemoryStore()
     if request.param == "file":
-        return FilePlace(tmp_path / "archive").store()
-    return S3Place(request.getfixturevalue("minio_server")).store()
+        return FileLocation(tmp_path / "archive").store()
+    return S3Location(request.getfixturevalue("minio_server")).store()
+
+
+@pytest.fixture
+def proxy(s3_location: S3Location) -> Iterator[Proxy]:
+    with Proxy(s3_location.server.endpoint_url) as running:
+        yield running
+    assert not running.answers_to_lose, "an answer that was to be lost arrived"
+
+
+@pytest.fixture
+def through(s3_location: S3Location, proxy: Proxy) -> Store:
+    """A store whose server is behind the proxy."""
+    return open_store(s3_location.url, s3_location.options(proxy.url))

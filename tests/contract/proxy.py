@@ -14,7 +14,7 @@ _REQUEST = re.compile(rb"(GET|HEAD|PUT|POST|DELETE) \S+ HTTP/1.1\r\n")
 
 
 class Proxy:
-    """Forwards to `upstream_url`; `url` is its own. A rule applies to as many answers as it says, in order."""
+    """Forward connections to `upstream_url`, with rules for the next answers; `url` is the proxy's own address."""
 
     def __init__(self, upstream_url: str) -> None:
         upstream = urlsplit(upstream_url)
@@ -29,17 +29,18 @@ class Proxy:
         self.requests: list[str] = []
 
     def lose_answers(self, request: str, times: int, *, then_refuse: bool = False) -> None:
-        """Requests whose first line matches are served, but their answers don't arrive; with `then_refuse`, no
-        other connection can be made afterwards."""
+        """Lose the answers of the next requests whose first line matches; the server still handles the requests.
+
+        With `then_refuse`, the proxy accepts no connection afterwards."""
         self._lost = (re.compile(request.encode()), times, then_refuse)
 
     @property
-    def kept(self) -> int:
-        """How many answers are still to be lost."""
+    def answers_to_lose(self) -> int:
+        """The number of answers that the proxy will still lose."""
         return self._lost[1]
 
     def cut_bodies(self, *after: int) -> None:
-        """The next answers to GET requests end after so many bytes, headers included."""
+        """Cut the next answers to GET requests after so many bytes, headers included."""
         self._cuts = list(after)
 
     def __enter__(self) -> Self:
@@ -86,26 +87,26 @@ class Proxy:
     def _forward(self, client: socket.socket, server: socket.socket, current: list[bytes]) -> None:
         with suppress(OSError):
             while data := client.recv(1 << 16):
-                if found := _REQUEST.match(data):
-                    current[0] = found.group()
+                if request := _REQUEST.match(data):
+                    current[0] = request.group()
                     with self._lock:
-                        self.requests.append(found.group().decode().rpartition(" ")[0])
+                        self.requests.append(request.group().decode().rpartition(" ")[0])
                 server.sendall(data)
         _hang_up(server)
 
     def _answer(self, server: socket.socket, client: socket.socket, current: list[bytes]) -> None:
-        left: int | None = None
+        remaining: int | None = None
         with suppress(OSError):
             while data := server.recv(1 << 16):
                 starts = data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 100")
                 if starts and self._is_lost(current[0]):
                     return
                 if starts and current[0].startswith(b"GET"):
-                    left = self._next_cut()
-                if left is not None:
-                    data, left = data[:left], left - len(data)
+                    remaining = self._next_cut()
+                if remaining is not None:
+                    data, remaining = data[:remaining], remaining - len(data)
                 client.sendall(data)
-                if left is not None and left <= 0:
+                if remaining is not None and remaining <= 0:
                     return
 
     def _is_lost(self, request: bytes) -> bool:

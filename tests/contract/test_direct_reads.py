@@ -1,9 +1,8 @@
-"""Small ranged reads go out past the SDK, as it would send them; it asks again for whatever has no plain answer."""
+"""Send small ranged reads directly, as the SDK would; the SDK repeats those that get no plain answer."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from kbackup.store import S3Options
 from kbackup.store.s3 import S3Store
 from kbackup.store.s3.client import client_of
 from kbackup.store.s3.direct import SMALL, DirectReads
-from tests.contract.conftest import S3Place
+from tests.contract.conftest import S3Location
 from tests.contract.proxy import Proxy
 
 KEYS = ["a", "a b/ü+%25~!'()*", "folder/segment_partition_001_records"]
@@ -24,8 +23,8 @@ KEYS = ["a", "a b/ü+%25~!'()*", "folder/segment_partition_001_records"]
 class Watched:
     """A store, and the GET requests that go out: the SDK's calls, and the headers of every request."""
 
-    def __init__(self, place: S3Place, options: S3Options) -> None:
-        self.store = S3Store(place.bucket, "some/prefix", options)
+    def __init__(self, location: S3Location, options: S3Options) -> None:
+        self.store = S3Store(location.bucket, "some/prefix", options)
         self.calls = 0
         self.headers: list[dict[str, str]] = []
         events = client_of(options).meta.events
@@ -49,15 +48,9 @@ def _text(value: str | bytes) -> str:
 
 
 @pytest.fixture
-def proxy(s3_place: S3Place) -> Iterator[Proxy]:
-    with Proxy(s3_place.server.endpoint_url) as running:
-        yield running
-
-
-@pytest.fixture
-def watched(s3_place: S3Place, proxy: Proxy) -> Watched:
+def watched(s3_location: S3Location, proxy: Proxy) -> Watched:
     """A store that has read a range, with its server behind the proxy."""
-    store = Watched(s3_place, s3_place.options(proxy.url))
+    store = Watched(s3_location, s3_location.options(proxy.url))
     for key in KEYS:
         store.store.put(key, f"0123456789 of {key}".encode())
     assert store.store.get_range("a", 0, 1) == b"0"
@@ -85,9 +78,9 @@ def test_large_ranges_are_the_sdks(watched: Watched) -> None:
     assert watched.calls == 2
 
 
-def test_requests_have_the_headers_of_the_sdk(s3_place: S3Place) -> None:
-    options = replace(s3_place.options(), requester_pays=True, expected_bucket_owner="111122223333")
-    watched = Watched(s3_place, options)
+def test_requests_have_the_headers_of_the_sdk(s3_location: S3Location) -> None:
+    options = replace(s3_location.options(), requester_pays=True, expected_bucket_owner="111122223333")
+    watched = Watched(s3_location, options)
     watched.store.put("a", b"0123456789")
     assert watched.store.get_range("a", 0, 9) == b"012345678"
     assert watched.store.get_range("a", 1, 9) == b"123456789"

@@ -1,9 +1,9 @@
-"""What S3 stores say when credentials, bucket, endpoint or the network are wrong."""
+"""Check errors and retries of S3 stores when credentials, bucket, endpoint or the network fail."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -17,28 +17,15 @@ from kbackup.errors import (
     UnreachableError,
 )
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import CHUNK
-from tests.contract.conftest import PART, S3Place
+from tests.contract.conftest import PART, S3Location
+from tests.contract.contents import data_of
 from tests.contract.proxy import Proxy
-from tests.contract.test_store_contract import data_of
 from tests.support.secrets import make
 
 
 @pytest.fixture
-def proxy(s3_place: S3Place) -> Iterator[Proxy]:
-    with Proxy(s3_place.server.endpoint_url) as running:
-        yield running
-    assert not running.kept, "an answer that was to be lost arrived"
-
-
-@pytest.fixture
-def through(s3_place: S3Place, proxy: Proxy) -> Store:
-    return open_store(s3_place.url, s3_place.options(proxy.url))
-
-
-@pytest.fixture
-def minio_place(minio_server: object, request: pytest.FixtureRequest) -> S3Place:
-    return S3Place(request.getfixturevalue("minio_server"))
+def minio_location(minio_server: object, request: pytest.FixtureRequest) -> S3Location:
+    return S3Location(request.getfixturevalue("minio_server"))
 
 
 def asks_of(store: Store) -> list[Callable[[], object]]:
@@ -63,38 +50,38 @@ def upload(store: Store, size: int) -> None:
         up.commit()
 
 
-def test_a_wrong_secret_is_denied(minio_place: S3Place) -> None:
-    store = open_store(minio_place.url, minio_place.options(secret_key=make("a wrong secret key")))
+def test_a_wrong_secret_is_denied(minio_location: S3Location) -> None:
+    store = open_store(minio_location.url, minio_location.options(secret_key=make("a wrong secret key")))
     for ask in asks_of(store):
         with pytest.raises(DeniedError) as caught:
             ask()
         assert caught.value.hint
         assert "nobody-may-see" not in str(caught.value)
-        assert minio_place.bucket in str(caught.value)
+        assert minio_location.bucket in str(caught.value)
 
 
-def test_an_unknown_user_is_denied(minio_place: S3Place) -> None:
+def test_an_unknown_user_is_denied(minio_location: S3Location) -> None:
     options = S3Options(
-        endpoint_url=minio_place.server.endpoint_url, access_key_id="nobody", secret_access_key="x" * 20
+        endpoint_url=minio_location.server.endpoint_url, access_key_id="nobody", secret_access_key="x" * 20
     )
     with pytest.raises(DeniedError, match="access key id"):
-        open_store(minio_place.url, options).get("key")
+        open_store(minio_location.url, options).get("key")
 
 
-def test_an_anonymous_caller_is_denied(minio_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_anonymous_caller_is_denied(minio_location: S3Location, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-    store = open_store(minio_place.url, S3Options(endpoint_url=minio_place.server.endpoint_url))
+    store = open_store(minio_location.url, S3Options(endpoint_url=minio_location.server.endpoint_url))
     with pytest.raises(DeniedError, match="credentials"):
         store.put("key", b"")
 
 
-def test_a_missing_bucket_is_unreachable(s3_place: S3Place) -> None:
-    for n in range(len(asks_of(s3_place.store()))):
-        store = open_store("s3://no-such-bucket-here/prefix", s3_place.options())
+def test_a_missing_bucket_is_unreachable(s3_location: S3Location) -> None:
+    for n in range(len(asks_of(s3_location.store()))):
+        store = open_store("s3://no-such-bucket-here/prefix", s3_location.options())
         with pytest.raises(UnreachableError, match=r"no-such-bucket-here.*does not exist"):
             asks_of(store)[n]()
 
@@ -153,12 +140,12 @@ def test_all_answers_lost_but_reading_back_tells(through: Store, proxy: Proxy) -
 
 @pytest.mark.parametrize("write", ["put", "put_new"])
 def test_an_answer_lost_and_then_nobody_there(
-    through: Store, proxy: Proxy, s3_place: S3Place, write: str
+    through: Store, proxy: Proxy, s3_location: S3Location, write: str
 ) -> None:
     proxy.lose_answers("^PUT", 1, then_refuse=True)
     with pytest.raises(OutcomeUnknownError, match="key"):
         getattr(through, write)("key", b"ours")
-    assert s3_place.store().get("key") == b"ours"
+    assert s3_location.store().get("key") == b"ours"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +153,7 @@ def test_an_answer_lost_and_then_nobody_there(
     [("^PUT", 7), *((lost, 2 * PART + 1) for lost in ("^PUT", "^POST .*uploads", "^POST .*uploadId"))],
 )
 def test_lost_answers_to_an_upload(
-    through: Store, proxy: Proxy, s3_place: S3Place, lost: str, size: int
+    through: Store, proxy: Proxy, s3_location: S3Location, lost: str, size: int
 ) -> None:
     proxy.lose_answers(lost, 1)
     upload(through, size)
@@ -181,109 +168,44 @@ def test_a_lost_commit_over_a_taken_key(through: Store, proxy: Proxy) -> None:
     assert through.get("key") == b"theirs"
 
 
-def test_a_commit_without_any_answer(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
+def test_a_commit_without_any_answer(through: Store, proxy: Proxy, s3_location: S3Location) -> None:
     proxy.lose_answers("^POST .*uploadId", 1, then_refuse=True)
     with pytest.raises(OutcomeUnknownError) as caught:
         upload(through, PART + 1)
-    assert s3_place.store().get("key") == data_of(PART + 1)
+    assert s3_location.store().get("key") == data_of(PART + 1)
     assert any("reading back" in note for note in caught.value.__notes__)
     assert any("aborting the upload failed" in note for note in caught.value.__notes__)
 
 
-def test_a_part_that_can_not_be_sent_keeps_its_error(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
+def test_a_part_that_can_not_be_sent_keeps_its_error(
+    through: Store, proxy: Proxy, s3_location: S3Location
+) -> None:
     proxy.lose_answers("^PUT", 100)
     with pytest.raises(UnreachableError, match="key"):
         upload(through, 2 * PART + 1)
     proxy.lose_answers("^PUT", 0)  # enough
-    assert s3_place.unfinished() == []
+    assert s3_location.unfinished() == []
     assert list(through.list()) == []
 
 
-def test_cut_bodies_are_resumed(through: Store, proxy: Proxy) -> None:
-    data = data_of(6 * CHUNK + 5)
-    through.put("key", data)
-    proxy.cut_bodies(3 * CHUNK // 2, 10, 500, 2 * CHUNK + 1000)
-    assert through.get("key") == data
-    proxy.cut_bodies(3 * CHUNK // 2, 10, 500, 2 * CHUNK + 1000)
-    assert b"".join(through.open_range("key", 3, len(data) - 7)) == data[3:-4]
-    proxy.cut_bodies(700)
-    assert through.get_range("key", 5, 1000) == data[5:1005]
-
-
-def filled(store: Store, start: int, size: int) -> bytes:
-    into = bytearray(size)
-    done = 0
-    for piece in store.fill("key", start, memoryview(into)):
-        done += len(piece)
-    assert done == size
-    return bytes(into)
-
-
-@pytest.mark.parametrize("direct", [True, False])
-def test_filling_goes_on_where_a_connection_dropped(
-    through: Store, proxy: Proxy, direct: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not direct:  # with an SDK that reads in another way
-        monkeypatch.setattr("kbackup.store.s3.read._plain_response", lambda body: None)
-    data = data_of(4 * CHUNK)
-    through.put("key", data)
-    proxy.cut_bodies(1000, 2 * CHUNK, CHUNK // 2)
-    assert filled(through, 3, len(data) - 7) == data[3:-4]
-    before = len(proxy.requests)
-    assert filled(through, 5, 1000) == data[5:1005]
-    assert len(proxy.requests) == before + 1
-
-
-def test_filling_is_not_resumed_for_ever_and_of_one_version(
-    through: Store, proxy: Proxy, s3_place: S3Place
-) -> None:
-    through.put("key", data_of(3 * CHUNK))
-    proxy.cut_bodies(*[1000] * 10)
-    with pytest.raises(UnreachableError, match="key"):
-        filled(through, 0, 3 * CHUNK)
-    proxy.cut_bodies(3 * CHUNK // 2)
-    pieces = through.fill("key", 0, memoryview(bytearray(3 * CHUNK)))
-    assert next(pieces) == data_of(3 * CHUNK)[:CHUNK]
-    s3_place.store().put("key", bytes(3 * CHUNK))
-    with pytest.raises(PreconditionError, match="key"):
-        list(pieces)
-
-
-def test_cut_bodies_are_not_resumed_for_ever(through: Store, proxy: Proxy) -> None:
-    through.put("key", data_of(3 * CHUNK))
-    proxy.cut_bodies(*[1000] * 10)
-    with pytest.raises(UnreachableError, match="key"):
-        through.get("key")
-
-
-def test_a_resumed_read_is_of_one_version(through: Store, proxy: Proxy, s3_place: S3Place) -> None:
-    through.put("key", bytes(4 * CHUNK))
-    proxy.cut_bodies(3 * CHUNK // 2)
-    chunks = through.open_range("key", 0, 4 * CHUNK)
-    assert next(chunks) == bytes(CHUNK)
-    s3_place.store().put("key", b"\1" * 4 * CHUNK)
-    with pytest.raises(PreconditionError, match="key"):
-        list(chunks)
-
-
-def test_damaged_parts_are_refused(minio_place: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_parts_are_refused(minio_location: S3Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kbackup.store.s3.upload.crc64nvme", lambda data, crc: crc ^ len(data))
     for size in (10, PART + 10):
         with pytest.raises(StoreError, match="damaged on their way"):
-            upload(minio_place.store(), size)
-    assert minio_place.unfinished() == []
-    assert list(minio_place.store().list()) == []
+            upload(minio_location.store(), size)
+    assert minio_location.unfinished() == []
+    assert list(minio_location.store().list()) == []
 
 
-def test_without_checksums(s3_place: S3Place) -> None:
+def test_without_checksums(s3_location: S3Location) -> None:
     options = S3Options(
-        endpoint_url=s3_place.server.endpoint_url,
-        access_key_id=s3_place.server.access_key,
-        secret_access_key=s3_place.server.secret_key,
+        endpoint_url=s3_location.server.endpoint_url,
+        access_key_id=s3_location.server.access_key,
+        secret_access_key=s3_location.server.secret_key,
         checksum="none",
         part_size=PART,
     )
-    store = open_store(s3_place.url, options)
+    store = open_store(s3_location.url, options)
     upload(store, 2 * PART + 1)
     assert store.get("key") == data_of(2 * PART + 1)
     with pytest.raises(AlreadyExistsError):
@@ -292,30 +214,30 @@ def test_without_checksums(s3_place: S3Place) -> None:
     assert list(store.list()) == []
 
 
-def test_a_lost_commit_without_checksums_is_known_by_its_etag(s3_place: S3Place, proxy: Proxy) -> None:
+def test_a_lost_commit_without_checksums_is_known_by_its_etag(s3_location: S3Location, proxy: Proxy) -> None:
     options = S3Options(
         endpoint_url=proxy.url,
-        access_key_id=s3_place.server.access_key,
-        secret_access_key=s3_place.server.secret_key,
+        access_key_id=s3_location.server.access_key,
+        secret_access_key=s3_location.server.secret_key,
         checksum="none",
         part_size=PART,
         max_attempts=3,
     )
     proxy.lose_answers("^POST .*uploadId", 3)
-    upload(open_store(s3_place.url, options), PART + 1)
-    assert s3_place.store().get("key") == data_of(PART + 1)
+    upload(open_store(s3_location.url, options), PART + 1)
+    assert s3_location.store().get("key") == data_of(PART + 1)
 
 
-def test_other_peoples_objects_are_no_keys(s3_place: S3Place) -> None:
-    client = s3_place.server.client()
+def test_other_peoples_objects_are_no_keys(s3_location: S3Location) -> None:
+    client = s3_location.server.client()
     for key in ("some/prefix/", "some/prefix/folder/", "some/prefixed", "other"):
-        client.put_object(Bucket=s3_place.bucket, Key=key)
-    store = s3_place.store()
+        client.put_object(Bucket=s3_location.bucket, Key=key)
+    store = s3_location.store()
     store.put("a", b"")
     assert [info.key for info in store.list()] == ["a"]
 
 
-def test_errors_name_the_object(s3_place: S3Place) -> None:
-    store = s3_place.store()
-    with pytest.raises(KbackupError, match=f"s3://{s3_place.bucket}/some/prefix/dir/key does not exist"):
+def test_errors_name_the_object(s3_location: S3Location) -> None:
+    store = s3_location.store()
+    with pytest.raises(KbackupError, match=f"s3://{s3_location.bucket}/some/prefix/dir/key does not exist"):
         store.get("dir/key")

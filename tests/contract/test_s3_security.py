@@ -1,5 +1,7 @@
-"""Encryption by the store, the bucket's owner, object lock, and the roles of `infra/policies`: on real servers where
-they have it, by what is sent where they don't."""
+"""Test encryption by the store, the bucket's owner, object lock, and the roles of `infra/policies`.
+
+Real servers check what they support; for the rest, tests compare the requests that are sent.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def upload(store: Store, key: str, data: bytes) -> None:
 
 
 def in_every_way(store: Store) -> list[str]:
-    """An object by each way to write one; returns their keys."""
+    """Write an object in each way that stores have, and return their keys."""
     store.put("put", b"1")
     etag = store.put_new("new", b"2")
     store.replace("new", b"33", etag)
@@ -123,18 +125,18 @@ def test_a_kms_key_that_is_not_there(server: MinioWithKms) -> None:
 def sent(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[S3Options], list[tuple[str, dict[str, str]]]]:
-    """Notes what requests a client with these options sends: operation and headers."""
+    """Collect the requests that a client with these options sends: operation and headers."""
 
     def note(options: S3Options) -> list[tuple[str, dict[str, str]]]:
-        found: list[tuple[str, dict[str, str]]] = []
+        requests: list[tuple[str, dict[str, str]]] = []
 
         def before(params: dict[str, Any], model: Any, **_: Any) -> None:
-            found.append(
+            requests.append(
                 (model.name, {name.lower(): str(value) for name, value in params["headers"].items()})
             )
 
         client_of(options).meta.events.register_last("before-call.s3", before)
-        return found
+        return requests
 
     return note
 
@@ -171,13 +173,13 @@ def test_every_request_names_the_owner(
 
 
 def test_another_owner_is_refused(moto_server: MotoServer) -> None:
-    """As the store words it, where it compares: moto and MinIO don't."""
+    """The error of a store that compares owners names the option; moto and MinIO don't compare."""
     from kbackup.store.s3.errors import from_boto
 
     response: Any = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
-    said = from_boto("s3://b/k", ClientError(response, "GetObject"), False)
-    assert type(said) is DeniedError
-    assert "s3.expected_bucket_owner" in said.hint
+    error = from_boto("s3://b/k", ClientError(response, "GetObject"), False)
+    assert type(error) is DeniedError
+    assert "s3.expected_bucket_owner" in error.hint
 
 
 # Object lock
@@ -197,16 +199,16 @@ def test_object_lock(server: MinioWithKms, mode: str) -> None:
     with pytest.raises(AlreadyExistsError):
         store.put_new("put", b"2")
     versions = client.list_object_versions(Bucket=bucket, Prefix="p/")["Versions"]
-    refused, gone = {}, set()
+    refused, deleted = {}, set()
     for version in versions:
         try:
             client.delete_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])
-            gone.add(version["Key"].partition("/")[2].partition("/")[0])
+            deleted.add(version["Key"].partition("/")[2].partition("/")[0])
         except ClientError as error:
             refused[version["Key"]] = error.response["Error"]["Message"]
     assert refused.keys() == {"p/put", "p/new", "p/small", "p/large"}
-    assert all(re.search("WORM|lock", said) for said in refused.values())
-    assert gone == {"lock.json", "check"}
+    assert all(re.search("WORM|lock", message) for message in refused.values())
+    assert deleted == {"lock.json", "check"}
     # a plain delete hides an object; what it hid is still there
     assert store.delete(["large"]) == []
     with pytest.raises(NotFoundError):
@@ -231,7 +233,7 @@ def test_object_lock_takes_a_bucket_for_it(server: MinioWithKms) -> None:
 
 
 def role(server: MinioWithKms, name: str, bucket: str) -> Store:
-    """The archive at `p` of the bucket, for somebody with exactly that policy."""
+    """Open the archive at `p` of the bucket with the rights of one policy alone."""
     policy = (POLICIES / f"{name}.json").read_text().replace("BUCKET", bucket).replace("PREFIX", "p")
     return open_store(f"s3://{bucket}/p", options_of(server, **server.credentials(policy)))
 
@@ -284,7 +286,7 @@ def test_an_expirer(server: MinioWithKms) -> None:
 
 
 def test_who_expires(server: MinioWithKms) -> None:
-    """With a writer's rights what has expired is gone and stays where it lies, which is said; an expirer deletes it."""
+    """A writer expires restore points but can't delete their objects, and reports it; an expirer deletes them."""
     bucket = new_bucket(server)
     archive = make_archive(role(server, "writer", bucket))
     point = archive.restore_point("latest")
@@ -309,7 +311,7 @@ def no_spark() -> NoReturn:
 
 
 def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
-    """A writer's rights are too few to finish it, which is said, and harms nothing."""
+    """A writer lacks the right to delete the old key file: the rotation reports it, and every key still opens."""
     bucket = new_bucket(server)
     for name in ("old", "new"):
         (tmp_path / name).write_text(generate_key())
@@ -350,7 +352,7 @@ def test_policies_stay_within_the_prefix(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in POLICIES.glob("*.json")))
 def test_roles_list_nothing_outside_their_prefix(name: str, server: MinioWithKms) -> None:
-    """Names of objects say what others keep there: topics, for instance."""
+    """A role can't list names outside its prefix, which would disclose topics of others."""
     bucket = new_bucket(server)
     for key in ("other/secret", "pp/secret", "top"):
         server.client().put_object(Bucket=bucket, Key=key, Body=b"")

@@ -23,8 +23,8 @@ def running() -> Iterator[FakeRegistry]:
         yield registry
 
 
-def ask(registry: FakeRegistry, wanted: int | str = 1, **options: str) -> Schema:
-    return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(wanted)
+def ask(registry: FakeRegistry, schema_id: int | str = 1, **options: str) -> Schema:
+    return SchemaRegistry(RegistryOptions(url=registry.url, **options)).schema(schema_id)
 
 
 def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
@@ -136,7 +136,7 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"url": "http://me:word@here"}, "holds credentials"),
         ({"url": "here:8081"}, "no URL of a schema registry"),
@@ -145,6 +145,6 @@ def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"url": "http://a", "user": "me", "password": "x", "token": "y"}, "a user or a token"),
     ],
 )
-def test_options_that_can_not_be_used(options: dict[str, str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_options_that_can_not_be_used(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         RegistryOptions(**options)

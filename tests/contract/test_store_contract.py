@@ -1,37 +1,23 @@
-"""What `kbackup.store.base` promises, on every store."""
+"""Check the promises of `kbackup.store.base` for objects, keys and conditional writes, on every store."""
 
 from __future__ import annotations
 
-import gc
 import pickle
-import random
 import threading
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, cast
 
 import numpy as np
 import pytest
 from awscrt.checksums import crc64nvme
 
-from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
+from kbackup.errors import AlreadyExistsError, NotFoundError, PreconditionError, StoreError
 from kbackup.store import Store
-from kbackup.store.base import CHUNK, Buffer, Upload, view_of
+from kbackup.store.base import Buffer, view_of
 from kbackup.store.probe import check_conditional_writes
-from kbackup.util.buffers import BufferPool
-from tests.contract.conftest import PART, Place
-
-AWKWARD = [
-    "a-b", "a.b", "a/b", "a/b.c", "a0", "%2F", "%2f/x", "sp ace", "plus+plus", "q?x=1&y", "hash#tag", "'quoted\"",
-    "per%cent", "back\\slash", "é", "e\u0301", "日本語/鍵", "\uffee", "\U0001f600", "~tilde", "=", "@2", "A", "UPPER/x",
-    "dots...", ".hidden", "a/.b", "tab\there", "<xml>&amp;", "x" * 200,
-]  # fmt: skip
-
-
-def data_of(size: int) -> bytes:
-    return random.Random(size).randbytes(size)
+from tests.contract.conftest import PART, Location
+from tests.contract.contents import data_of, fill, race
 
 
 def test_what_was_put_is_there(store: Store) -> None:
@@ -100,22 +86,6 @@ def test_replace_of_nothing(store: Store) -> None:
     assert list(store.list()) == []
 
 
-def race(attempt: Callable[[bytes], object], bodies: list[bytes], lost: type[StoreError]) -> int:
-    """How many of the attempts, one with each body and started together, won."""
-    barrier = threading.Barrier(len(bodies))
-
-    def run(body: bytes) -> bool:
-        barrier.wait()
-        try:
-            attempt(body)
-        except lost:
-            return False
-        return True
-
-    with ThreadPoolExecutor(len(bodies)) as pool:
-        return sum(pool.map(run, bodies))
-
-
 def test_one_of_two_replaces_wins(atomic_store: Store) -> None:
     etag = atomic_store.put_new("lock", b"start")
     for n in range(25):
@@ -130,181 +100,6 @@ def test_one_of_two_creates_wins(atomic_store: Store) -> None:
         bodies = [b"a", b"b"]
         assert race(partial(atomic_store.put_new, f"key{n}"), bodies, AlreadyExistsError) == 1
         assert atomic_store.get(f"key{n}") in bodies
-
-
-def test_one_of_two_uploads_wins(atomic_store: Store) -> None:
-    def upload(key: str, data: bytes) -> None:
-        with atomic_store.upload(key) as upload:
-            upload.write(data)
-            upload.commit()
-
-    for n, size in enumerate([10, 10, 10, PART + 1, PART + 1, PART + 1]):
-        bodies = [b"a" * size, b"b" * size]
-        assert race(partial(upload, f"key{n}"), bodies, AlreadyExistsError) == 1
-        assert atomic_store.get(f"key{n}") in bodies
-
-
-@pytest.mark.parametrize("size", [0, 1, PART - 1, PART, PART + 1, 7 * PART // 2])
-def test_upload_of_unknown_size(place: Place, store: Store, size: int) -> None:
-    data = data_of(size)
-    with store.upload("deep/down/key") as upload:
-        for at in range(0, size, 1_000_003):
-            upload.write(bytearray(data[at : at + 1_000_003]))
-        assert list(store.list()) == []
-        assert upload.commit() == (size, crc64nvme(data))
-    assert store.get("deep/down/key") == data
-    assert store.stat("deep/down/key").size == size
-    assert place.unfinished() == []
-
-
-@pytest.mark.parametrize("size", [3, PART + 3])
-def test_commit_to_a_taken_key(place: Place, store: Store, size: int) -> None:
-    store.put("key", b"first")
-    with store.upload("key") as upload:
-        upload.write(bytes(size))
-        with pytest.raises(AlreadyExistsError, match="key"):
-            upload.commit()
-    assert store.get("key") == b"first"
-    assert place.unfinished() == []
-
-
-@pytest.mark.parametrize("size", [0, 3, 2 * PART + 3])
-def test_abort_leaves_nothing(place: Place, store: Store, size: int) -> None:
-    upload = store.upload("key")
-    upload.write(bytes(size))
-    upload.abort()
-    upload.abort()
-    assert list(store.list()) == []
-    assert place.unfinished() == []
-
-
-@pytest.mark.parametrize("size", [0, 3, 2 * PART + 3])
-def test_leaving_without_commit_leaves_nothing(place: Place, store: Store, size: int) -> None:
-    with store.upload("quiet") as upload:
-        upload.write(bytes(size))
-
-    def fail() -> None:
-        with store.upload("loud") as upload:
-            upload.write(bytes(size))
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert list(store.list()) == []
-    assert place.unfinished() == []
-
-
-def test_an_upload_ends(store: Store) -> None:
-    def check(upload: Upload) -> None:
-        with pytest.raises(StoreError, match=r"key.*ended"):
-            upload.write(b"more")
-        with pytest.raises(StoreError, match=r"key.*ended"):
-            upload.commit()
-        upload.abort()
-
-    with store.upload("key") as upload:
-        upload.write(b"all")
-        upload.commit()
-        check(upload)
-    with store.upload("key2") as upload:
-        upload.abort()
-        check(upload)
-    assert [info.key for info in store.list()] == ["key"]
-    assert store.get("key") == b"all"
-
-
-def test_upload_memory_is_bounded(place: Place, store: Store) -> None:
-    block = data_of(1 << 20)
-    store.put("warm", b"")  # what the first request loads for good is not counted
-    tracemalloc.start()
-    try:
-        with store.upload("key") as upload:
-            for _ in range(12 * PART >> 20):
-                upload.write(block)
-            upload.commit()
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak - place.in_memory() < 3.2 * PART  # two parts on their way, one being filled, and the SDK
-    assert store.stat("key").size == 12 * PART
-
-
-def test_an_upload_takes_data_over_and_lets_it_go(store: Store) -> None:
-    pool = BufferPool(PART + 12_345)
-    crc = 0
-    gc.disable()  # reference counting is enough
-    try:
-        with store.upload("key") as upload:
-            for n in range(9):
-                lease = pool.take()
-                lease[:] = n
-                crc = crc64nvme(memoryview(cast(Any, lease)), crc)
-                upload.write(lease[: n * 1000])  # small ones are copied, large ones are not
-                upload.write(lease[n * 1000 :])
-                del lease
-            assert upload.commit() == (9 * pool.size, crc)
-        assert pool.allocated <= 4  # two on their way, one being filled, one that has just been given up
-    finally:
-        gc.enable()
-    assert store.get("key") == b"".join(bytes([n]) * pool.size for n in range(9))
-
-
-@pytest.mark.parametrize(
-    "sizes", [[100] * 3000, [70_000] * 200, [PART - 1, 1, 3 * PART, 5, PART // 2, 2 * PART]]
-)
-def test_pieces_of_any_size_make_an_upload(place: Place, store: Store, sizes: list[int]) -> None:
-    data = data_of(sum(sizes))
-    at = 0
-    with store.upload("key") as upload:
-        for size in sizes:
-            upload.write(memoryview(data)[at : at + size])
-            at += size
-        assert upload.commit() == (len(data), crc64nvme(data))
-    assert store.get("key") == data
-    assert store.checksum("key") in {None, crc64nvme(data)}
-    assert place.unfinished() == []
-
-
-def test_ranges(store: Store) -> None:
-    data = data_of(3 * CHUNK + 17)
-    store.put("key", data)
-    for start, length in [
-        (0, 1), (0, len(data)), (5, 0), (len(data) - 1, 1), (1, CHUNK), (CHUNK - 1, 2), (7, 2 * CHUNK + 5),
-    ]:  # fmt: skip
-        assert store.get_range("key", start, length) == data[start : start + length]
-        chunks = list(store.open_range("key", start, length))
-        assert b"".join(chunks) == data[start : start + length]
-        assert all(0 < len(chunk) <= CHUNK for chunk in chunks)
-        into = bytearray(length + 2)
-        pieces = [len(piece) for piece in store.fill("key", start, memoryview(into)[1:-1])]
-        assert into == b"\0" + data[start : start + length] + b"\0"
-        assert sum(pieces) == length
-        assert all(0 < size <= CHUNK for size in pieces)
-
-
-def test_a_range_that_is_left_early(store: Store) -> None:
-    store.put("key", data_of(4 * CHUNK))
-    for _ in range(40):  # more than a client has connections
-        chunks = store.open_range("key", 0, 4 * CHUNK)
-        next(chunks)
-        del chunks
-        pieces = store.fill("key", 0, memoryview(bytearray(4 * CHUNK)))
-        next(pieces)
-        del pieces
-    for _ in range(40):
-        assert len(list(store.fill("key", 0, memoryview(bytearray(10))))) == 1
-    assert store.get_range("key", 1, 2) == data_of(4 * CHUNK)[1:3]
-
-
-@pytest.mark.parametrize(("start", "length"), [(0, 11), (9, 2), (10, 1), (1000, 5)])
-def test_a_range_past_the_end(store: Store, start: int, length: int) -> None:
-    store.put("key", b"0123456789")
-    with pytest.raises(CorruptError, match="key"):
-        store.get_range("key", start, length)
-    with pytest.raises(CorruptError, match="key"):
-        list(store.open_range("key", start, length))
-    with pytest.raises(CorruptError, match="key"):
-        list(store.fill("key", start, memoryview(bytearray(length))))
 
 
 def test_what_is_not_there(store: Store) -> None:
@@ -325,57 +120,6 @@ def test_an_empty_store(store: Store) -> None:
     assert store.delete(["key", "dir/key"]) == []
     with pytest.raises(NotFoundError):
         store.get("key")
-
-
-def fill(store: Store, keys: list[str]) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda key: store.put(key, key.encode()), keys))
-
-
-def test_listing_more_than_a_page_in_binary_order(store: Store) -> None:
-    keys = [*AWKWARD, *(f"many/{n}" for n in range(700)), *(f"many.{n}" for n in range(400))]
-    fill(store, random.Random(1).sample(keys, len(keys)))
-    keys.sort(key=str.encode)
-    found = list(store.list())
-    assert [info.key for info in found] == keys
-    assert all(info.size == len(info.key.encode()) for info in found)
-    assert [info.key for info in store.list(start_after="many.7")] == [k for k in keys if k > "many.7"]
-    assert [info.key for info in store.list("many/", "many/5")] == [
-        k for k in keys if k.startswith("many/") and k > "many/5"
-    ]
-
-
-def test_listing_awkward_names(store: Store) -> None:
-    fill(store, AWKWARD)
-    keys = sorted(AWKWARD, key=str.encode)
-    prefixes = ["", "a", "a/", "a.", "a/b", "%2", "日", "日本語/", "none", "z/none/", "x" * 150, "many"]
-    for prefix in prefixes:
-        mine = [key for key in keys if key.startswith(prefix)]
-        assert [info.key for info in store.list(prefix)] == mine
-        for after in ["", "a", "a/", "a/b", "a/zz", "a.b", "%2G", "é", "\U0010ffff"]:
-            assert [info.key for info in store.list(prefix, after)] == [key for key in mine if key > after]
-    for key in keys:
-        assert store.get(key) == key.encode()
-    assert store.delete(keys) == []
-    assert list(store.list()) == []
-
-
-def test_listing_is_lazy(store: Store) -> None:
-    fill(store, [f"{n:04}" for n in range(20)])
-    listing = store.list()
-    store.put("00000", b"")  # nothing is asked before the first object is wanted
-    assert next(listing).key == "0000"
-    assert next(listing).key == "00000"
-
-
-def test_list_dirs(store: Store) -> None:
-    fill(store, ["a/x", "a/y/z", "a-b/x", "a.b", "b/c/d/e", "file", "日本/x", "sp ace/x"])
-    assert list(store.list_dirs()) == ["a-b", "a", "b", "sp ace", "日本"]
-    assert list(store.list_dirs("a/")) == ["y"]
-    assert list(store.list_dirs("b/c/")) == ["d"]
-    assert list(store.list_dirs("none/")) == []
-    store.delete(["b/c/d/e"])
-    assert list(store.list_dirs()) == ["a-b", "a", "sp ace", "日本"]
 
 
 def test_stat(store: Store) -> None:
@@ -422,18 +166,10 @@ def test_keys_that_can_not_be(store: Store, key: str) -> None:
             ask()
 
 
-def test_prefixes_lead_nowhere_else(store: Store) -> None:
-    store.put("a", b"")
-    for prefix in ("../", "/", "//", "./", "a/../", ".tmp/", "/etc/"):
-        assert list(store.list(prefix)) == []
-    for prefix in ("../", "/", "./", "/etc/"):
-        assert list(store.list_dirs(prefix)) == []
-
-
-def test_a_pickled_store_is_the_same_store(place: Place, store: Store) -> None:
+def test_a_pickled_store_is_the_same_store(location: Location, store: Store) -> None:
     store.put("key", b"data")
     other: Store = pickle.loads(pickle.dumps(store))
-    assert other.url == store.url == place.url
+    assert other.url == store.url == location.url
     assert other.get("key") == b"data"
     assert other.get_with_etag("key") == store.get_with_etag("key")
 
@@ -469,7 +205,7 @@ def test_a_kept_checksum_is_that_of_the_bytes(
         upload.commit()
     kept = {store.checksum("whole"), store.checksum("streamed")}
     assert kept <= {None, crc64nvme(data)}
-    if request.node.callspec.params["place"] == "minio":  # moto forgets it
+    if request.node.callspec.params["location"] == "minio":  # moto forgets it
         assert kept == {crc64nvme(data)}
 
 

@@ -28,4 +28,7 @@ EXEMPTIONS: list[Exemption] = [
     Exemption(
         "kbackup/store/options.py", "S3Options.parts_in_flight", "the configuration's s3.parts_in_flight"
     ),
+    Exemption(
+        "tests/contract", "test_s3_security.py", "the tests of one MinIO with a key service, started once"
+    ),
 ]

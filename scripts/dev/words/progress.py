@@ -36,7 +36,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "scripts/fuzz",
     "scripts/soak",
     "tests/*.py",
-    "tests/contract",
     "tests/faults",
     "tests/integration",
     "tests/interop",

@@ -1,4 +1,4 @@
-"""What one record by its offset costs on a real S3 server, for a user's command: the first time, and from then on."""
+"""Count the requests that `kbackup cat` of one record makes on a real S3 server, the first time and later."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ PREFIX = "some/where"
 
 @contextmanager
 def requests(bucket: Bucket) -> Iterator[list[str]]:
-    """What goes out meanwhile: 'LIST prefix', 'GET key', 'RANGE key', keys without numbers."""
-    found: list[str] = []
+    """Collect the requests inside the block: 'LIST prefix', 'GET key' or 'RANGE key'."""
+    sent: list[str] = []
 
     def note(request: Any, **_: Any) -> None:
         parts = urlsplit(request.url)
         if "list-type=2" in parts.query:
             (prefix,) = re.findall(r"prefix=([^&]*)", parts.query)
-            found.append(f"LIST {unquote(prefix).removeprefix(f'{PREFIX}/')}")
+            sent.append(f"LIST {unquote(prefix).removeprefix(f'{PREFIX}/')}")
             return
         name = unquote(parts.path).removeprefix(f"/{bucket.name}/{PREFIX}/")
         kind = "RANGE" if "Range" in request.headers else request.method
-        found.append(f"{kind} {name}")
+        sent.append(f"{kind} {name}")
 
     events = client_of(bucket.options).meta.events
     events.register("before-send.s3", note)
     try:
-        yield found
+        yield sent
     finally:
         events.unregister("before-send.s3", note)
 
@@ -70,22 +70,22 @@ def config(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return path
 
 
-def record(config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
-    """The requests of `kbackup cat` for one record, which it shows."""
-    with requests(bucket) as found:
+def read_record(config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str], *args: str) -> list[str]:
+    """Run `kbackup cat` for one record, check that it shows the record, and return its requests."""
+    with requests(bucket) as sent:
         assert cli.main(["cat", *args, "--config", str(config), "--json"]) == 0
-    place = json.loads(capsys.readouterr().out)
-    assert f"{place['topic']}:{place['partition']}:{place['offset']}" == args[0]
-    return found
+    shown = json.loads(capsys.readouterr().out)
+    assert f"{shown['topic']}:{shown['partition']}:{shown['offset']}" == args[0]
+    return sent
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.parametrize(
-    ("place", "of_the_segment"),
+    ("address", "of_the_segment"),
     [("orders:0:18", ["index", "records"]), ("clicks:0:13", ["index", "records.zst", "records.zst"])],
 )
 def test_one_record(
-    place: str,
+    address: str,
     of_the_segment: list[str],
     encrypted: bool,
     config: Path,
@@ -99,30 +99,32 @@ def test_one_record(
         key = f"file:{tmp_path / 'key.secret'}"
         config.write_text(f'{config.read_text()}\n[encryption]\nkey = "{key}"\n')
     archive = make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options, key))
-    cold = record(config, bucket, capsys, place)
-    warm = record(config, bucket, capsys, place)
-    metadata, looked_at = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
+    cold = read_record(config, bucket, capsys, address)
+    warm = read_record(config, bucket, capsys, address)
+    metadata, of_topics = [r for r in cold if "topics/" not in r], [r for r in cold if "topics/" in r]
     listing = f"LIST {layout.CATALOG}"
     files = [request for request in metadata if request != listing]
     assert len(files) == len(set(files)), "each file once"
     # of an encrypted object its size and its first bytes as well, which hold what it takes to open it
-    ends = [request.rpartition("_")[2] for request in looked_at if request.startswith("RANGE ")]
+    ends = [request.rpartition("_")[2] for request in of_topics if request.startswith("RANGE ")]
     beginnings = sorted(set(of_the_segment)) if encrypted else []
     assert sorted(ends) == sorted(of_the_segment + beginnings)
-    assert len(looked_at) - len(ends) == len(beginnings)
-    # what a listing told of is kept; what else is small is asked for each time
+    assert len(of_topics) - len(ends) == len(beginnings)
+    # the cache keeps files that the listing named; other small objects are requested each time
     listed = [f"GET {key}" for key in (layout.LATEST, layout.catalog_key(archive.state.number))]
-    kept = [request for request in metadata if request in listed]
-    assert kept == listed
+    cached = [request for request in metadata if request in listed]
+    assert cached == listed
     folders = (layout.TABLES, layout.POINTS)
     read = [request for request in metadata if request.removeprefix("GET ").startswith(folders)]
     known = referred_keys(archive.committed)
     assert {request.removeprefix("GET ") for request in read} < known
     # one to compare it with what this machine has seen, one to open it
     assert [request for request in metadata if request.startswith("LIST ")] == [listing] * 2
-    assert [request for request in warm if request not in looked_at] == [r for r in metadata if r not in kept]
-    assert [request for request in warm if request in looked_at] == looked_at
-    uncached = record(config, bucket, capsys, place, "--no-cache")
+    assert [request for request in warm if request not in of_topics] == [
+        r for r in metadata if r not in cached
+    ]
+    assert [request for request in warm if request in of_topics] == of_topics
+    uncached = read_record(config, bucket, capsys, address, "--no-cache")
     assert sorted([listing, *uncached]) == sorted(cold), "nothing is remembered without the cache"
 
 
@@ -133,7 +135,7 @@ def test_one_record(
 def test_a_store_in_memory_counts_the_requests_of_s3(
     line: str, config: Path, bucket: Bucket, tmp_path: Path
 ) -> None:
-    """It counts for the table of infra/docs/requests.md."""
+    """The store in memory counts requests for the table of infra/docs/requests.md."""
     make_archive(open_store(f"{bucket.url}/{PREFIX}", bucket.options))
     with requests(bucket) as sent:
         assert cli.main([*line.split(), "--config", str(config), "--quiet"]) == 0
@@ -143,13 +145,13 @@ def test_a_store_in_memory_counts_the_requests_of_s3(
     assert run_command(line, {ARCHIVE: store}, str(tmp_path / "another cache")) == kinds
 
 
-def test_a_restore_point_that_is_gone_stays_gone(
+def test_an_expired_restore_point_stays_expired(
     config: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = open_store(f"{bucket.url}/{PREFIX}", bucket.options)
     archive = make_archive(store)
-    record(config, bucket, capsys, "orders:0:8", "--backup", "1")
-    gone = Author("expire", "another", "restore point 1 was let go")
-    commit(store, archive.committed, lambda state: expire_points(state, {1}), gone)
+    read_record(config, bucket, capsys, "orders:0:8", "--backup", "1")
+    expirer = Author("expire", "another", "restore point 1 was let go")
+    commit(store, archive.committed, lambda state: expire_points(state, {1}), expirer)
     assert cli.main(["cat", "orders:0:8", "--backup", "1", "--config", str(config)]) == 2
     assert "restore point 1 was let go" in capsys.readouterr().err
