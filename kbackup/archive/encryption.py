@@ -1,4 +1,4 @@
-"""Whether an archive is encrypted, and a store that is opened with or without a key fits it."""
+"""Check that a store's encryption key fits the archive: a key where it is encrypted, none where it is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FILES = 3
 
 
 def check_encryption(store: Store, info: ArchiveInfo) -> None:
-    """`WrongKeyError` where a key is missing or too many. That it is the right one shows in reading."""
+    """Raise `WrongKeyError` where a key is missing, or given for a plain archive. A wrong key shows in reading."""
     given = encryption_of(store)
     if given == info.encryption:
         return
@@ -28,12 +28,12 @@ def check_encryption(store: Store, info: ArchiveInfo) -> None:
         )
     raise WrongKeyError(
         f"archive {store.url} is not encrypted, but a key is given",
-        "an archive stays what it was made as: remove encryption.key, or make another archive",
+        "remove encryption.key, or make another archive: an archive is encrypted from its start or never",
     )
 
 
 def _under(store: Store) -> str:
-    """The names of the keys that it was encrypted under, as far as a few files of `keys/` tell."""
+    """Return the names of the keys that the archive is encrypted under, by the newest files of `keys/`."""
     from kbackup.store.crypt.key_files import list_files, read_files  # and what it takes to open them
 
     files, _ = read_files(store, list_files(store)[-_FILES:])

@@ -1,5 +1,7 @@
-"""Followers of an archive (exports, streams, mirrors) remember a restore point and its manifest's checksum. Whether the
-archive still has that history, and what it added since, is a look into its catalog."""
+"""Check by the catalog that an archive still has the history that a follower (export, stream, mirror) has read.
+
+A follower remembers a restore point and its manifest's checksum.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ def manifest_of(archive: Archive, number: int) -> str:
 
 
 def check_same_point(archive: Archive, number: int, manifest: str, follower: str, hint: str) -> None:
-    """`RefusedError` where the archive's restore point `number` is not the one whose `manifest` the follower saved, as
-    far as both are known. A repair may have made the manifest anew: the one before it counts as well."""
+    """Raise `RefusedError` where the archive's restore point `number` is not the one whose `manifest` the follower
+    saved, as far as both are known. A repair may have made the manifest anew: the one before it counts as well."""
     known = {each for point, each in archive.state.lineage if point == number}
     if manifest and known and manifest not in known:
         raise RefusedError(
@@ -53,7 +55,8 @@ def damaged(
 
 
 def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
-    """Where partitions ended at restore point `number`; where it was let go, as far as others and segments tell."""
+    """Return the ends of partitions at restore point `number`; where it was let go, as far as others and segments
+    tell."""
     ends: dict[IncarnationPartition, int] = {}
     points = [point for point in archive.restore_points if point.number <= number]
     if points:

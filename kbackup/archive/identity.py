@@ -1,4 +1,4 @@
-"""Whether an archive is the one that the user expects (`archive_id`)."""
+"""Check that an archive is the one that the user expects (`archive_id`)."""
 
 from __future__ import annotations
 

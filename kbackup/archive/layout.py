@@ -100,7 +100,7 @@ def parse_segment(filename: str) -> SegmentName | None:
 
 
 def is_records_key(key: str, directory: str, partition: int, first_offset: int) -> bool:
-    """Whether a segment that begins at `first_offset` may have `key`."""
+    """Return whether a segment that begins at `first_offset` may have `key`."""
     compression = compression_of(key)
     if key == records_key(
         directory, partition, first_offset, compression

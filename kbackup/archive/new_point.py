@@ -19,7 +19,7 @@ from kbackup.archive.segments.table import Segment, in_order, to_batch
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What a manifest says, before its run and its checksum are filled in. `groups` and `captured_…` are counts."""
+    """A manifest before its run and its checksum are filled in. `groups` and `captured_…` are counts."""
 
     number: int
     started_at: str

@@ -76,7 +76,8 @@ class Archive:
         return self.manifest(self.state.newest) if self.state.newest is not None else None
 
     def restore_point(self, name: str | int) -> Manifest:
-        """By number, label, or 'latest'. `NoArchiveError` where there is none, `UsageError` for an unknown name."""
+        """Return a restore point by number, label, or 'latest'. `NoArchiveError` without any, `UsageError` for an
+        unknown name."""
         return self.manifest(self.find_point(name))
 
     def find_point(self, name: str | int) -> Point:
@@ -100,10 +101,15 @@ class Archive:
             near = [max((n for n in numbers if n < number), default=0), min(n for n in numbers if n > number)]
             names = " and ".join(str(n) for n in near if n)
             return UsageError(
-                f"restore point {number} was let go", f"the nearest is {names}; run 'kbackup list'"
+                f"restore point {number} was let go",
+                f"select another one: the nearest is {names}; see 'kbackup list'",
             )
         close = difflib.get_close_matches(text, self.state.labels, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the newest is {numbers[-1]}; run 'kbackup list'"
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else f"select another one: the newest is {numbers[-1]}; see 'kbackup list'"
+        )
         return UsageError(f"there is no restore point {text}", hint)
 
     def manifest(self, point: Point | int) -> Manifest:
@@ -126,7 +132,7 @@ class Archive:
         if manifest.archive_id != self.info.id:
             raise CorruptError(
                 f"file {key} belongs to archive {manifest.archive_id}, {layout.ARCHIVE} to {self.info.id}",
-                "it was copied from elsewhere",
+                "take the right one from a bucket version: this one was copied from elsewhere",
             )
         if manifest.checksum != point.manifest or manifest.number != point.number:
             raise CorruptError(f"file {key} is not the manifest that the catalog names", _REPAIR)
@@ -208,7 +214,7 @@ class Archive:
         return [in_place(s) for s in found if (s.topic, s.incarnation) in keys]
 
     def starts(self) -> Starts:
-        """Where the segments of the archive start: what partition indexes are made of."""
+        """Return the first offsets of all segments by partition: partition indexes are made of them."""
         return starts_of([self.state.segments.read(PLACE.names)])
 
     def keys(self) -> set[str]:
@@ -216,13 +222,13 @@ class Archive:
         return set(self.state.segments.columns("key")[0])
 
     def reopen(self) -> None:
-        """Go on to the newest catalog. Where there is no later one, this is one LIST."""
+        """Move to the newest catalog. It costs one LIST where there is no later one."""
         later = open_later(self.store, self.committed)
         if later is not self.committed:
             self.move(later)
 
     def move(self, committed: Committed) -> None:
-        """Go on to another catalog; only the newest manifest stays in memory."""
+        """Move to another catalog; only the newest manifest stays in memory."""
         self.committed = committed
         newest = committed.state.newest
         self._manifests = {

@@ -21,13 +21,13 @@ _SENSITIVE = re.compile(
     r"|jaas\.config|user\.info|keystore\.key|keystore\.certificate\.chain|truststore\.certificates)$",
     re.IGNORECASE,
 )
-"""What Kafka keeps as passwords, and how configs of other people's code that hold secrets are called."""
+"""Names of configs that hold secrets: Kafka's own passwords, and the usual names in plug-ins."""
 
 E = TypeVar("E", bound=Entity)
 
 
 def is_sensitive(config: str) -> bool:
-    """Whether a config holds a secret, by its name."""
+    """Return whether a config holds a secret, by its name."""
     return bool(_SENSITIVE.search(config))
 
 

@@ -33,7 +33,7 @@ _ATTEMPTS = 100
 
 @dataclass(frozen=True)
 class Author:
-    """What a commit says of itself: the kind of the operation, the run that makes it, and a sentence."""
+    """The author of a commit: the kind of the operation, the run that makes it, and a sentence for the log."""
 
     kind: Kind
     run: str
@@ -120,7 +120,7 @@ def _made_by(store: Store, base: State, token: str) -> Committed | None:
 
 
 def _stands(store: Store, made: Committed) -> bool:
-    """Whether the newest catalog is the one just created, or follows from it."""
+    """Return whether the newest catalog is the one just created, or follows from it."""
     catalog = made.catalog
     assert catalog is not None  # noqa: S101 (it was just created)
     key = layout.catalog_key(catalog.number)

@@ -37,7 +37,7 @@ def without_holes(source: State, copy: State) -> State:
 
 
 def lost_range(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a loss is of."""
+    """Return the partition, offsets and kind of a loss, to compare losses by."""
     return row["topic"], row["incarnation"], row["partition"], row["start"], row["end"], row["kind"]
 
 

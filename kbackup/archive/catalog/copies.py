@@ -35,7 +35,7 @@ def check_lineage(copy: State, source: State, what: str = "the destination") -> 
     if copy.next_point > source.next_point:
         raise RefusedError(
             f"{what} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
-            "was the source rolled back? promote the copy, or copy to an empty address",
+            "copy to an empty address, or promote the copy: the source was probably rolled back",
         )
     shared = {number for number, _ in copy.lineage & source.lineage}
     for number in sorted({number for number, _ in copy.lineage}):
@@ -136,7 +136,7 @@ def promote(state: State) -> State:
     """Make a copy an archive of its own: nothing is copied to it any more. What an interrupted copy has sent beyond the
     ends may be of another topic id than the next backup's, which therefore takes over nothing."""
     if state.origin is None:
-        raise RefusedError("this archive is not a copy", "nothing needs to be promoted")
+        raise RefusedError("this archive is not a copy", "use it as it is: only a copy is promoted")
     levels: frozenset[IsolationLevel] = frozenset(("read_committed", "read_uncommitted"))
     return replace(
         state, origin=None, isolation_levels=state.isolation_levels if state.open_run is None else levels

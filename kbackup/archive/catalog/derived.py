@@ -66,7 +66,7 @@ def refresh_under_lease(archive: Archive, command: str, seconds: float) -> None:
 
 
 def is_refreshed(archive: Archive) -> bool:
-    """Whether the derived files were written for the archive's catalog."""
+    """Return whether the derived files were written for the archive's catalog."""
     state = _written_for(archive)
     return state is not None and state.number == archive.state.number
 

@@ -45,7 +45,8 @@ class Link(Part, frozen=True, kw_only=True):
 
 
 class Operation(Part, frozen=True, kw_only=True):
-    """What made a catalog: `token` is unique to one attempt, `by` is a host and process, `summary` a sentence."""
+    """The operation that made a catalog: `token` is unique to one attempt, `by` is a host and process, `summary` a
+    sentence."""
 
     kind: Kind
     token: str

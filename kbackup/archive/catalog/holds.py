@@ -21,7 +21,8 @@ class Hold:
     positions: Mapping[str, tuple[int, Sequence[int]]]
 
     def holds(self, topic: str, incarnation: int, partition: int, last: int, point: int) -> bool:
-        """Whether records up to offset `last` of a partition, which restore point `point` added, have to stay."""
+        """Return whether records up to offset `last` of a partition, which restore point `point` added, have to
+        stay."""
         position = self.positions.get(topic)
         if point > self.restore_point:
             return True

@@ -15,6 +15,8 @@ from kbackup.store.base import Store
 
 _LOST = "take it from a bucket version or another copy of the archive, or run 'kbackup repair'"
 
+_COPIED = "take the right one from a bucket version: this one was copied from elsewhere"
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -70,7 +72,7 @@ def _latest(store: Store, archive_id: str) -> int:
 
 
 def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
-    """`NotFoundError` where it was swept or never existed; `CorruptError` for another's."""
+    """Read a catalog. `NotFoundError` where it was swept or never existed; `CorruptError` for another archive's."""
     key = layout.catalog_key(number)
     catalog = load(Catalog, store.get(key), key)
     check_catalog(catalog, number, archive_id)
@@ -82,14 +84,14 @@ def check_catalog(catalog: Catalog, number: int, archive_id: str) -> None:
     key = layout.catalog_key(number)
     check_archive(key, catalog.archive_id, archive_id)
     if catalog.number != number:
-        raise CorruptError(f"file {key} is of catalog {catalog.number}", "it was copied from elsewhere")
+        raise CorruptError(f"file {key} is of catalog {catalog.number}", _COPIED)
 
 
 def check_archive(key: str, owner: str, archive_id: str) -> None:
     if owner != archive_id:
         raise CorruptError(
             f"file {key} belongs to archive {owner}, {layout.ARCHIVE} to {archive_id}",
-            "it was copied from elsewhere",
+            _COPIED,
         )
 
 

@@ -184,5 +184,5 @@ def check_listed(state: State, numbers: Iterable[int]) -> None:
 
 
 def may_salvage(state: State) -> bool:
-    """Whether segments of interrupted runs can be taken over: every run that ever wrote read records alike."""
+    """Return whether segments of interrupted runs can be salvaged: all runs read with one isolation level."""
     return len(state.isolation_levels) <= 1

@@ -137,7 +137,7 @@ def table_refs(catalog: Catalog) -> list[TableRef]:
 
 
 def _ends(state: State, manifest: Manifest | None) -> Ends:
-    """Where the partitions of living incarnations end."""
+    """Return the ends of the partitions of living incarnations."""
     topics = manifest.topics if manifest is not None else ()
     ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
     for place, start in state.starts.items():
@@ -151,8 +151,8 @@ def _filled(state: State) -> set[IncarnationPartition]:
 
 
 def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], ends: Ends) -> bool:
-    """Whether an object that no deciding catalog refers to is an orphan that nobody creates again. Derived files stay
-    where there are segments (`filled`)."""
+    """Return whether an object that no deciding catalog refers to is an orphan that nobody creates again. Derived files
+    stay where there are segments (`filled`)."""
     table = layout.parse_table_key(key)
     if table is not None:
         return table <= state.number
@@ -173,7 +173,7 @@ def _may_go(key: str, state: State, filled: Collection[IncarnationPartition], en
 
 
 def _is_unused(name: str, incarnation: Incarnation, filled: Collection[IncarnationPartition]) -> bool:
-    """Whether a file is a derived one that follows from nothing."""
+    """Return whether a file is a derived one of a partition or topic without segments."""
     partition = layout.parse_partition_index(name)
     if partition is not None:
         return (*incarnation, partition) not in filled

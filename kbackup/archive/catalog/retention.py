@@ -147,7 +147,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
 
 
 def records_by_point(state: State) -> dict[int, int]:
-    """How many records each restore point has."""
+    """Return the number of records of each restore point."""
     numbers, last = state.numbers, state.last_points()
     topics, incarnations, points, counts = state.segments.columns("topic", "incarnation", "point", "count")
     ends = [last.get(key, 0) for key in zip(topics, incarnations, strict=True)]

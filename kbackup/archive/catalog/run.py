@@ -50,7 +50,7 @@ class WritingRun:
     lease: HeldLease
     kind: Kind
     interrupted: bool = False
-    """Whether the run before this one may have left segments behind."""
+    """True where the run before this one was interrupted and may have left segments behind."""
     began: int = 0
     """The catalog of the fence."""
     run: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -190,7 +190,7 @@ class State:
 
     @property
     def let_go(self) -> int:
-        """How many restore points were let go."""
+        """The number of restore points that were let go."""
         return len(self.past_manifests.keys() - set(self.numbers.tolist()))
 
     @cached_property

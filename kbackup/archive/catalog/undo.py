@@ -59,5 +59,6 @@ def undo_expiration(state: State, before: State, after: State) -> State:
 
 
 def mark_swept(state: State, number: int) -> State:
-    """From now on objects that only catalogs up to `number` refer to may be deleted: no undo reaches back there."""
+    """Mark catalogs up to `number` as swept: objects that only they refer to may be deleted, and no undo reaches
+    them."""
     return replace(state, swept=max(state.swept, number))

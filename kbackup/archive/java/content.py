@@ -20,13 +20,13 @@ from kbackup.formats.offsets import decode_group_offsets
 from kbackup.store.base import ObjectInfo, Store
 
 JAVA = "java"
-"""What stands for the archive's id, which such a folder has not."""
+"""The archive id of a folder of the Java tool, which has none of its own."""
 
 _THREADS = 16
 
 
 def is_java_archive(store: Store) -> bool:
-    """Whether any folder at the root has a partition index or a segment."""
+    """Return whether any folder at the root has a partition index or a segment."""
     store = store.inner if isinstance(store, JavaFolder) else store
     for directory in store.list_dirs(""):
         for prefix in ("index_partition_", "segment_partition_"):
@@ -74,12 +74,12 @@ def java_content(store: Store, topics: Sequence[str]) -> Content:
 
 
 def empty_groups(key: str) -> Flaw:
-    """Of a file of group offsets without a byte."""
+    """Return the flaw of an empty file of group offsets."""
     return Flaw(key, "is empty: offsets of groups of that partition are not known")
 
 
 def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
-    """The partition indexes that `topic` lacks, of the names of its files."""
+    """Yield a flaw for each partition index that `topic` lacks, by the names of its files."""
     there = {layout.parse_partition_index(name) for name in files}
     parsed = (layout.parse_segment(name) for name in files)
     for number in sorted({name.partition for name in parsed if name is not None} - there):
@@ -111,7 +111,8 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
     missing = set(range(max(numbers) + 1)) - numbers
     if missing:
         raise CorruptError(
-            f"topic {topic} has no files for partition {min(missing)}", "is the folder complete?"
+            f"topic {topic} has no files for partition {min(missing)}",
+            "copy the whole folder again; every partition has at least an index there",
         )
     partitions = []
     for number in sorted(numbers):
@@ -119,7 +120,8 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
         for a, b in pairwise(own):
             if b.first <= a.last:
                 raise CorruptError(
-                    f"file {b.key} begins within {a.key}", "is the folder a mix of two archives?"
+                    f"file {b.key} begins within {a.key}",
+                    "split the folder by archive: it looks like a mix of two",
                 )
         end = own[-1].last + 1 if own else 0
         partitions.append(ArchivedPartition(number, own[0].first if own else 0, end, tuple(own)))

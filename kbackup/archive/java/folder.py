@@ -36,11 +36,11 @@ class JavaFolder(DelegatingStore):
         return found
 
     def flaws(self, topic: str) -> Sequence[Flaw]:
-        """Those of the segments of `topic` that were looked at."""
+        """Return the flaws of the segments of `topic` that were read so far."""
         return [f for key in sorted(self._known) if key.startswith(f"{topic}/") for f in self.flaws_of(key)]
 
     def flaws_of(self, key: str) -> Sequence[Flaw]:
-        """Those of the segment of the records file `key`, if that was looked at."""
+        """Return the flaws of the segment of the records file `key`, if it was read."""
         found = self._known.get(key)
         return found.flaws if found is not None else ()
 
@@ -103,7 +103,7 @@ class JavaFolder(DelegatingStore):
         if start + length > torn.stored:
             raise CorruptError(
                 f"file {key} has {torn.stored} bytes of whole records, wanted up to byte {start + length}",
-                "was it changed meanwhile?",
+                "run the command again: the file was probably changed while it was read",
             )
         base = 0
         for at, size in torn.ranges:
@@ -127,7 +127,7 @@ class JavaFolder(DelegatingStore):
 
 
 def _is_records(key: str) -> bool:
-    """Whether it is an uncompressed records file in a folder at the root."""
+    """Return whether `key` is an uncompressed records file in a folder at the root."""
     _, _, name = key.partition("/")
     found = layout.parse_segment(name)
     return found is not None and found.kind != "index" and layout.compression_of(key) == "none"

@@ -15,7 +15,8 @@ from kbackup.store.base import Store
 
 
 class Flaw(NamedTuple):
-    """What is wrong with the file `key`, and bytes of it that are left out. `damaged`: no kill leaves it so."""
+    """A defect of the file `key`, and how many of its bytes are left out. `damaged`: a killed sink can't have caused
+    it."""
 
     key: str
     what: str

@@ -35,13 +35,14 @@ log = logging.getLogger(__name__)
 
 
 def describe(lease: Lease) -> str:
-    """Who holds it, in words."""
+    """Return in words which process holds a lease, and until when."""
     times = f"since {lease.acquired_at}, lease until {lease.expires_at}"
     return f"{lease.command} on {lease.host} (pid {lease.pid}, {times})"
 
 
 class _Deadline(NamedTuple):
-    """What others see, and the same by a clock that nobody sets: whichever comes first."""
+    """The end of a lease by two clocks: the time that others read, and a clock that nobody sets. The earlier one
+    counts."""
 
     wall: datetime
     monotonic: float
@@ -51,7 +52,7 @@ class _Deadline(NamedTuple):
 
 
 class LeaseRanOutError(LeaseLostError):
-    """Nobody took it over as far as is known: it is held again as soon as renewing our own version succeeds."""
+    """The lease ran out, and no other writer is known to have taken it: a later renewal can succeed."""
 
 
 class HeldLease:
@@ -108,7 +109,7 @@ class HeldLease:
         if self._deadline.passed():
             raise LeaseRanOutError(
                 "the lease of the archive ran out before it could be renewed",
-                "the store did not answer for too long; run again, whole segments are kept",
+                "run again, whole segments are reused: the store did not answer for too long",
             )
 
     def _next(self, released: bool = False) -> Lease:
@@ -170,7 +171,7 @@ class HeldLease:
                 self._lost.__cause__ = error
 
     def _renew(self) -> None:
-        """`KbackupError` where nobody knows whether it is still ours."""
+        """Renew the lease. `KbackupError` where the store does not tell who holds it."""
         began = time.monotonic()
         lease = self._next()
         try:
@@ -181,7 +182,8 @@ class HeldLease:
                 self._lost = _taken_over()
 
     def _is_ours(self, lease: Lease, began: float) -> bool:
-        """Whether a renewal whose answer was lost had taken effect. Raises what keeps the store from saying."""
+        """Return whether a renewal whose answer was lost took effect. Raises the error of a store that does not
+        answer."""
         try:
             held, etag = read_lease(self._store)
         except NotFoundError:
@@ -212,7 +214,7 @@ def is_held(lease: Lease) -> bool:
 
 
 def holder(store: Store) -> Lease | None:
-    """Who holds the lease of `store` at this moment."""
+    """Return the lease of `store` where it is held at this moment, else None."""
     try:
         lease, _ = read_lease(store)
     except NotFoundError:

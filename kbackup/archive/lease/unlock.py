@@ -86,7 +86,10 @@ def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lea
 
 def _check(store: Store, seen: Seen, force: bool) -> None:
     if seen.state == "released":
-        raise RefusedError(f"nobody holds the lease of archive {store.url}", "there is nothing to break")
+        raise RefusedError(
+            f"nobody holds the lease of archive {store.url}",
+            "run the writer again; no lease has to be broken",
+        )
     if seen.state == "alive" and not force:
         raise LockedError(
             f"archive {store.url} is locked by {describe(seen.lease)}",
@@ -96,7 +99,7 @@ def _check(store: Store, seen: Seen, force: bool) -> None:
 
 
 def _again(store: Store, seen: Seen) -> Seen:
-    """The same holder's lease as it is now: it was renewed or given back meanwhile."""
+    """Read the same holder's lease again, which was renewed or released. `LockedError` where another holds it."""
     try:
         now: Seen | None = Seen(*read_lease(store))
     except NotFoundError:
@@ -105,13 +108,13 @@ def _again(store: Store, seen: Seen) -> Seen:
         who = f": {describe(now.lease)}" if now is not None and now.state == "alive" else ""
         raise LockedError(
             f"the lease of archive {store.url} was taken by another at this moment{who}",
-            "nothing was broken; look again",
+            "run 'kbackup unlock' again to see the new holder; no lease was broken",
         )
     return now
 
 
 def _in_its_place(seen: Seen, owner: str, seconds: float) -> Lease:
-    """Another owner's: a holder that finds it has lost its lease, whatever else it says."""
+    """Return the lease of a new owner, by which the old holder notices that its lease is lost."""
     moment = datetime.now(UTC)
     alive = seen.state == "alive"
     until = min(datetime.fromisoformat(seen.lease.expires_at), moment + timedelta(seconds=seconds))

@@ -83,5 +83,5 @@ class Metadata(Document, frozen=True, kw_only=True):
     not_carried: tuple[NotCarried, ...] = ()
 
     def source_of(self, part: PartName) -> Source | None:
-        """Where a part was read; None where it was not captured."""
+        """Return the source of a part of the metadata; None where the part was not captured."""
         return self.sources.get(part)

@@ -1,4 +1,4 @@
-"""What every JSON file of an archive has: a format, a version, and a checksum over its own canonical bytes.
+"""Read and write an archive's JSON files: each has a format, a version, and a checksum over its own canonical bytes.
 
 A damaged or a later file is refused, not half understood. Times are RFC 3339 in UTC; offsets are int64; an `end` is
 exclusive.
@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 D = TypeVar("D", bound=Document)
-_HINT = "is the archive damaged? run 'kbackup verify'"
+_HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 
 _NEWER = "use the kbackup that wrote it, or a newer one"
@@ -63,7 +63,7 @@ class NewerError(CorruptError):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What comes before everything else: no other member is looked at."""
+    """The members that are checked before any other is parsed."""
 
     format: Any = None
     version: Any = None
@@ -104,7 +104,8 @@ def load(kind: type[D], data: bytes, name: str) -> D:
     expected, version = _format_of(kind)
     if head.format != expected:
         raise CorruptError(
-            f"file {name} says format {head.format!r}, not {expected!r}", "is this a kbackup archive?"
+            f"file {name} says format {head.format!r}, not {expected!r}",
+            "check that the address is one of a kbackup archive",
         )
     if head.version != version:
         error_of = NewerError if head.checksum == text_checksum(data) else CorruptError
@@ -117,6 +118,7 @@ def load(kind: type[D], data: bytes, name: str) -> D:
         raise CorruptError(f"file {name}: {error}", _HINT) from error
     if document.checksum != text_checksum(data):
         raise CorruptError(
-            f"file {name} does not match its own checksum", "it was changed after it was written"
+            f"file {name} does not match its own checksum",
+            "take it from a bucket version or another copy: it was changed after it was written",
         )
     return document

@@ -22,7 +22,7 @@ class LastRecord(Part, frozen=True, kw_only=True):
 
 
 class PartitionState(Part, frozen=True, kw_only=True):
-    """What the archive holds of a partition: records with `start` <= offset < `end`, apart from what the
+    """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
     losses name.
 
     `log_start` and `log_end` are the partition's own at the time of the run. `last` is null where there is no record,
@@ -64,7 +64,7 @@ class Loss(Part, frozen=True, kw_only=True):
 
 
 class Totals(Part, frozen=True, kw_only=True):
-    """What this run added."""
+    """Counts and sizes of what the run added."""
 
     topics: int
     partitions: int

@@ -44,7 +44,7 @@ class Catalogue:
                 return partition
         raise UsageError(
             f"topic {topic} has no partition {number} in {self.place}",
-            f"'kbackup ls {topic}' lists its {len(found.partitions)}",
+            f"run 'kbackup ls {topic}', which lists its {len(found.partitions)}",
         )
 
     @property

@@ -1,5 +1,4 @@
-"""What can be restored: topics with their segments and their groups' offsets, wherever they were archived
-by."""
+"""The content that can be restored: topics with their segments and their groups' offsets, of any kind of archive."""
 
 from __future__ import annotations
 
@@ -140,7 +139,7 @@ def by_incarnation(segments: Iterable[Segment]) -> dict[tuple[str, int], dict[in
 
 
 def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, int]]) -> tuple[Loss, ...]:
-    """What `topics` lack up to a restore point because it was found missing or damaged."""
+    """Return the losses of `topics` up to a restore point by missing or damaged objects."""
     rows = [
         row
         for row in archive.state.losses.dicts()
@@ -169,7 +168,7 @@ def narrowed(
 
 
 def _is_asked(loss: Loss, window_of: Callable[[str, int], Window]) -> bool:
-    """Whether records of a loss may lie in the window. Their times are not known."""
+    """Return whether records of a loss may lie in the window. Their times are not known."""
     window = window_of(loss.topic, loss.partition or 0)
     start, end = loss.start or 0, loss.end if loss.end is not None else 1 << 63
     return window.ranges is None or any(low < end and start < high for low, high in window.ranges)

@@ -1,5 +1,7 @@
-"""How far an archive reaches into a window that ends in time, for records that come in order of their timestamps: what
-it can't have of the window is said, lest the end of the archive be taken for the end of the window."""
+"""Say what an archive can't have of a window that ends in time, for records in order of their timestamps.
+
+Otherwise the end of the archive would be taken for the end of the window.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ def not_reached(
     window: Window,
     asked: Callable[[str, int], bool] = lambda topic, partition: True,
 ) -> tuple[str, ...]:
-    """What of `window` the runs up to `view.upto` can't have, in words: records later than they were, and what they
-    saw in partitions that are `asked` for and left for later. `content` is not cut to the window yet."""
+    """Return what of `window` the runs up to `view.upto` can't have, in words: records later than they were, and what
+    they saw in partitions that are `asked` for and left for later. `content` is not cut to the window yet."""
     if window.to_time is None:
         return ()
     states = {(t.name, t.incarnation): t for t in view.upto.topics}
@@ -70,6 +72,6 @@ def _left(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartitio
 
 
 def _reaches(partition: ArchivedPartition, to_time: int) -> bool:
-    """Whether what is archived last is from after the window."""
+    """Return whether the last archived segment has a record from after the window."""
     stamps = [s.max_timestamp for s in partition.segments if s.max_timestamp is not None]
     return bool(stamps) and stamps[-1] > to_time

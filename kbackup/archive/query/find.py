@@ -37,8 +37,8 @@ _AHEAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What to look for in `parts` of records (headers: names and values): these very bytes, or by RE2, whose signs
-    stand for bytes. `ignore_case` is about ASCII letters."""
+    """A pattern to look for in `fields` of records (headers: names and values): these very bytes, or by RE2, whose
+    signs stand for bytes. `ignore_case` is about ASCII letters."""
 
     text: str
     regex: bool = False
@@ -51,7 +51,7 @@ class Pattern:
             self._among(pa.array([b""], pa.large_binary()))
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
             raise UsageError(
-                f"{self.text} can't be looked for: {error}", "is it a regular expression as RE2 knows them?"
+                f"{self.text} can't be looked for: {error}", "write a regular expression as RE2 knows them"
             ) from None
 
     def matches(self, block: RecordBlock) -> npt.NDArray[np.bool_]:

@@ -1,5 +1,6 @@
-"""What an archive has to show of a moment: which restore point's topics and groups, and why. The one place that
-chooses by time, for `restore --to-time` and for `info --at`.
+"""Select the topics and groups of a moment: by which restore point, and why.
+
+`restore --to-time` and `info --at` both select here.
 
 Records are chosen by their own timestamps, from every run: one that came late stands in a much later segment. What
 has no timestamp of its own, topics and groups, is as of the newest restore point that was captured by then.
@@ -157,8 +158,8 @@ def _key(topic: TopicState) -> _Incarnation:
 def _with_records(
     archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window
 ) -> list[_Incarnation]:
-    """Those with segments that may hold a record of the window. One without timestamps is none: it says nothing
-    about when the topic was there."""
+    """Return the incarnations with segments that may hold a record of the window. One without timestamps is none: it
+    says nothing about when the topic was there."""
     found = {
         (s.topic, s.incarnation)
         for s in archive.segments(upto, list(topics))
@@ -170,7 +171,7 @@ def _with_records(
 def _left_out(
     within: Iterable[TopicState], chosen: Mapping[str, TopicState], others: Mapping[str, TopicState]
 ) -> dict[str, str]:
-    """What to say of topics of later runs that have records in the window."""
+    """Return a sentence for each topic of later runs that has records in the window and is not selected."""
     said: dict[str, str] = {}
     for topic in within:
         name = topic.name

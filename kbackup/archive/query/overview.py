@@ -1,4 +1,4 @@
-"""What an archive holds, summed up from manifests and segment tables; no record is read."""
+"""Sum up an archive from manifests and segment tables; no record is read."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _settings(metadata: Metadata) -> dict[str, int]:
 
 
 def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
-    """What a restore with that end in time has to choose from, and would choose where nothing else is said."""
+    """Return the content that a restore with that end in time selects by default."""
     window = Window(to_time=at)
     view = view_of(archive, wanted, window)
     topics = [*view.topics, *(t for name, t in view.others.items() if name == named)]

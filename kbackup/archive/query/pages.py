@@ -95,8 +95,8 @@ class _Part(NamedTuple):
 
 
 def _parts(store: Store, segments: Iterable[Segment], offset: int, most: int, *, back: bool) -> list[_Part]:
-    """What to read of `segments` (the nearest first), in order of offsets. Only the last one that is planned can have
-    more than a page's bytes, and be cut short for it."""
+    """Return what to read of `segments` (the nearest first), in order of offsets. Only the last one that is planned can
+    have more than a page's bytes, and be cut short for it."""
     found: list[_Part] = []
     size = 0
     for segment in segments:

@@ -34,7 +34,7 @@ class Selection:
 
     @property
     def names(self) -> frozenset[str]:
-        """Those asked for by their exact name."""
+        """The names that are asked for exactly."""
         return frozenset(pattern for pattern in self.include if not _is_regex(pattern))
 
     def matches(self, name: str) -> bool:
@@ -42,7 +42,7 @@ class Selection:
         return wanted and not any(_matcher(p).fullmatch(name) for p in self.exclude)
 
     def topics(self, names: Iterable[str]) -> list[str]:
-        """Those selected, sorted; an internal topic only where it is asked for by its name."""
+        """Return the selected topics, sorted; an internal topic only where it is asked for by its name."""
         return sorted(n for n in names if self.matches(n) and (not is_internal(n) or n in self.names))
 
     @property

@@ -28,11 +28,11 @@ class Window(Part, frozen=True, kw_only=True):
 
     @property
     def nothing(self) -> bool:
-        """Whether the partition was not asked for at all."""
+        """True where the partition is not asked for at all."""
         return self.ranges == ()
 
     def may_hold(self, segment: Segment) -> bool:
-        """Whether a record of the segment can lie in the window, as far as its descriptor tells. One without any
+        """Return whether a record of the segment can lie in the window, as far as its descriptor tells. One without any
         timestamp is looked into all the same: they may only be unknown (files of the Java tool)."""
         if not self._offsets(segment):
             return False
@@ -42,11 +42,11 @@ class Window(Part, frozen=True, kw_only=True):
         return not early and not late
 
     def at_most(self, segment: Segment) -> int:
-        """How many of its records can lie in the window."""
+        """Return the greatest number of its records that can lie in the window."""
         return min(segment.count, self._offsets(segment)) if self.may_hold(segment) else 0
 
     def _offsets(self, segment: Segment) -> int:
-        """How many of the offsets that the segment spans are wanted."""
+        """Return how many of the offsets that the segment spans are in the window."""
         first, end = segment.first, segment.last + 1
         if self.ranges is None:
             return end - first
@@ -91,7 +91,7 @@ class Window(Part, frozen=True, kw_only=True):
 
 
 class Choice(Part, frozen=True, kw_only=True):
-    """What a window in time or in offsets made of an archive, and why.
+    """The restore points that a window in time or in offsets selected, and why.
 
     `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,
     captured at `groups_captured_at`; each null where there is none. `notes` say why; `left_out` is what holds

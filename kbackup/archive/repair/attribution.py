@@ -110,7 +110,7 @@ def _chosen(
 
 
 def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -> bool:
-    """Whether segments that restore point `number` added may have been let go."""
+    """Return whether segments that restore point `number` added may have been let go."""
     before = manifests.get(max((n for n in manifests if n < number), default=0))
     topics = before.topics if before is not None else ()
     ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}

@@ -19,7 +19,8 @@ from kbackup.store.base import Store
 
 
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
-    """What the partition indexes say; damaged ones, whose names and offsets don't agree, are left out."""
+    """Return the first offsets that partition indexes name; without damaged indexes, whose names and offsets don't
+    agree."""
     found: dict[IncarnationPartition, list[int]] = {}
     for key in sizes:
         place = layout.parse_topic_key(key)

@@ -136,7 +136,8 @@ def draft_of(
 
 
 def not_known(topics: Sequence[TopicState], told: Collection[str] = ()) -> list[str]:
-    """What a restore point of files alone can't tell, in words; configs of the topics `told` are known."""
+    """Return in words what a restore point of files alone can't tell, in words; configs of the topics `told` are
+    known."""
     if not topics:
         return []
     names = [t.name for t in topics if t.name not in told]

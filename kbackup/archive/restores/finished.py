@@ -27,5 +27,5 @@ def finished_restore(state: Store, restore_id: str) -> tuple[RestorePlan, pa.Tab
     except NotFoundError as error:
         raise RefusedError(
             f"restore {restore_id} is not finished: it has no offset map yet",
-            f"go on with it: kbackup restore --restore-id {restore_id}",
+            f"resume it with kbackup restore --restore-id {restore_id}",
         ) from error

@@ -192,7 +192,8 @@ def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
     sums = re.findall(rb"sha256:[0-9a-f]{64}", data)
     if len(sums) != 1 or _sum(data.replace(sums[0], _NO_SUM)) != sums[0]:
         raise CorruptError(
-            f"file {name} does not match its own checksum", "it was changed after it was written"
+            f"file {name} does not match its own checksum",
+            "take it from a bucket version or another copy: it was changed after it was written",
         )
     try:
         file = pq.ParquetFile(io.BytesIO(data))
@@ -200,10 +201,19 @@ def decode(data: bytes, name: str, schema: pa.Schema = SCHEMA) -> pa.Table:
         table = file.read(use_threads=len(data) > _LARGE)
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise CorruptError(f"file {name} is not a Parquet table: {error}", "was it cut?") from error
+        raise CorruptError(
+            f"file {name} is not a Parquet table: {error}",
+            "take it from a bucket version or another copy: it may have been cut",
+        ) from error
     if table.schema.names != schema.names:
-        raise CorruptError(f"file {name} has other columns than an offset map", "was it replaced?")
+        raise CorruptError(
+            f"file {name} has other columns than an offset map",
+            "take it from a bucket version or another copy: it may have been replaced",
+        )
     belongs = (table.schema.metadata or {}).get(_KEY, b"").decode(errors="replace")
     if belongs != name:
-        raise CorruptError(f"file {name} belongs at {belongs!r}", "it was copied from elsewhere")
+        raise CorruptError(
+            f"file {name} belongs at {belongs!r}",
+            "take the right one from a bucket version: this one was copied from elsewhere",
+        )
     return table

@@ -81,7 +81,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     not_carried: dict[str, str] = msgspec.field(default_factory=dict)
     options: dict[str, Any] | None = None
     damaged: tuple[str, ...] = ()
-    """What the archive has lost of the records that are asked for, in words."""
+    """Losses by damage of records that are asked for, one sentence each."""
 
     @property
     def records(self) -> int:
@@ -97,7 +97,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
 
 
 def check_same_archive(plan: RestorePlan, store: Store) -> None:
-    """A restore goes on from where it began."""
+    """Raise `RefusedError` where a restore was begun from another archive."""
     try:
         archive_id = open_archive(store).info.id
     except NoArchiveError:
@@ -111,7 +111,7 @@ def check_same_archive(plan: RestorePlan, store: Store) -> None:
 
 
 def check_same_target(plan: RestorePlan, cluster_id: str) -> None:
-    """It goes on, and is finished, only where it was begun into."""
+    """Raise `RefusedError` where a restore was begun into another cluster."""
     if plan.target_cluster_id != cluster_id:
         raise RefusedError(
             f"restore {plan.restore_id} was begun into cluster {plan.target_cluster_id}, this is {cluster_id}",

@@ -1,4 +1,4 @@
-"""What a Parquet table may make of its bytes in memory: asked of its own footer before it is read.
+"""Bound the memory that a Parquet table takes, by its own footer, before it is read.
 
 A few kilobytes can say that they are billions of equal rows. Tables of an archive are none of these: a row of theirs
 takes bytes of its own.
@@ -14,7 +14,7 @@ _ROWS_A_BYTE = 8
 _BYTES_A_BYTE = 200
 _SMALL_ROWS = 10_000
 _SMALL = 1 << 20
-"""Rows and bytes in memory that nobody minds."""
+"""Rows and bytes in memory that are allowed for a table of any size."""
 
 
 def check_bounds(file: pq.ParquetFile, stored: int, name: str, rows: int | None = None) -> None:
@@ -24,10 +24,11 @@ def check_bounds(file: pq.ParquetFile, stored: int, name: str, rows: int | None 
     size = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
     if rows is not None and found > rows:
         raise CorruptError(
-            f"file {name} has {found} rows, its document says {rows}", "which tool wrote it? it was not read"
+            f"file {name} has {found} rows, its document says {rows}",
+            "check which tool wrote it; the table was not read",
         )
     if found > _SMALL_ROWS + stored * _ROWS_A_BYTE or size > _SMALL + stored * _BYTES_A_BYTE:
         raise CorruptError(
             f"file {name} has {found} rows and {size} bytes uncompressed in {stored} bytes",
-            "no table of an archive is compressed like that; it was not read",
+            "check which tool wrote it: no table of an archive is compressed like that, and it was not read",
         )

@@ -22,7 +22,7 @@ _SMALL = 1 << 20
 _POOL = BufferPool(SPAN, keep=3)
 
 Span = tuple[int, int]
-"""Where a range starts and ends, in bytes."""
+"""Start and end of a range, in bytes."""
 
 
 class Fetched(NamedTuple):

@@ -28,7 +28,7 @@ BATCH_BYTES = 4 << 20
 """Bytes of records that become one table, where one record is not more."""
 
 _OPENING = 1 << 20
-"""What opening one more segment counts as, in bytes."""
+"""Bytes that the opening of one more segment counts as."""
 _NEAR = 1 << 20
 """Offsets that are wanted are read at once where no more bytes than this lie between them."""
 _EVERYTHING = Window()
@@ -52,7 +52,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task reads, in order. It can be pickled."""
+    """The ranges that one task reads, in order. It can be pickled."""
 
     pieces: tuple[Piece, ...]
 
@@ -73,7 +73,7 @@ def plan_parts(
     part_bytes: int = PART_BYTES,
     cut_bytes: int = CUT_BYTES,
 ) -> list[Part]:
-    """Those of `segments` that may hold records in their window, as parts, in the same order.
+    """Return the segments that may hold records in their window as units of work, in the same order.
 
     A segment that has to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets,
     and of others the records that are wanted are read alone.

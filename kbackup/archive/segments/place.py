@@ -14,6 +14,6 @@ def in_place(segment: Segment) -> Segment:
         due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))
         raise CorruptError(
             f"file {segment.key} is named by the catalog where {due} belongs",
-            "is the archive damaged? run 'kbackup verify'",
+            "run 'kbackup verify' to see whether the archive is damaged",
         )
     return segment

@@ -31,7 +31,7 @@ _GATHERED = _ENTRY << 15
 """Bytes of an index that are held at once: as a store gives them, they would make small pieces."""
 _PROBED = 1 << 12
 """Entries of an index that are read at once where an offset is looked for."""
-_HINT = "the archive is damaged here; 'kbackup verify' lists every finding"
+_HINT = "run 'kbackup verify', which lists every finding"
 
 
 class SegmentRanges:
@@ -75,8 +75,8 @@ class SegmentRanges:
             yield from self._blocks(part, first, first + count)
 
     def number(self, offset: int) -> int:
-        """How many records are below `offset`. Where there are no gaps nothing is read for it, else pieces of the
-        index, each half as far away."""
+        """Return the number of records below `offset`. Where there are no gaps nothing is read for it, else pieces of
+        the index, each half as far away."""
         low, high = self._bounds(offset)
         while low < high:
             a = max(low, (low + high - _PROBED) // 2)
@@ -139,7 +139,7 @@ class SegmentRanges:
             first = cut
 
     def _edge(self, start: int) -> int:
-        """Where a piece from `start` on may end at most; where frames end, so that none is read twice."""
+        """Return the greatest end of a range from `start` on: an end of a frame, so that no frame is read twice."""
         if not self._packed:
             return start + SPAN
         edges = self._frames.plain

@@ -19,7 +19,7 @@ from kbackup.formats.stream import block_of, blocks, record_cuts
 from kbackup.store.base import Store
 from kbackup.types import Bytes, RecordBlock
 
-_HINT = "the archive is damaged here; 'kbackup verify' lists every finding"
+_HINT = "run 'kbackup verify', which lists every finding"
 
 
 def crc_of(data: bytes) -> str:
@@ -134,7 +134,7 @@ def read_whole(store: Store, target: Target, key: str, by: SegmentIndex | None) 
         low, high = least(low, block.min_timestamp), greatest(high, block.max_timestamp)
         largest = max(largest, block.largest)
     if not parts:
-        raise CorruptError(f"file {key} has no record", "it is no segment of this tool")
+        raise CorruptError(f"file {key} has no record", "check which tool wrote it: no segment is empty")
     index = encode_index(_joined(parts))
     segment = Segment(
         topic=target.topic,

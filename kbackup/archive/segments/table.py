@@ -20,7 +20,7 @@ from kbackup.errors import CorruptError
 from kbackup.types import Int64Array
 
 _LARGE = 1 << 20  # bytes of a table that is worth threads
-_HINT = "is the archive damaged? run 'kbackup verify'"
+_HINT = "run 'kbackup verify' to see whether the archive is damaged"
 
 
 @dataclass(frozen=True, slots=True, order=True)

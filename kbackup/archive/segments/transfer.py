@@ -18,9 +18,9 @@ from kbackup.store.crypt.raw import read_chunks, size_of, stored
 THREADS = 8
 _FEW = 256
 """Objects that are asked for one by one; of more, the whole folder is listed, a thousand a request."""
-_DAMAGED = "the archive is damaged here: run 'kbackup verify'; nothing of it was copied"
-_IN_THE_WAY = "no restore point there has it: delete it by hand while no copy runs, then run the copy again"
-DIVERGED = "something else wrote there: a copy is written by 'kbackup copy' alone; use another address"
+_DAMAGED = "run 'kbackup verify', which lists every finding; nothing of this object was copied"
+_IN_THE_WAY = "delete it by hand while no copy runs, then run the copy again; no restore point there has it"
+DIVERGED = "use another address: something other than 'kbackup copy' wrote to this one"
 
 
 class Due(NamedTuple):
@@ -38,8 +38,9 @@ def objects_of(segment: Segment) -> Iterator[Due]:
 
 
 def missing(target: Store, due: list[Due]) -> list[Due]:
-    """Those of `due` that are not at `target`. `RefusedError` for an object that is there and is not whole, by size or
-    by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may send."""
+    """Return the objects of `due` that are not at `target`. `RefusedError` for an object that is there and is not
+    whole, by size or by the checksum that `target` keeps: a copy deletes and replaces nothing that a later copy may
+    send."""
     raw = stored(target)
     if len(due) > _FEW:
         wanted = {each.key for each in due}

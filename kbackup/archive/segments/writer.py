@@ -22,8 +22,8 @@ _MAGIC = b"\x01"
 
 
 class Target(NamedTuple):
-    """Where a partition's segments go, and how. `threshold` is `segment_bytes`; `compression` is 'none' or 'zstd';
-    `spare` is that of the segments' names (`layout.segment_stem`)."""
+    """The topic, partition and form in which segments are written. `threshold` is `segment_bytes`; `compression` is
+    'none' or 'zstd'; `spare` is that of the segments' names (`layout.segment_stem`)."""
 
     topic: str
     incarnation: int

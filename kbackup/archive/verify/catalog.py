@@ -30,10 +30,10 @@ Sizes = Mapping[str, int]
 
 @dataclass
 class Survey:
-    """What could be read. `archive` is as of the newest whole catalog, None without one; `manifests` is in order of
-    numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the newest
-    catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as well.
-    `archive_id` is that of archive.json, '' where it is damaged."""
+    """The documents that could be read. `archive` is as of the newest whole catalog, None without one; `manifests` is
+    in order of numbers and lacks damaged ones. `catalogs` are the readable ones of its history, by number. `whole`: the
+    newest catalog, its tables and manifests could be read; `documents_whole`: the documents that manifests refer to as
+    well. `archive_id` is that of archive.json, '' where it is damaged."""
 
     archive_id: str = ""
     archive: Archive | None = None

@@ -38,8 +38,8 @@ def check_derived(
 
 
 def can_judge(store: Store, found: Survey) -> bool:
-    """Whether the derived files were written for the newest catalog, or for one with the same segments and restore
-    points, and no other catalog was committed since."""
+    """Return whether the derived files were written for the newest catalog, or for one with the same segments and
+    restore points, and no other catalog was committed since."""
     if found.archive is None or found.archive.committed.catalog is None:
         return False
     newest = found.archive.committed.catalog

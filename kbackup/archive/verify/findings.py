@@ -1,4 +1,4 @@
-"""What a verification says: findings, which fail it, and notes, which do not."""
+"""The results of a verification: findings, which fail it, and notes, which do not."""
 
 from __future__ import annotations
 

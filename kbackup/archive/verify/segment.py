@@ -15,7 +15,7 @@ from kbackup.store.base import Store
 
 @dataclass
 class _Seen:
-    """What the records say of themselves; `Segment` has the meanings."""
+    """The values that the records themselves give; `Segment` explains them."""
 
     count: int = 0
     first: int = 0

@@ -212,7 +212,7 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
     [
         (["cat", "orders:0:12"], "archived are offsets 0 to 41 (exclusive), with gaps"),
         (["cat", f"orders:0:{10**19 - 1}"], "archived are offsets 0 to 41 (exclusive), with gaps"),
-        (["cat", "orders:7"], "'kbackup ls orders' lists its 3"),
+        (["cat", "orders:7"], "run 'kbackup ls orders', which lists its 3"),
         (["cat", "order"], "did you mean orders?"),
         (["cat", "orders:x"], "give topic, topic:partition,"),
         (["cat", "orders:0:5-5"], "give topic, topic:partition,"),
@@ -223,7 +223,7 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
         (["cat", "orders", "--at", "noon"], "give a time such as"),
         (["cat", "orders", "--from-time", "2", "--at", "1"], "both are included"),
         (["ls", "order", "--at", "now"], "did you mean orders?"),
-        (["cat", "orders:7", "--at", "now"], "'kbackup ls orders' lists its 3"),
+        (["cat", "orders:7", "--at", "now"], "run 'kbackup ls orders', which lists its 3"),
         (["cat", "orders", "--format", "%x"], "known are %t %p"),
         (["cat", "orders", "--format", "50%"], "known are %t %p"),
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),
@@ -233,7 +233,7 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
         (["find", "x", "order"], "did you mean orders?"),
         (["ls", "orders:0:5"], "give topic or topic:partition"),
         (["ls", "../orders"], "give topic, topic:partition,"),
-        (["ls", "orders/3"], "'kbackup ls orders' lists its 3"),
+        (["ls", "orders/3"], "run 'kbackup ls orders', which lists its 3"),
     ],
 )
 def test_refusals(root: str, args: list[str], hint: str, capsys: Said) -> None:

@@ -82,7 +82,7 @@ def test_restore_points_that_were_let_go(tmp_path: Path, capsys: Said) -> None:
     assert cli.main(["info", "-a", store.url, "--backup", "1"]) == 2
     err = capsys.readouterr().err
     assert "restore point 1 was let go" in err
-    assert "hint: the nearest is 2" in err
+    assert "the nearest is 2" in err
 
 
 def test_pins_labels_and_damage(tmp_path: Path, capsys: Said) -> None:
