@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from kbackup.archive.models import ArchiveInfo, Metadata
-from kbackup.metadata.entities import BrokerConfig, Entity, GroupConfig, NotCarried, PartName
+from kbackup.metadata.entities import BrokerConfig, Entity, GroupConfig, MetadataPartName, NotCarried
 from kbackup.metadata.parts import BROKER_SECRETS, GROUP_SECRETS, SCRAM_SECRETS, TOKEN_SECRETS
 
 _SENSITIVE = re.compile(
@@ -42,7 +42,7 @@ def without_secrets(metadata: Metadata) -> Metadata:
     tokens = _emptied(metadata.delegation_tokens, "hmac")
     brokers = _hidden(metadata.broker_configs)
     groups = _hidden(metadata.group_configs)
-    lost: list[tuple[PartName, str]] = []
+    lost: list[tuple[MetadataPartName, str]] = []
     if users != metadata.scram_users:
         lost.append(("scram_users", SCRAM_SECRETS))
     if tokens != metadata.delegation_tokens:
@@ -76,6 +76,6 @@ def _hidden(configs: tuple[C, ...] | None) -> tuple[C, ...] | None:
     return tuple(replace(each, value=None) if is_sensitive(each.name) else each for each in configs)
 
 
-def _named(secrets: Iterable[tuple[PartName, str]]) -> Iterator[NotCarried]:
+def _named(secrets: Iterable[tuple[MetadataPartName, str]]) -> Iterator[NotCarried]:
     for part, what in secrets:
         yield NotCarried(part=part, what=what, reason="secret", why="the archive is not encrypted")

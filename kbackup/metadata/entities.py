@@ -14,8 +14,8 @@ from msgspec import Meta
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 """By Kafka's own rule. A name becomes a folder of the archive: one that leads elsewhere is none."""
 Source = Literal["brokers", "zookeeper", "controller log"]
-"""Where a part of the metadata was read."""
-PartName = Literal[
+"""The source that a part of the metadata was read from."""
+MetadataPartName = Literal[
     "topics",
     "acls",
     "scram_users",
@@ -156,10 +156,12 @@ class Znode(Entity, frozen=True, kw_only=True):
 
 
 class NotCarried(Entity, frozen=True, kw_only=True):
-    """Metadata of a cluster that is not in a restore point: `part` or something of it, named by `what`. `part` is null
-    where the whole metadata is meant, or a kind of metadata that is unknown here."""
+    """Metadata of a cluster that is not in a restore point: `part`, or the portion of it that `what` names.
 
-    part: PartName | None
+    `part` is null where all metadata is missing, or a kind of metadata that is unknown here.
+    """
+
+    part: MetadataPartName | None
     what: str
     reason: Reason
     why: str

@@ -1,4 +1,4 @@
-"""The parts of a cluster's metadata: their names, what identifies an entity, and which source is asked first."""
+"""The parts of a cluster's metadata: their names, the identity of their entities, and the order of their sources."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kbackup.metadata.entities import Acl, BrokerConfig, ClientQuota, NotCarried, PartName, Reason, Source
+from kbackup.metadata.entities import (
+    Acl,
+    BrokerConfig,
+    ClientQuota,
+    MetadataPartName,
+    NotCarried,
+    Reason,
+    Source,
+)
 
 _DEFAULT = "<default>"  # as Kafka's tools call the default entity
 
@@ -17,12 +25,14 @@ GROUP_SECRETS = "values of sensitive group configs"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """`name` is the member of metadata.json, `label` what messages call it. `identity` returns words for one entity,
-    unique within the part. Of the sources in `order`, the first is taken that tells the part completely; or the first
-    that tells it at all, where the brokers' list `is_partial`."""
+class MetadataPart:
+    """A part of the metadata: `name` is the member of metadata.json, `label` its name in messages.
 
-    name: PartName
+    `identity` returns the name of an entity, unique within the part. Of the sources in `order`, the first that has the
+    complete part is used; where the brokers' list `is_partial`, the first that has any of it.
+    """
+
+    name: MetadataPartName
     label: str
     identity: Callable[[Any], str]
     is_partial: bool = False
@@ -60,34 +70,34 @@ def _itself(entity: object) -> str:
 
 
 _PARTIAL = True
-"""Brokers tell the configs of those that run, the tokens that our user may describe, and of registrations the listener
-that we use."""
+"""Brokers list only the configs of running brokers, the tokens that our user may describe, and our own listener of
+each registration."""
 
 PARTS = (
-    Part("topics", "topics", _name),
-    Part("acls", "ACLs", _acl),
-    Part("scram_users", "SCRAM users", lambda u: f"{u.user} {u.mechanism}"),
-    Part("broker_configs", "broker configs", _broker_config, _PARTIAL),
-    Part("group_configs", "group configs", lambda c: f"{c.name} of group {c.group}"),
-    Part("client_quotas", "client quotas", _quota),
-    Part("delegation_tokens", "delegation tokens", lambda t: str(t.id), _PARTIAL),
-    Part("client_metrics", "client metrics", _name),
-    Part("features", "features", _name),
-    Part("registrations", "registrations", lambda r: f"{r.role} {r.id}", _PARTIAL),
-    Part("deletions", "topics that wait for deletion", _itself),
-    Part("next_producer_id", "producer ids", _itself),
-    Part("znodes", "znodes", lambda z: str(z.path)),
+    MetadataPart("topics", "topics", _name),
+    MetadataPart("acls", "ACLs", _acl),
+    MetadataPart("scram_users", "SCRAM users", lambda u: f"{u.user} {u.mechanism}"),
+    MetadataPart("broker_configs", "broker configs", _broker_config, _PARTIAL),
+    MetadataPart("group_configs", "group configs", lambda c: f"{c.name} of group {c.group}"),
+    MetadataPart("client_quotas", "client quotas", _quota),
+    MetadataPart("delegation_tokens", "delegation tokens", lambda t: str(t.id), _PARTIAL),
+    MetadataPart("client_metrics", "client metrics", _name),
+    MetadataPart("features", "features", _name),
+    MetadataPart("registrations", "registrations", lambda r: f"{r.role} {r.id}", _PARTIAL),
+    MetadataPart("deletions", "topics that wait for deletion", _itself),
+    MetadataPart("next_producer_id", "producer ids", _itself),
+    MetadataPart("znodes", "znodes", lambda z: str(z.path)),
 )
 
-LABELS: dict[PartName, str] = {part.name: part.label for part in PARTS}
-"""What messages call each part."""
+LABELS: dict[MetadataPartName, str] = {part.name: part.label for part in PARTS}
+"""The name of each part in messages."""
 
 
-def whole_part(part: PartName, reason: Reason, why: str) -> NotCarried:
-    """The entry for a part of which nothing is carried, or not everything."""
+def not_carried_entry(part: MetadataPartName, reason: Reason, why: str) -> NotCarried:
+    """Return the entry for a part that is not carried, or not completely."""
     return NotCarried(part=part, what=LABELS[part], reason=reason, why=why)
 
 
-def reason_for(part: PartName, not_carried: Iterable[NotCarried]) -> str | None:
-    """Why a part is not carried; None where no entry says so."""
+def reason_for(part: MetadataPartName, not_carried: Iterable[NotCarried]) -> str | None:
+    """Return why a part is not carried; None where no entry names it."""
     return next((entry.why for entry in not_carried if entry.part == part), None)

@@ -1,4 +1,4 @@
-"""What one source tells of a cluster's metadata."""
+"""The metadata of a cluster as read from one source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from kbackup.metadata.entities import (
     DelegationToken,
     Feature,
     GroupConfig,
+    MetadataPartName,
     NotCarried,
-    PartName,
     Registration,
     ScramUser,
     Source,
@@ -24,11 +24,11 @@ from kbackup.metadata.entities import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The parts of a cluster's metadata that `source` tells, named as in metadata.json. None: not told.
+    """The parts of a cluster's metadata that `source` has, named as in metadata.json. None: not read.
 
-    `not_carried` says why, where it isn't the nature of the source. `outdated`: why the source doesn't speak for the
-    cluster, such as ZooKeeper after a migration; "" where it does. `migration`: Kafka's word for the state of the
-    migration, of a controller log that has it.
+    `not_carried` has the reasons, unless the source never has the part. `outdated`: why the source is no longer the
+    truth of the cluster, such as ZooKeeper after a migration; "" where it is. `migration`: Kafka's word for the state
+    of the migration, from a controller log that has it.
     """
 
     source: Source
@@ -50,6 +50,6 @@ class Reading:
     outdated: str = ""
     migration: str = ""
 
-    def source_of(self, part: PartName) -> Source:
+    def source_of(self, part: MetadataPartName) -> Source:
         """The source of each part."""
         return self.source

@@ -1,4 +1,4 @@
-"""Where the metadata of a cluster is read beside its brokers: ZooKeeper, a controller's metadata log, metrics.
+"""The sources of a cluster's metadata besides its brokers: ZooKeeper, a controller's metadata log, metrics.
 
 They are set in `[source]`, next to the properties of the Kafka client. The names for ZooKeeper are those of a Kafka
 broker's properties; those for SASL, which a broker takes from a JAAS file, and those for the exporters of controllers'
@@ -33,7 +33,7 @@ PROPERTIES = {
 """The properties of `[source]` that no Kafka client knows, and their meaning."""
 
 _SERVERS = re.compile(r"[^\s,/]+:\d{1,5}(,[^\s,/]+:\d{1,5})*(/[^\s,]*[^\s,/])?/?")
-_HINT = "infra/docs/configuration.md lists the sources of metadata"
+_HINT = "see infra/docs/configuration.md for the sources of metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,10 @@ class ZooKeeperOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsAccess:
-    """How exporters of controllers' metrics are asked. An empty `user`: without a login. `certificates`: the PEM file
-    to trust; "" for the system's."""
+    """The access to exporters of controllers' metrics.
+
+    An empty `user`: without a login. `certificates`: the PEM file to trust; "" for the system's.
+    """
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -83,7 +85,7 @@ class Sources:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Sources:
-        """The sources that `[source]` names; `UsageError` for properties that don't go together."""
+        """Return the sources that `[source]` names; `UsageError` for properties that exclude each other."""
         return cls(
             kafka={name: value for name, value in properties.items() if not is_source_property(name)},
             zookeeper=_zookeeper(properties),
@@ -93,13 +95,12 @@ class Sources:
 
 
 def is_source_property(name: str) -> bool:
-    """Whether a property of `[source]` is none of the Kafka client, rightly spelt or not."""
+    """Return True for a property of `[source]` that is kbackup's own and not the Kafka client's, even if misspelt."""
     return name.startswith(("zookeeper.", "metadata.log.", "controller.metrics."))
 
 
 def check_source_property(path: str, value: str, where: str, *, show: bool) -> None:
-    """`UsageError` for a name that `PROPERTIES` doesn't have, or a value that can't be used; with `show` it has the
-    value."""
+    """Raise `UsageError` for a name that `PROPERTIES` lacks, or an invalid value, which it names with `show`."""
     name = path.partition(".")[2]
     if name not in PROPERTIES:
         near = difflib.get_close_matches(name, PROPERTIES, n=1, cutoff=0.8)

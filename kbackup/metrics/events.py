@@ -1,4 +1,4 @@
-"""What a job tells while it works; the command line shows it, tests count it."""
+"""The phases and progress that a job reports while it works; the command line shows them, tests count them."""
 
 from __future__ import annotations
 

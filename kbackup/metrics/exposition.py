@@ -1,4 +1,4 @@
-"""What was counted, in Prometheus' text format: as a file for node_exporter's textfile collector, or as bytes."""
+"""Write the counters in Prometheus' text format: as a file for node_exporter's textfile collector, or as bytes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Samples = dict[tuple[str, Labels], float]
 
 def samples(snapshot: Snapshot) -> Samples:
     shared = {"command": snapshot.command, "archive": snapshot.archive}
-    found: Samples = {}
+    values: Samples = {}
     for (name, labels), value in snapshot.values.items():
         own = zip(METRICS[name].labels, labels, strict=True)
-        found[name, tuple(sorted({**shared, **dict(own)}.items()))] = value
-    return found
+        values[name, tuple(sorted({**shared, **dict(own)}.items()))] = value
+    return values
 
 
 def text(snapshot: Snapshot) -> bytes:
@@ -35,11 +35,10 @@ def text(snapshot: Snapshot) -> bytes:
 
 
 class MetricsFile:
-    """For node_exporter's textfile collector; made before the work. `UsageError` where nothing could be written
-    there.
+    """A file for node_exporter's textfile collector, to be made before the work.
 
-    Counters go on from what the file had, and what `stays` stays: a file of one run alone would make Prometheus see
-    half of what happened.
+    `UsageError` where the file can't be written. Counters continue from the values in the file, and metrics that
+    `stays` marks keep theirs: Prometheus would miss earlier runs in a file of one run alone.
     """
 
     def __init__(self, path: str, command: str) -> None:
@@ -57,7 +56,7 @@ class MetricsFile:
 
 
 def _former(path: str) -> Samples:
-    """What the file has; nothing where there is none, or where it is not one of ours."""
+    """Read the samples of an earlier file; none where it does not exist or is not one of ours."""
     try:
         families = list(text_string_to_metric_families(Path(path).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError):
@@ -78,19 +77,19 @@ def _with_former(former: Samples, new: Samples, command: str) -> Samples:
     return merged
 
 
-def _registry(found: Samples) -> CollectorRegistry:
+def _registry(samples: Samples) -> CollectorRegistry:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Found(found))
+    registry.register(_SamplesCollector(samples))
     return registry
 
 
-class _Found(Collector):
-    def __init__(self, found: Samples) -> None:
-        self._found = found
+class _SamplesCollector(Collector):
+    def __init__(self, samples: Samples) -> None:
+        self._samples = samples
 
     def collect(self) -> Iterable[Metric]:
         for name, metric in METRICS.items():
-            own = {labels: value for (n, labels), value in self._found.items() if n == name}
+            own = {labels: value for (n, labels), value in self._samples.items() if n == name}
             if not own:
                 continue
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily

@@ -1,4 +1,4 @@
-"""What this process counts, for Prometheus. Counting needs no library: `exposition` writes it as text.
+"""The counters of this process, for Prometheus. Counting needs no library: `exposition` writes them as text.
 
 Every metric has the labels `command` and `archive` besides its own. Values of labels come from small fixed sets,
 but for `archive` (one a process), `topic` (only where that is asked for), and those of a mirror's flows.

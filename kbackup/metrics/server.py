@@ -1,5 +1,7 @@
-"""`/metrics` and `/healthz` over HTTP, served by daemon threads. Answers come from memory: neither asks Kafka or
-the store, so a scraper can't slow a backup down."""
+"""Serve `/metrics` and `/healthz` over HTTP by daemon threads.
+
+Answers come from memory. No request reaches Kafka or the store, so a scraper can't slow a backup down.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ _PLAIN = "text/plain; charset=utf-8"
 
 
 class Health:
-    """Whether all is well: something ended well not longer than `stale_after` seconds ago. Thread-safe."""
+    """The health of a process: good while the last success is at most `stale_after` seconds old. Thread-safe."""
 
     def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_after, self._clock = stale_after, clock
@@ -35,7 +37,7 @@ class Health:
         self._error = error
 
     def answer(self) -> tuple[int, str]:
-        """HTTP status and what to say."""
+        """Return the HTTP status and the text of the answer."""
         age = self._clock() - self._well
         said = f"; last error: {self._error.encode('unicode_escape').decode()}" if self._error else ""
         if age > self._stale_after:
@@ -44,19 +46,19 @@ class Health:
 
 
 class JointHealth:
-    """The health of a process with several parts: all is well only where each part is. Thread-safe."""
+    """The health of a process with several components: good only while each component's is. Thread-safe."""
 
     def __init__(self, stale_after: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._stale_after, self._clock = stale_after, clock
         self._parts: dict[str, Health] = {}
 
-    def part(self, name: str) -> Health:
-        """Return the health of a new part."""
+    def add_component(self, name: str) -> Health:
+        """Return the health of a new component."""
         self._parts[name] = health = Health(self._stale_after, self._clock)
         return health
 
     def answer(self) -> tuple[int, str]:
-        """HTTP status, and a line for each part."""
+        """Return the HTTP status, and a line for each component."""
         answers = {name: health.answer() for name, health in [*self._parts.items()]}
         status = max((status for status, _ in answers.values()), default=200)
         return status, "".join(f"{name}: {text}" for name, (_, text) in answers.items())

@@ -38,11 +38,11 @@ NEEDED = (
 
 
 class WorkerImportError(KbackupError):
-    """What tasks need can't be imported where they run."""
+    """A module that tasks need can't be imported in a Python worker."""
 
 
 def preload(modules: Iterable[str] = NEEDED) -> None:
-    """Imports `modules`. stdout is the daemon's line to Spark: what an import prints goes to stderr."""
+    """Import `modules`. stdout is the daemon's connection to Spark: output of imports goes to stderr."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # it starts its threads when numpy is imported
     with redirect_stdout(sys.stderr):
         for name in modules:
@@ -51,7 +51,7 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
             except ImportError as error:
                 failed = WorkerImportError(
                     f"a Python worker can't import {name}: {error}",
-                    f"is everything that kbackup needs installed for {sys.executable}?",
+                    f"install kbackup and its dependencies for {sys.executable}",
                 )
                 raise RuntimeError(failed.marker()) from error
         from kbackup.kafka import kernel

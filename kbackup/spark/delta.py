@@ -1,4 +1,4 @@
-"""What Spark needs for Delta tables: jars, settings of the session, and how to reach the store by s3a."""
+"""The jars and session settings that Delta tables need, and the settings of s3a for the store."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA = ("io.delta:delta-spark_4.1_2.13:4.3.1",)
-"""For the Spark that kbackup depends on."""
+"""The release of Delta for the Spark that kbackup depends on."""
 _AWS = ("s3", "s3-transfer-manager", "sts", "apache-client")
 S3A = ("org.apache.hadoop:hadoop-aws:3.4.2", *(f"software.amazon.awssdk:{name}:2.29.52" for name in _AWS))
-"""For the Hadoop that Spark brings; the modules of the AWS SDK that it was built with in place of all of it."""
+"""The s3a of the Hadoop that Spark brings, with the few modules of the AWS SDK that it needs."""
 LEFT_OUT = (
     "software.amazon.awssdk:bundle",  # 640 MB; the modules above are 11
     # what Spark brings itself, and what is for other streams and catalogs than these
@@ -33,7 +33,7 @@ LEFT_OUT = (
 )
 
 DELTA_LOCK = Path(__file__).with_name("delta-jars.sha256")
-"""The SHA-256 of all jars that these come to."""
+"""The SHA-256 checksums of all jars that these packages resolve to."""
 
 EXTENSION = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

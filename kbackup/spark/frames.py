@@ -1,4 +1,4 @@
-"""What tasks yield as a Spark frame: for jobs whose records Spark itself is to write somewhere."""
+"""Return the results of tasks as a Spark frame, for jobs whose records Spark itself writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch_frame(
             address = stack.enter_context(ProgressReceiver(show)).address
         given = stack.enter_context(shared(spark, data))
 
-        def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
             do, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
             for batch in batches:
                 numbers: list[int] = batch.column(0).to_numpy().tolist()
@@ -51,4 +51,4 @@ def batch_frame(
                         progress.close()
 
         count = len(tasks)
-        yield spark.range(count, numPartitions=count).mapInArrow(run_some, from_arrow_schema(schema))
+        yield spark.range(count, numPartitions=count).mapInArrow(run_batches, from_arrow_schema(schema))

@@ -25,10 +25,10 @@ _RESOLVING = re.compile(
     rb"\S+#\S+ added as a dependency|"
     rb"\s+(confs: |found \S+#|:: modules in use|\||---|\S+#\S+ from |\d+ artifacts copied)"
 )
-"""What is said of jars that are there already (`spark.jars.packages`). Downloads and problems are passed on."""
+"""Log lines about jars that are already downloaded (`spark.jars.packages`); downloads and problems are passed on."""
 
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-"""What Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
+"""Names of settings that Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
 
 
 def start_context(settings: Mapping[str, str]) -> None:
@@ -78,7 +78,7 @@ def _pass_on(reading: int) -> None:
 
 
 def _without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """What every user of the machine may read on the JVM's command line: neither what Spark hides nor what we do."""
+    """Return the settings that every user of the machine may read on the JVM's command line: those without secrets."""
     return {
         name: value
         for name, value in settings.items()

@@ -1,10 +1,10 @@
-"""How Spark's JVM starts on this machine: light, and with an archive of the classes that it loads.
+"""Options of Spark's JVM on this machine, and the archive of the classes that it loads (class data sharing).
 
-No record passes through the JVM, so what the optimising compiler and parallel collectors cost never comes back. Half of
-the time to the first task is loading and verifying classes: HotSpot can keep them (class data sharing). The first run
-writes the archive into the user's cache once its work is done, later ones map it. The JVM itself checks that an archive
-was made by the same JVM from the same class path, and goes on without it where it was not; what it does not check, that
-the file is whole, is our part: it appears under its name when it is, and the name holds its size.
+No record passes through the JVM, so the optimising compiler and parallel collectors never repay their cost. Half of the
+time to the first task is loading and verifying classes, which HotSpot can store in an archive. The first run writes the
+archive into the user's cache once its work is done, later runs map it. The JVM checks that an archive was made by the
+same JVM from the same class path, and starts without it otherwise. It does not check that the file is complete: so a
+file gets its name only when it is, and the name holds its size.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ class ClassArchive:
     key: str
 
     def path(self) -> Path | None:
-        """The newest whole archive; None where there is none."""
+        """Return the newest complete archive; None where there is none."""
         whole = [p for p in self.folder.glob(f"spark-{self.key}-*.jsa") if _is_whole(p)]
         return max(whole, default=None)
 
     def options(self) -> str:
-        """The JVM's options that use the archive, or where there is none, note what it would hold."""
+        """Return the JVM's options that use the archive; without an archive, those that record its classes."""
         path = self.path()
         if path is None:
             return f"{_SHARING} -XX:+RecordDynamicDumpInfo"
         os.utime(path)
         return f'{_SHARING} "-XX:SharedArchiveFile={path}"'
 
-    def keep(self, session: SparkSession) -> None:
-        """Writes the archive of what the session's JVM has loaded, unless there is one. That it can't is no error: the
-        next start takes as long as this one."""
+    def write(self, session: SparkSession) -> None:
+        """Write the archive of the classes that the session's JVM has loaded, unless there is one.
+
+        A failure is no error: the next start takes as long as this one.
+        """
         if self.path() is not None:
             return
         made = self.folder / f"spark-{self.key}.{os.getpid()}.new"
@@ -78,8 +80,11 @@ class ClassArchive:
 
 
 def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
-    """None where classes may come from elsewhere than Spark's own jars, where there is no JVM, or no folder that is
-    the user's alone."""
+    """Return the class archive of this machine's Spark.
+
+    None where classes may come from other places than Spark's own jars, where there is no JVM, or no folder that only
+    the user can write.
+    """
     home, java = _spark_home(env), _java(env)
     if home is None or java is None or (home / "conf").exists() or any(map(env.get, _OTHER_CLASSES)):
         return None
@@ -98,13 +103,13 @@ def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
 
 
 def _key(home: Path, java: Path) -> str:
-    """Of all by which the JVM tells whether an archive is its own: itself, its options, and the class path's files."""
-    told = hashlib.sha256(LIGHT.encode())
+    """Return a checksum of the JVM, its options and the files of the class path, by which it accepts an archive."""
+    checksum = hashlib.sha256(LIGHT.encode())
     modules = java.parents[1] / "lib" / "modules"
     for file in (java, *filter(Path.exists, [modules]), *sorted((home / "jars").iterdir())):
         status = file.stat()
-        told.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
-    return told.hexdigest()[:16]
+        checksum.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return checksum.hexdigest()[:16]
 
 
 def _is_whole(path: Path) -> bool:
@@ -120,14 +125,14 @@ def _spark_home(env: Mapping[str, str]) -> Path | None:
 
 
 def _java(env: Mapping[str, str]) -> Path | None:
-    """The one that Spark's scripts take."""
+    """Return the `java` that Spark's scripts start."""
     home = env.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else env.get("PATH"))
     return Path(found).resolve() if found else None
 
 
 def _dump(session: SparkSession, path: Path) -> None:
-    """What `jcmd <pid> VM.cds dynamic_dump <path>` does: few JVMs have a jcmd beside them."""
+    """Dump the loaded classes as `jcmd <pid> VM.cds dynamic_dump <path>` does: few JVMs come with jcmd."""
     context: Any = session.sparkContext
     jvm, gateway = context._jvm, context._gateway
 

@@ -1,4 +1,4 @@
-"""What tasks have done so far, told to the driver by datagrams on loopback; lost ones do no harm.
+"""Report the progress of tasks to the driver by datagrams on loopback; lost datagrams do no harm.
 
 Only for local masters: elsewhere executors can't be assumed to reach the driver by other ways than Spark's own.
 """
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
 
 class ProgressSender:
-    """In a task: counts, and tells at most five times a second. `address` None: counts go nowhere."""
+    """Counts in a task, and reports at most five times a second. `address` None: reports nothing."""
 
     def __init__(self, address: Address | None, task: int) -> None:
         self._address, self._task = address, task

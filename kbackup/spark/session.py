@@ -70,22 +70,22 @@ class Starting:
 
     @property
     def ready(self) -> bool:
-        """Whether a call returns, or raises, at once."""
+        """True when a call returns, or raises, without waiting."""
         return self._ready.is_set()
 
     @property
     def session(self) -> SparkSession | None:
-        """The session, if it is there by now."""
+        """The session, if it has started."""
         return self._session
 
-    def keep_classes(self) -> None:
-        """After the work: what the JVM has loaded is kept for the next start, where that is wanted."""
+    def dump_classes(self) -> None:
+        """Write the classes that the JVM has loaded for the next start, where enabled; to be called after the work."""
         archive = class_archive()
         if self._session is not None and archive is not None and _is_light(self._session):
-            archive.keep(self._session)
+            archive.write(self._session)
 
     def leave(self) -> None:
-        """Nobody will ask for the session any more: it is stopped, also when it is ready only later."""
+        """Stop the session, now or when its start has ended: nothing will use it."""
         self._left.set()
         if self._ready.is_set():
             self._stop()
@@ -112,7 +112,7 @@ class Starting:
 
 
 def _ready_daemon(master: str | None, conf: Mapping[str, str]) -> Ready | None:
-    """Where Spark's workers are going to be our own Python on this machine."""
+    """Start the worker daemon in advance, where Spark's workers will be our own Python on this machine; else None."""
     others = {
         "spark.python.daemon.module",
         "spark.pyspark.python",
@@ -154,7 +154,7 @@ def _stop(session: SparkSession) -> None:
 
 
 def _is_light(session: SparkSession) -> bool:
-    """Whether it runs with our own options on this machine."""
+    """Return True when the session runs on this machine with our own options."""
     return LIGHT in session.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
 
 
@@ -183,10 +183,10 @@ def build_session(master: str | None, conf: Mapping[str, str], attempts: int) ->
         session = builder.getOrCreate()
     except (PySparkRuntimeError, PySparkException) as error:
         fetches = settings.get("spark.jars.packages") and not submitted
-        jars = " Could its jars be fetched (spark.jars.packages)? See delta.md" if fetches else ""
+        jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if fetches else ""
         raise UnreachableError(
             f"Spark can't be started: {str(error).splitlines()[0]}",
-            f"is a JDK of 17 or newer there (JAVA_HOME)?{jars}",
+            f"check that a JDK of 17 or newer is installed (JAVA_HOME){jars}",
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session

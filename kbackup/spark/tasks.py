@@ -63,24 +63,24 @@ def run_tasks(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], show: S
 def run_counted(
     spark: Spark, tasks: Sequence[T], work: Work[T, R], listener: Listener, expected: int
 ) -> list[R]:
-    """The same, told to `listener`, which expects so many records. For no task no session is started."""
+    """Run tasks and report progress to `listener`, with the expected records. Without tasks no session is started."""
     if not tasks:
         return []
     return run_tasks(spark(), tasks, work, lambda records, size: listener.progress(records, size, expected))
 
 
 def pack(items: Iterable[T], size_of: Callable[[T], int], room: int, most: int) -> list[tuple[T, ...]]:
-    """Neighbours together up to `room` bytes and `most` items; a bigger item alone."""
+    """Pack neighbouring items up to `room` bytes and `most` items together; a bigger item alone."""
     packs: list[list[T]] = []
-    left = 0
+    remaining = 0
     for item in items:
         size = size_of(item)
-        if not packs or size > left or len(packs[-1]) == most:
+        if not packs or size > remaining or len(packs[-1]) == most:
             packs.append([])
-            left = max(room, size)
+            remaining = max(room, size)
         packs[-1].append(item)
-        left -= size
-    return [tuple(some) for some in packs]
+        remaining -= size
+    return [tuple(each) for each in packs]
 
 
 def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Address | None) -> list[R]:
@@ -95,8 +95,11 @@ def _run(spark: SparkSession, tasks: Sequence[T], work: Work[T, R], address: Add
 
 @contextmanager
 def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
-    """What gives tasks `data`. Spark itself leaves the file of a big closure, secrets and all, where it is until the
-    session ends, which a follower's does not: what is big goes into a file of ours, which goes with its tasks."""
+    """Yield a function by which tasks get `data`; big data is deleted when the tasks have ended.
+
+    Spark itself deletes the file of a big closure, secrets included, only when the session ends, and a follower's
+    session does not end. Big data goes into a broadcast of ours.
+    """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     if len(data) <= _SMALL:
@@ -113,7 +116,7 @@ def shared(spark: SparkSession, data: bytes) -> Iterator[Callable[[], bytes]]:
 def _results(
     spark: SparkSession, count: int, given: Callable[[], bytes], address: Address | None
 ) -> list[Any]:
-    def run_some(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    def run_batches(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         attempt = _attempt()
         work, every = pickle.loads(given())  # noqa: S301 (our own driver wrote it)
         for batch in batches:
@@ -122,7 +125,7 @@ def _results(
                 task = pickle.loads(every[number])  # noqa: S301 (as above)
                 yield from _run_task(number, attempt, task, work, address)
 
-    frame = spark.range(count, numPartitions=count).mapInArrow(run_some, _DDL)
+    frame = spark.range(count, numPartitions=count).mapInArrow(run_batches, _DDL)
     with spark_errors():
         rows = frame.toArrow()
     numbers: list[int] = rows.column("task").to_numpy().tolist()
@@ -137,7 +140,7 @@ def _results(
 
 
 def _attempt() -> int:
-    """How often Spark tried this task before."""
+    """Return the number of Spark's earlier attempts at this task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

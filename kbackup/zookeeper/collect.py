@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from kbackup.errors import CorruptError
-from kbackup.metadata.entities import NotCarried, PartName
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.entities import MetadataPartName, NotCarried
+from kbackup.metadata.parts import not_carried_entry
 from kbackup.util.text import shorten
 from kbackup.zookeeper.tree import Tree
 
@@ -22,16 +22,18 @@ class Collector:
     """`failed` and `denied`: by part, what is not carried of it, each with the path of its znode."""
 
     tree: Tree
-    failed: dict[PartName, list[str]] = field(default_factory=lambda: defaultdict(list))
-    denied: dict[PartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    failed: dict[MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
+    denied: dict[MetadataPartName, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def each(
-        self, part: PartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
+        self, part: MetadataPartName, paths: Iterable[str], parse: Callable[[str, bytes], Iterable[T]]
     ) -> tuple[T, ...]:
         """All that `parse` finds in the znodes at `paths`; those that don't exist have nothing."""
         return tuple(entity for path in paths for entity in self._parse(part, path, parse))
 
-    def _parse(self, part: PartName, path: str, parse: Callable[[str, bytes], Iterable[T]]) -> Iterable[T]:
+    def _parse(
+        self, part: MetadataPartName, path: str, parse: Callable[[str, bytes], Iterable[T]]
+    ) -> Iterable[T]:
         if path in self.tree.denied:
             self.denied[part].append(path)
         if path not in self.tree.znodes:
@@ -43,7 +45,7 @@ class Collector:
             return ()
 
     def below(
-        self, part: PartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
+        self, part: MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
     ) -> tuple[T, ...] | None:
         """The same of the znodes `levels` below `root`; None where our user may not read `root` itself."""
         if root in self.tree.denied:
@@ -58,4 +60,4 @@ class Collector:
         for part in sorted(self.failed.keys() | self.denied.keys()):
             denied = sorted(set(self.denied[part]))
             lines = [f"znode {path} may not be read" for path in denied] + self.failed[part]
-            yield whole_part(part, "denied" if denied else "failed", shorten(lines, _NAMED))
+            yield not_carried_entry(part, "denied" if denied else "failed", shorten(lines, _NAMED))

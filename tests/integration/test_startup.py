@@ -33,7 +33,7 @@ assert all(name.startswith("SPARK_") for name in added), added  # pyspark's own
 assert sorted(run_tasks(session, list(range(20)), work)) == [(n, True, True) for n in range(20)]
 jvm = session.sparkContext._gateway.proc.pid
 used = any("/spark-" in line and ".jsa" in line for line in Path(f"/proc/{jvm}/maps").read_text().splitlines())
-starting.keep_classes()
+starting.dump_classes()
 starting.leave()
 print(used)
 """

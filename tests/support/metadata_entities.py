@@ -15,7 +15,7 @@ from kbackup.metadata.entities import (
     ScramUser,
     TopicMetadata,
 )
-from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
+from kbackup.metadata.parts import SCRAM_SECRETS, not_carried_entry
 from kbackup.metadata.reading import Reading
 
 
@@ -80,8 +80,8 @@ def by_brokers(**changed: Any) -> Reading:
         "client_quotas": (quota(),),
         "not_carried": (
             NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="never"),
-            whole_part("delegation_tokens", "denied", "no right"),
-            whole_part("client_metrics", "denied", "no right"),
+            not_carried_entry("delegation_tokens", "denied", "no right"),
+            not_carried_entry("client_metrics", "denied", "no right"),
         ),
     }
     return Reading(source="brokers", cluster_id="c", **values | changed)
@@ -98,7 +98,7 @@ def by_zookeeper(**changed: Any) -> Reading:
         "registrations": (Registration(id=1, role="broker", listeners=()),),
         "deletions": (),
         "next_producer_id": 2000,
-        "not_carried": (whole_part("group_configs", "not supported", "not in ZooKeeper"),),
+        "not_carried": (not_carried_entry("group_configs", "not supported", "not in ZooKeeper"),),
     }
     return Reading(source="zookeeper", **{"cluster_id": "c"} | values | changed)
 

@@ -15,8 +15,8 @@ from kbackup.metadata.entities import (
     DelegationToken,
     Feature,
     GroupConfig,
+    MetadataPartName,
     NotCarried,
-    PartName,
     Registration,
     ScramUser,
     Source,
@@ -79,9 +79,9 @@ class Metadata(Document, frozen=True, kw_only=True):
     deletions: tuple[str, ...] | None = None
     next_producer_id: int | None = None
     znodes: tuple[Znode, ...] | None = None
-    sources: dict[PartName, Source] = msgspec.field(default_factory=dict)
+    sources: dict[MetadataPartName, Source] = msgspec.field(default_factory=dict)
     not_carried: tuple[NotCarried, ...] = ()
 
-    def source_of(self, part: PartName) -> Source | None:
+    def source_of(self, part: MetadataPartName) -> Source | None:
         """Return the source of a part of the metadata; None where the part was not captured."""
         return self.sources.get(part)

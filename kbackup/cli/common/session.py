@@ -102,7 +102,7 @@ def spark_session(
         with _on_interrupt(cancel):
             yield session
         for starting in made:
-            starting.keep_classes()
+            starting.dump_classes()
     finally:
         for starting in made:
             starting.leave()

@@ -78,7 +78,7 @@ class Building:
         return halves
 
     def _health_of(self, half: str) -> Health | None:
-        return self.health.part(half) if self.health is not None else None
+        return self.health.add_component(half) if self.health is not None else None
 
     def _take(self, source: Source, name: str) -> TakeHalf:
         config = self.frame.config

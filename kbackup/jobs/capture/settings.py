@@ -14,8 +14,8 @@ from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin.security import SecurityAdmin
 from kbackup.kafka.admin.security_types import AclRule, Setting, Untold
 from kbackup.kafka.admin_protocol.session import Session
-from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, NotCarried, PartName, ScramUser
-from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
+from kbackup.metadata.entities import Acl, BrokerConfig, GroupConfig, MetadataPartName, NotCarried, ScramUser
+from kbackup.metadata.parts import SCRAM_SECRETS, not_carried_entry
 from kbackup.metadata.reading import Reading
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = 
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def taken(part: PartName, told: Sequence[T] | Untold, make: Callable[[T], M]) -> tuple[M, ...] | None:
+    def taken(
+        part: MetadataPartName, told: Sequence[T] | Untold, make: Callable[[T], M]
+    ) -> tuple[M, ...] | None:
         if not isinstance(told, Untold):
             return tuple(map(make, told))
-        not_carried.append(whole_part(part, told.reason, told.why))
+        not_carried.append(not_carried_entry(part, told.reason, told.why))
         return () if told.reason == "not there" else None
 
-    def as_it_is(part: PartName, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
+    def as_it_is(part: MetadataPartName, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
         return taken(part, told, lambda each: each)
 
     with cluster.admin_session() as session:

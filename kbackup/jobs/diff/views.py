@@ -14,7 +14,7 @@ from kbackup.jobs.metadata.merge import merge
 from kbackup.jobs.settings.changes import entity_words
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
-from kbackup.metadata.entities import DelegationToken, PartName, TopicMetadata
+from kbackup.metadata.entities import DelegationToken, MetadataPartName, TopicMetadata
 from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.util.times import now, time_text
 
@@ -147,7 +147,7 @@ def _broker(number: int | None) -> str:
     return "all brokers" if number is None else f"broker {number}"
 
 
-_COMPARED: tuple[PartName, ...] = (
+_COMPARED: tuple[MetadataPartName, ...] = (
     "acls",
     "scram_users",
     "broker_configs",

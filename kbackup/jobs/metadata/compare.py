@@ -11,7 +11,7 @@ import msgspec
 from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import is_sensitive
 from kbackup.config import HIDDEN
-from kbackup.metadata.parts import PARTS, Part
+from kbackup.metadata.parts import PARTS, MetadataPart
 from kbackup.metadata.reading import Reading
 
 COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
@@ -75,7 +75,7 @@ def in_words(difference: Difference, one: str, other: str) -> str:
     return f"{entity}: {difference.field} is {', '.join(values)}"
 
 
-def _told(metadata: Reading | Metadata, part: Part) -> Any:
+def _told(metadata: Reading | Metadata, part: MetadataPart) -> Any:
     """None also where brokers don't use the part, which other sources may hold all the same; and for tokens, of which
     brokers tell those that our user may describe."""
     unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
@@ -94,7 +94,10 @@ def _running(*sides: Reading | Metadata) -> set[int] | None:
 
 
 def _chosen(
-    part: Part, entities: Iterable[Any], topics: Collection[str] | None, running: Collection[int] | None
+    part: MetadataPart,
+    entities: Iterable[Any],
+    topics: Collection[str] | None,
+    running: Collection[int] | None,
 ) -> dict[str, Any]:
     """Those to compare, by identity."""
     if part.name == "topics" and topics is not None:
@@ -104,7 +107,7 @@ def _chosen(
     return {part.identity(each): each for each in entities}
 
 
-def _entities(part: Part, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
+def _entities(part: MetadataPart, one: dict[str, Any], other: dict[str, Any]) -> Iterator[Difference]:
     for name in sorted(one.keys() | other.keys()):
         if name not in one or name not in other:
             yield Difference(
@@ -114,7 +117,7 @@ def _entities(part: Part, one: dict[str, Any], other: dict[str, Any]) -> Iterato
             yield from _fields(part, name, one[name], other[name])
 
 
-def _fields(part: Part, name: str, one: Any, other: Any) -> Iterator[Difference]:
+def _fields(part: MetadataPart, name: str, one: Any, other: Any) -> Iterator[Difference]:
     """A field that is null on a side is unknown there."""
     for field in one.__struct_fields__:
         values = _value(one, field), _value(other, field)
@@ -139,7 +142,7 @@ def _value(entity: Any, field: str) -> Any:
     return value.translate(_URL_SAFE) if field == "id" and isinstance(value, str) else value
 
 
-def _difference(part: Part, entity: str, field: str, one: Any, other: Any) -> Difference:
+def _difference(part: MetadataPart, entity: str, field: str, one: Any, other: Any) -> Difference:
     hidden = field in _SECRETS or is_sensitive(field)
     texts = [None if value is None else HIDDEN if hidden else _text(value) for value in (one, other)]
     return Difference(part.label, entity, field, *texts)

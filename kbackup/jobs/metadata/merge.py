@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.compare import Side, compare, in_words
-from kbackup.metadata.entities import NotCarried, PartName
-from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, Part
+from kbackup.metadata.entities import MetadataPartName, NotCarried
+from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, MetadataPart
 from kbackup.metadata.reading import Reading
 from kbackup.util.text import shorten
 
@@ -71,7 +71,7 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
         )
 
 
-def _choose(part: Part, readings: Sequence[Reading]) -> Reading | None:
+def _choose(part: MetadataPart, readings: Sequence[Reading]) -> Reading | None:
     told = [
         r
         for source in part.order
@@ -82,7 +82,7 @@ def _choose(part: Part, readings: Sequence[Reading]) -> Reading | None:
     return next(iter(told if part.is_partial else [*complete, *told]), None)
 
 
-def _filled(part: Part, chosen: Reading, readings: Sequence[Reading]) -> Any:
+def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) -> Any:
     value = getattr(chosen, part.name)
     if not isinstance(value, tuple) or not value or isinstance(value[0], str):
         return value
@@ -105,15 +105,15 @@ def _fill(entity: Any, others: Sequence[Any]) -> Any:
     return replace(entity, **known) if any(v is not None for v in known.values()) else entity
 
 
-def _brokers(values: dict[PartName, Any]) -> int:
+def _brokers(values: dict[MetadataPartName, Any]) -> int:
     return sum(r.role == "broker" for r in values.get("registrations", ()))
 
 
 def _not_carried(
-    chosen: dict[PartName, Reading], readings: Sequence[Reading], values: dict[PartName, Any]
+    chosen: dict[MetadataPartName, Reading], readings: Sequence[Reading], values: dict[MetadataPartName, Any]
 ) -> tuple[NotCarried, ...]:
     """Without what another source told."""
-    kept: dict[tuple[PartName | None, str], NotCarried] = {}
+    kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
     filled = all(token.hmac is not None for token in values.get("delegation_tokens", ()))
     for reading in readings:
         for entry in reading.not_carried:

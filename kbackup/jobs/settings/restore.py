@@ -18,12 +18,12 @@ from kbackup.jobs.settings.plan import SettingsReport, Target, plan_settings
 from kbackup.jobs.settings.write import write_changes
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin.security_types import Untold
-from kbackup.metadata.entities import PartName
+from kbackup.metadata.entities import MetadataPartName
 from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.metadata.reading import Reading
 from kbackup.store.base import Store
 
-_PARTS: dict[str, PartName] = {
+_PARTS: dict[str, MetadataPartName] = {
     "acls": "acls",
     "configs": "broker_configs",
     "quotas": "client_quotas",
@@ -71,7 +71,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     return plan_settings(plan.settings, metadata, names, target)
 
 
-def _check_known(part: PartName, where: str, told: Metadata | Reading) -> None:
+def _check_known(part: MetadataPartName, where: str, told: Metadata | Reading) -> None:
     if getattr(told, part) is None:
         why = reason_for(part, told.not_carried) or "it was made by an older version of kbackup"
         raise RefusedError(

@@ -11,7 +11,7 @@ from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_values
 from kbackup.jobs.settings.write import write_changes
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.metadata.entities import PartName
+from kbackup.metadata.entities import MetadataPartName
 from kbackup.metadata.parts import LABELS, reason_for
 from kbackup.metadata.reading import Reading
 from kbackup.store.base import Store
@@ -117,7 +117,7 @@ def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) 
     """`RefusedError` where the target doesn't tell what it has now of what was changed."""
     changed = [before.changes for before in pending]
     kinds = {config.kind for each in changed for config in each.configs}
-    needed: dict[PartName, bool] = {
+    needed: dict[MetadataPartName, bool] = {
         "acls": any(each.acls for each in changed),
         "client_quotas": any(each.quotas for each in changed),
         "broker_configs": "broker" in kinds,

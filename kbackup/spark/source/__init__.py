@@ -57,6 +57,6 @@ def columns_of(schema: StructType) -> list[str]:
         if field.dataType.simpleString() != TYPES.get(field.name):
             raise UsageError(
                 f"an archive has no column {field.name} of type {field.dataType.simpleString()}",
-                f"there are {', '.join(f'{name} {kind}' for name, kind in TYPES.items())}",
+                f"use the columns {', '.join(f'{name} {kind}' for name, kind in TYPES.items())}",
             )
     return [field.name for field in schema.fields]

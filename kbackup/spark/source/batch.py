@@ -28,13 +28,13 @@ from kbackup.types import TopicPartition
 
 @dataclass(repr=False)
 class Task(InputPartition):
-    """What one task of Spark reads."""
+    """The records that one task of Spark reads."""
 
-    part: Part
+    segment_range: Part
 
 
 class Reader(DataSourceReader):
-    """Goes to executors with the store alone; pieces of work go to the tasks that they are for."""
+    """Reads on executors, which get the store alone; each task gets only its own ranges."""
 
     def __init__(self, request: Request, columns: Sequence[str]) -> None:
         self._request = request
@@ -52,11 +52,11 @@ class Reader(DataSourceReader):
 
 
 class PushingReader(Reader):
-    """One that looks at filters, but takes none of them over.
+    """A reader that narrows by filters, but leaves their evaluation to Spark.
 
-    Spark 4.1 keeps what the last query of a loaded table had pushed, and reads that for all of them: for others in the
-    same plan, and for later ones without a filter. So a query gets what all have asked for until then (it is kept in
-    Spark's own folder on the driver), and Spark filters it. That each has some filter is up to the caller.
+    Spark 4.1 stores the filters of a loaded table's last query, and uses them for all queries: for others in the same
+    plan, and for later ones without a filter. So a query reads the records of all filters until then (stored in Spark's
+    own folder on the driver), and Spark filters them. The caller ensures that each query has a filter.
     """
 
     def __init__(self, request: Request, columns: Sequence[str], table: str) -> None:
@@ -73,7 +73,7 @@ class PushingReader(Reader):
 
 
 def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
-    """All that was asked of `table` by now, `pushed` too."""
+    """Return all filters that queries have pushed to `table` until now, `pushed` included."""
     with (folder / f"kbackup-{table}.asked").open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -87,7 +87,7 @@ def remembered(folder: Path, table: str, pushed: Pushed) -> tuple[Pushed, ...]:
 
 
 def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]) -> list[InputPartition]:
-    """The wanted records of `segments`, cut into tasks."""
+    """Split the selected records of `segments` into tasks."""
 
     def window(segment: Segment) -> Window:
         own = None
@@ -100,33 +100,35 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
 
 
 def read(store: Store, partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Nothing where Spark asks for the partition None: it does where there is none."""
+    """Yield the records of a partition; nothing for None, which Spark passes when there is no partition."""
     if isinstance(partition, Task):
-        yield from read_part(JavaFolder(store), partition.part, columns=columns)
+        yield from read_part(JavaFolder(store), partition.segment_range, columns=columns)
 
 
 def segments_of(store: Store, request: Request) -> list[Segment]:
-    """All segments of the topics that are wanted, as of the restore point, or of a folder of the Java tool. Of what is
-    not wanted nothing is read, as far as names tell. `UsageError` for a topic that is asked for and not there."""
+    """Return all segments of the selected topics, of a restore point or of a folder of the Java tool.
+
+    Reads nothing of other topics, as far as names tell. `UsageError` for a requested topic that is missing.
+    """
     try:
         archive = open_archive(store)
     except NoArchiveError:
         if not is_java_archive(store):
             raise
-        names = chosen(request, java_topics(store), store.url)
+        names = select_topics(request, java_topics(store), store.url)
         return (
             [s for topic in java_content(store, sorted(names)).topics for s in topic.segments]
             if names
             else []
         )
     manifest = archive.restore_point(request.backup)
-    wanted = chosen(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
-    return archive.segments(manifest, [t for t in manifest.topics if t.name in wanted])
+    selected = select_topics(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
+    return archive.segments(manifest, [t for t in manifest.topics if t.name in selected])
 
 
-def chosen(request: Request, names: Sequence[str], place: str) -> set[str]:
-    """The wanted topics among `names`. `UsageError` for a selection that matches none of them."""
+def select_topics(request: Request, names: Sequence[str], container: str) -> set[str]:
+    """Return the selected topics among `names`, those of `container`. `UsageError` where none of them matches."""
     check_selection(
-        request.selection, "topic", names, f"in {place}", "'kbackup ls' lists them", internal=True
+        request.selection, "topic", names, f"in {container}", "'kbackup ls' lists them", internal=True
     )
     return {name for name in names if request.selection.matches(name)}

@@ -1,4 +1,4 @@
-"""Spark's filters on topic, partition, segment, offset and timestamp, as what need not be read."""
+"""Translate Spark's filters on topic, partition, segment, offset and timestamp into segments and windows to read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OF_SEGMENT: dict[str, tuple[type, Callable[[Segment], object]]] = {
     "partition": (int, lambda segment: segment.partition),
     "segment": (str, lambda segment: segment.key),
 }
-"""Columns that are the same in all of a segment: the type of their values, and where they are from."""
+"""Columns with one value in a whole segment: the type of the value, and how it is read from the segment."""
 _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "EqualTo": operator.eq,
     "EqualNullSafe": operator.eq,
@@ -42,7 +42,7 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """On a column that is the same in all of a segment."""
+    """A condition on a column that has one value in a whole segment."""
 
     column: str
     test: str
@@ -56,7 +56,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Pushed:
-    """All of it must hold: `conditions` on segments, and `window` on their records."""
+    """The filters of a query: all `conditions` on segments, and the `window` on their records, must hold."""
 
     conditions: tuple[Condition, ...] = ()
     window: Window = _EVERYTHING
@@ -66,7 +66,7 @@ class Pushed:
 
 
 def push(filters: Sequence[Filter]) -> Pushed:
-    """What `filters` say together, as far as it can be said here: every record that they let through is in it."""
+    """Combine `filters` as far as they can be translated; every record that passes them is in the result."""
     pushed = Pushed()
     for one in filters:
         pushed = _pushed(pushed, one)
@@ -74,13 +74,13 @@ def push(filters: Sequence[Filter]) -> Pushed:
 
 
 def window_of(asked: Sequence[Pushed], segment: Segment) -> Window | None:
-    """What of a segment has to be read for those who asked for something of it; None for nothing."""
+    """Return the window of a segment that contains the records of all queries; None where no query needs it."""
     windows = [p.window for p in asked if p.wants(segment) and p.window.may_hold(segment)]
     return either(windows) if windows else None
 
 
 def either(windows: Sequence[Window]) -> Window:
-    """One that has the records of each of them, and maybe more. At least one is given."""
+    """Return a window that contains the records of each given window (at least one), and maybe more."""
     low = [w.from_time for w in windows if w.from_time is not None]
     high = [w.to_time for w in windows if w.to_time is not None]
     ranges = [w.ranges for w in windows if w.ranges is not None]
@@ -88,12 +88,12 @@ def either(windows: Sequence[Window]) -> Window:
     return Window(
         from_time=min(low) if len(low) == count else None,
         to_time=max(high) if len(high) == count else None,
-        ranges=joined([pair for some in ranges for pair in some]) if len(ranges) == count else None,
+        ranges=joined([pair for pairs in ranges for pair in pairs]) if len(ranges) == count else None,
     )
 
 
 def both(a: Window, b: Window) -> Window:
-    """The records that lie in both."""
+    """Return the window of the records that lie in both windows."""
     low = max((t for t in (a.from_time, b.from_time) if t is not None), default=None)
     high = min((t for t in (a.to_time, b.to_time) if t is not None), default=None)
     some = [ranges for ranges in (a.ranges, b.ranges) if ranges is not None]
@@ -148,7 +148,7 @@ def _pushed(pushed: Pushed, one: Filter) -> Pushed:
 
 
 def _fits(test: str, value: object, kind: type) -> bool:
-    """Whether `test` is known, and is about values of this type: never null, and no boolean for a number."""
+    """Return True when `test` is known and its values have this type: never null, and no boolean for a number."""
     if test == "In":
         return isinstance(value, list | tuple) and all(type(item) is kind for item in value)
     return test in _TESTS and type(value) is kind

@@ -1,4 +1,4 @@
-"""What `spark.read.format("kbackup")` is asked for: its options, and the configuration that reaches the archive."""
+"""Read the options of `spark.read.format("kbackup")`, and the configuration that reaches the archive."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _times(given: _Options) -> Window:
     if start is not None and end is not None and start > end:
         raise UsageError(
             f"option fromTime {given('fromTime')} is later than toTime {given('toTime')}",
-            "both are included, the earlier one first",
+            "change their order: both bounds are included, and fromTime is the earlier one",
         )
     return Window(from_time=start, to_time=end)
 
@@ -225,6 +225,6 @@ def _columns(given: _Options) -> tuple[str, ...]:
     names = given.items("columns") or tuple(TYPES)
     for name in names:
         if name.lower() not in known:
-            raise UsageError(f"option columns: there is no column {name}", f"there are {', '.join(TYPES)}")
+            raise UsageError(f"option columns: there is no column {name}", f"use {', '.join(TYPES)}")
     spelled = dict.fromkeys(known[name.lower()] for name in names)
     return tuple(name for name in spelled if headers or name != "headers")

@@ -57,7 +57,7 @@ class StreamReader(DataSourceStreamReader):
         return max(int(starting) - 1, 0) if starting.isascii() and starting.isdigit() else 0
 
     def latestOffset(self) -> Offset:  # noqa: N802 (Spark's)
-        """Never below one that was given: Spark would take that for new, and have records again."""
+        """Return the newest offset, never below an earlier answer: Spark would read its records twice."""
         archive = self._open()
         return self._give(_offset(archive, max(_last(archive), self._first)))
 
@@ -75,7 +75,7 @@ class StreamReader(DataSourceStreamReader):
                 raise RefusedError(
                     f"the stream came to restore point {offset['backup']}, {self._store.url} was at "
                     f"{min(end['backup'], newest)} only",
-                    "is it a copy that lags behind, or was it rolled back? See 'Following an archive'",
+                    "check whether it is a copy that lags behind, or was rolled back; see 'Following an archive'",
                 )
         self._give(end)
         after, last = int(start["backup"]), int(end["backup"])
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader):
         return tasks(added, self._request, [Pushed()])
 
     def _check_same(self, archive: Archive, offset: Offset) -> None:
-        """`RefusedError` where the archive is not the one that the stream followed up to there."""
+        """Raise `RefusedError` where the archive is not the one that the stream has followed."""
         number, hint = offset["backup"], "give the stream another checkpointLocation"
         if offset["archive"] != archive.info.id:
             raise RefusedError(
@@ -114,9 +114,11 @@ class StreamReader(DataSourceStreamReader):
 
 
 def require_whole(archive: Archive, after: int, last: int, wants: Callable[[TopicPartition], bool]) -> None:
-    """`RefusedError` where records that came after restore point number `after` may have gone by 'kbackup expire', or
-    some of those up to `last` were found damaged."""
-    hint = "go on with what is left by option failOnDataLoss=false, or begin anew with another checkpointLocation"
+    """Raise `RefusedError` where records added after restore point `after` have expired or are damaged.
+
+    Damage is checked up to restore point `last`.
+    """
+    hint = "set option failOnDataLoss=false to continue without them, or give the stream another checkpointLocation"
     for tp, start in missed(archive, after, wants) if after else ():
         raise RefusedError(
             f"records of {tp} below offset {start} have expired, "
@@ -125,12 +127,13 @@ def require_whole(archive: Archive, after: int, last: int, wants: Callable[[Topi
         )
     for _, message in damaged(archive, after, last, wants):
         raise RefusedError(
-            f"the archive is damaged: {message}", "go on with what is left by option failOnDataLoss=false"
+            f"the archive is damaged: {message}",
+            "set option failOnDataLoss=false to continue without the records",
         )
 
 
 def _last(archive: Archive) -> int:
-    """The number of the newest restore point that ever was."""
+    """Return the number of the newest restore point, also of an expired one."""
     return archive.state.next_point - 1
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import without_secrets
-from kbackup.metadata.entities import ClientQuota, DelegationToken, PartName, Registration
+from kbackup.metadata.entities import ClientQuota, DelegationToken, MetadataPartName, Registration
 from kbackup.metadata.parts import reason_for
 from kbackup.util.times import time_text
 
@@ -25,7 +25,7 @@ def settings_tables(archived: Metadata) -> list[SettingsTable]:
     metadata = without_secrets(archived)
 
     def table(
-        title: str, part: PartName, columns: str, row: Callable[[Any], tuple[Any, ...]]
+        title: str, part: MetadataPartName, columns: str, row: Callable[[Any], tuple[Any, ...]]
     ) -> SettingsTable:
         entities = getattr(metadata, part)
         rows = None if entities is None else list(map(row, entities))

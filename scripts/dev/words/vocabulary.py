@@ -48,6 +48,7 @@ PHRASES = [
     ("part", "buffer"),
     ("map", "part"),
     ("map", "parts"),
+    ("metadata", "part"),
 ]
 """Words that are plain in this order."""
 

@@ -13,7 +13,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Metadata
 from kbackup.archive.secrets import is_sensitive, without_secrets
 from kbackup.metadata.entities import BrokerConfig, DelegationToken, GroupConfig, ScramUser
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 from kbackup.store import open_store
 
 HIDDEN = "not-to-be-seen"
@@ -76,7 +76,7 @@ def test_what_holds_no_secret_stays_as_it_is() -> None:
     assert without_secrets(replace(plain, scram_users=(), delegation_tokens=())).not_carried == (NOT_THERE,)
 
 
-NOT_THERE = whole_part("acls", "not there", "so it is")
+NOT_THERE = not_carried_entry("acls", "not there", "so it is")
 
 
 @pytest.mark.parametrize("key", ["", "env:KBACKUP_TEST_KEY"])

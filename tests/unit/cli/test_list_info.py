@@ -21,7 +21,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Manifest, Metadata
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.metadata.entities import ScramUser
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 from kbackup.store import open_store
 from kbackup.util.times import human_time
 from tests.golden.java_archive import ROOT as JAVA
@@ -144,7 +144,7 @@ def test_settings_are_counted(root: Path, capsys: Said, monkeypatch: pytest.Monk
 
     def metadata(archive: Archive, point: Manifest | int) -> Metadata:
         user = ScramUser(user="a", mechanism="SCRAM-SHA-256", iterations=4096, stored_key="not-to-be-seen")
-        left_out = whole_part("delegation_tokens", "not supported", "so it is")
+        left_out = not_carried_entry("delegation_tokens", "not supported", "so it is")
         return replace(stored(archive, point), acls=(), scram_users=(user,), not_carried=(left_out,))
 
     monkeypatch.setattr(Archive, "metadata", metadata)

@@ -53,8 +53,8 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
     counted.begin("mirror")
     joint = JointHealth(60, lambda: now)
     now = 0.0
-    take = ToldOfTake(frame, joint.part("take A"), "take A", {})
-    apply = ToldOfApply(frame, joint.part("apply A->B"))
+    take = ToldOfTake(frame, joint.add_component("take A"), "take A", {})
+    apply = ToldOfApply(frame, joint.add_component("apply A->B"))
     now = 61.0
     apply.well()
     assert joint.answer()[0] == 503
@@ -79,7 +79,7 @@ def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPa
 def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
     now = 0.0
     joint = JointHealth(60, lambda: now)
-    apply = ToldOfApply(frame, joint.part("apply A->B"))
+    apply = ToldOfApply(frame, joint.add_component("apply A->B"))
     apply.waiting(flow_of(), "there is no archive at /x")
     assert joint.answer() == (
         200,

@@ -296,7 +296,7 @@ def test_health_and_metrics_are_served() -> None:
 def test_process_is_well_only_where_each_part_is() -> None:
     clock = Clock()
     joint = JointHealth(60, clock)
-    take, apply = joint.part("take A"), joint.part("apply A->B")
+    take, apply = joint.add_component("take A"), joint.add_component("apply A->B")
     assert joint.answer() == (200, "take A: ok: 0 s\napply A->B: ok: 0 s\n")
     clock.now = 61
     apply.well()

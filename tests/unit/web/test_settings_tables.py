@@ -14,7 +14,7 @@ from kbackup.metadata.entities import (
     Registration,
     ScramUser,
 )
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 from kbackup.web.pages.settings import settings_tables
 
 HIDDEN = "not-to-be-seen"
@@ -71,7 +71,7 @@ def test_every_kind_has_its_table() -> None:
                 alive=False,
             ),
         ),
-        not_carried=(whole_part("group_configs", "denied", "so it is"),),
+        not_carried=(not_carried_entry("group_configs", "denied", "so it is"),),
     )
     tables = {table.what: table for table in settings_tables(metadata)}
     assert HIDDEN not in repr(tables)

@@ -24,7 +24,7 @@ from kbackup.jobs.migrate.preflight.findings import (
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.jobs.migrate.znodes import read_findings
 from kbackup.kafka.admin.brokers import BrokerAdmin
-from kbackup.metadata.entities import PartName
+from kbackup.metadata.entities import MetadataPartName
 from kbackup.metadata.parts import LABELS, SCRAM_SECRETS
 from kbackup.metadata.sources import Sources
 from kbackup.store import Store
@@ -36,7 +36,7 @@ _NO_BROKERS = NotRead("no brokers are named", "set bootstrap.servers in [source]
 _NO_ZOOKEEPER = NotRead("no ZooKeeper is named", "set zookeeper.connect in [source]")
 _NO_CONTROLLERS = NotRead("no controller is named", "give --controller-config FILE for each controller")
 _NO_ARCHIVE = NotRead("no archive is named", "give --archive")
-_ESSENTIAL: tuple[PartName, ...] = (
+_ESSENTIAL: tuple[MetadataPartName, ...] = (
     "acls",
     "scram_users",
     "broker_configs",

@@ -16,7 +16,7 @@ from kbackup.errors import DeniedError, StoreError, UsageError
 from kbackup.jobs.check.job import check
 from kbackup.jobs.check.steps import Step, Steps
 from kbackup.jobs.metadata.read import Asked
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
 from kbackup.store.file import FileStore
@@ -56,7 +56,7 @@ def test_an_address_that_is_none() -> None:
 
 
 def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    denied = whole_part("scram_users", "denied", "znode /config/users may not be read")
+    denied = not_carried_entry("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
     asked = [Asked(r.source, f"the {r.source}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
     monkeypatch.setattr("kbackup.jobs.check.clusters.sources_beside", lambda sources: asked)

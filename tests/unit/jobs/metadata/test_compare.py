@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.jobs.metadata.compare import Side, compare, in_words, not_compared
 from kbackup.metadata.entities import BrokerConfig, Registration
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, quota, token, topic, user
 
 
@@ -144,7 +144,7 @@ def test_brokers_that_are_down_tell_no_configs() -> None:
 
 def test_a_part_that_brokers_do_not_use_is_not_compared() -> None:
     """ZooKeeper may hold ACLs of an authorizer that is not configured any more."""
-    disabled = whole_part("acls", "not there", "no authorizer")
+    disabled = not_carried_entry("acls", "not there", "no authorizer")
     one, other = (
         Side("brokers", by_brokers(acls=(), not_carried=(disabled,))),
         Side("ZooKeeper", by_zookeeper()),

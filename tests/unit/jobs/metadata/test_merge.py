@@ -10,8 +10,8 @@ import pytest
 from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.merge import Merged, merge
-from kbackup.metadata.entities import NotCarried, PartName
-from kbackup.metadata.parts import LABELS, PARTS, SCRAM_SECRETS, TOKEN_SECRETS, whole_part
+from kbackup.metadata.entities import MetadataPartName, NotCarried
+from kbackup.metadata.parts import LABELS, PARTS, SCRAM_SECRETS, TOKEN_SECRETS, not_carried_entry
 from kbackup.metadata.reading import Reading
 from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeeper, token, topic, user
 
@@ -93,7 +93,7 @@ def test_tokens_are_those_of_the_full_list() -> None:
 
 
 def test_what_is_denied_to_brokers_stays_named_until_another_source_tells() -> None:
-    denied = whole_part("acls", "denied", "no right")
+    denied = not_carried_entry("acls", "denied", "no right")
     brokers = by_brokers(acls=None, not_carried=(denied,))
     alone = merged(brokers).metadata
     assert (alone.acls, names_not_carried(alone)) == (None, {"ACLs"})
@@ -154,5 +154,5 @@ def test_an_entry_goes_by_its_part_not_by_its_words() -> None:
 
 def test_every_part_of_a_reading_is_known() -> None:
     about = {"source", "cluster_id", "not_carried", "outdated", "migration"}
-    assert {part.name for part in PARTS} == set(Reading.__slots__) - about == {*get_args(PartName)}
+    assert {part.name for part in PARTS} == set(Reading.__slots__) - about == {*get_args(MetadataPartName)}
     assert {part.name for part in PARTS} <= set(Metadata.__struct_fields__)

@@ -21,7 +21,7 @@ from kbackup.metadata.entities import (
     GroupConfig,
     ScramUser,
 )
-from kbackup.metadata.parts import whole_part
+from kbackup.metadata.parts import not_carried_entry
 
 SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
 RENAMED = Names(
@@ -291,8 +291,8 @@ def test_only_what_is_asked_for() -> None:
 def test_what_no_backup_holds_is_named() -> None:
     point = archived(
         not_carried=(
-            whole_part("client_quotas", "not supported", "so it is"),
-            whole_part("acls", "not there", "so it is"),
+            not_carried_entry("client_quotas", "not supported", "so it is"),
+            not_carried_entry("acls", "not there", "so it is"),
         )
     )
     planned = plan_settings(["acls"], point, SAME, EMPTY)
