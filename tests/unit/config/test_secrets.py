@@ -61,7 +61,7 @@ BESIDE = {
     "source.zookeeper.sasl.username": "me",
     "source.zookeeper.ssl.client.enable": "true",
 }
-"""What some of the secrets need beside them."""
+"""The settings that some of the secrets require."""
 
 OPEN = [
     "source.bootstrap.servers",

@@ -107,7 +107,7 @@ def test_any_text_is_a_range_or_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("orders:0:5-10", Range("orders", 0, 5, 10)),
         ("a.b_c-1:12:-10", Range("a.b_c-1", 12, None, 10)),
@@ -116,10 +116,10 @@ def test_any_text_is_a_range_or_none(text: str) -> None:
         ("orders:0:0-9223372036854775807", Range("orders", 0, 0, 2**63 - 1)),
     ],
 )
-def test_ranges(text: str, wanted: Range) -> None:
-    assert parse_range(text) == wanted
-    assert parse_range(text.replace(":", "/")) == wanted
-    assert str(wanted) == text.strip()
+def test_ranges(text: str, expected: Range) -> None:
+    assert parse_range(text) == expected
+    assert parse_range(text.replace(":", "/")) == expected
+    assert str(expected) == text.strip()
 
 
 @pytest.mark.parametrize(

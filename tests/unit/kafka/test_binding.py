@@ -1,4 +1,4 @@
-"""What the kernels take for granted of librdkafka and of where they are installed."""
+"""The assumptions of the kernels about librdkafka and their installation."""
 
 from __future__ import annotations
 

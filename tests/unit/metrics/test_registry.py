@@ -1,12 +1,9 @@
-"""Names as documented and by Prometheus' conventions; what is counted; the file, the endpoint."""
+"""Names as documented and by Prometheus' conventions; what is counted; the file."""
 
 from __future__ import annotations
 
 import re
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,28 +12,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from kbackup import __version__
 from kbackup.archive.models import Loss, PartitionState, TopicState, Totals
 from kbackup.cli import main
-from kbackup.errors import UnreachableError, UsageError
+from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.metering import backed_up, backup_begins, lag_of, topic_lag
 from kbackup.jobs.backup.run import BackupReport
 from kbackup.metrics.exposition import MetricsFile, samples, text
 from kbackup.metrics.registry import METRICS, Counted, counted, failed
-from kbackup.metrics.server import Health, JointHealth, Server, parse_address
 
 DOCS = Path(__file__).parents[3] / "infra" / "docs"
 HOSTILE = 'orders"} 1\nkbackup_success{x="\\'
 
-Found = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    counted.begin("backup")
-    yield
-    counted.begin("")
-
-
-def read(data: bytes) -> Found:
-    """What Prometheus' own parser makes of it; (name, labels) -> value, `command` and `archive` left out."""
+def read(data: bytes) -> Samples:
+    """Parse by Prometheus' own parser; returns values by name and labels, without `command` and `archive`."""
     return {
         (
             s.name,
@@ -47,10 +36,12 @@ def read(data: bytes) -> Found:
     }
 
 
-def report(seq: int = 7, losses: tuple[Loss, ...] = (), topics: tuple[TopicState, ...] = ()) -> BackupReport:
+def report(
+    number: int = 7, losses: tuple[Loss, ...] = (), topics: tuple[TopicState, ...] = ()
+) -> BackupReport:
     return BackupReport(
-        restore_point=seq,
-        parent=seq - 1,
+        restore_point=number,
+        parent=number - 1,
         committed_at="2026-01-31T01:02:03.500Z",
         archive="s3://b/p",
         totals=Totals(topics=2, partitions=3, segments=4, records=50, bytes=600, stored_bytes=70, groups=8),
@@ -106,7 +97,7 @@ def test_a_backup_counts_what_its_report_says() -> None:
         Loss(kind="recreated", topic="t", message=""),
     )
     backed_up(report(losses=losses, topics=(state("a", 5, 7), state("b", 1), state("c", 99, word="deleted"))))
-    found = read(text(counted.snapshot()))
+    values = read(text(counted.snapshot()))
     expected = {
         "kbackup_records_total": 50,
         "kbackup_bytes_total": 600,
@@ -124,22 +115,22 @@ def test_a_backup_counts_what_its_report_says() -> None:
         "kbackup_lost_offsets_total": 7,
         "kbackup_retries_total": 0,
     }
-    assert {name: value for (name, labels), value in found.items() if not labels} | expected == {
-        name: value for (name, labels), value in found.items() if not labels
+    assert {name: value for (name, labels), value in values.items() if not labels} | expected == {
+        name: value for (name, labels), value in values.items() if not labels
     }
-    assert {dict(k[1])["kind"]: v for k, v in found.items() if k[0] == "kbackup_losses_total"} == {
+    assert {dict(k[1])["kind"]: v for k, v in values.items() if k[0] == "kbackup_losses_total"} == {
         "retention": 1,
         "truncated": 0,
         "recreated": 1,
     }
-    assert found["kbackup_build_info", (("version", __version__),)] == 1
+    assert values["kbackup_build_info", (("version", __version__),)] == 1
 
 
 def test_topics_come_and_go_and_can_be_called_anything() -> None:
     topic_lag({"gone": [1]})
     topic_lag(lag_of([state(HOSTILE, 2, 3)]))
-    found = read(text(counted.snapshot()))
-    assert {k: v for k, v in found.items() if "topic" in k[0]} == {
+    values = read(text(counted.snapshot()))
+    assert {k: v for k, v in values.items() if "topic" in k[0]} == {
         ("kbackup_topic_lag_offsets", (("topic", HOSTILE),)): 5
     }
 
@@ -210,10 +201,10 @@ def test_every_command_writes_it_also_when_it_fails(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "x.prom"
     assert main([*arguments, f"--metrics-file={path}"]) == code
-    found = read(path.read_bytes())
-    assert found["kbackup_exit_code", ()] == code
-    assert found["kbackup_success", ()] == (code == 0)
-    assert [k for k in found if k[0] == "kbackup_errors_total"] != [] or code == 0
+    values = read(path.read_bytes())
+    assert values["kbackup_exit_code", ()] == code
+    assert values["kbackup_success", ()] == (code == 0)
+    assert [k for k in values if k[0] == "kbackup_errors_total"] != [] or code == 0
     assert f'command="{arguments[0]}"' in path.read_text()
 
 
@@ -252,79 +243,3 @@ def test_counting_from_many_threads_loses_nothing() -> None:
         thread.join()
     (value,) = [v for (name, _), v in samples(own.snapshot()).items() if name == "kbackup_records_total"]
     assert value == 8000
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def get(url: str) -> tuple[int, str, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers["Content-Type"], error.read().decode()
-
-
-def test_health_and_metrics_are_served() -> None:
-    clock = Clock()
-    health = Health(60, clock)
-    backed_up(report())
-    with Server("127.0.0.1:0", health) as server:
-        url = f"http://127.0.0.1:{server.port}"
-        status, kind, body = get(f"{url}/metrics")
-        assert (status, kind.partition(";")[0]) == (200, "text/plain")
-        assert read(body.encode())["kbackup_restore_point", ()] == 7
-        assert get(f"{url}/healthz")[0] == 200
-        clock.now = 61
-        health.failed(f"source cluster did not answer\n{HOSTILE}")
-        status, _, body = get(f"{url}/healthz")
-        assert status == 503
-        assert "stale: no round has ended well for 61 s; last error: source cluster did not answer" in body
-        assert body.count("\n") == 1
-        health.well()
-        assert get(f"{url}/healthz")[0] == 200
-        assert get(f"{url}/etc/passwd")[0] == 404
-        with pytest.raises(UsageError, match="can't listen on"), Server(f"127.0.0.1:{server.port}", health):
-            pytest.fail("two on one port")
-
-
-def test_process_is_well_only_where_each_part_is() -> None:
-    clock = Clock()
-    joint = JointHealth(60, clock)
-    take, apply = joint.add_component("take A"), joint.add_component("apply A->B")
-    assert joint.answer() == (200, "take A: ok: 0 s\napply A->B: ok: 0 s\n")
-    clock.now = 61
-    apply.well()
-    take.failed("source cluster did not answer")
-    status, text = joint.answer()
-    assert status == 503
-    assert text.splitlines() == [
-        "take A: stale: no round has ended well for 61 s; last error: source cluster did not answer",
-        "apply A->B: ok: 0 s",
-    ]
-    take.well()
-    assert joint.answer()[0] == 200
-
-
-@pytest.mark.parametrize(
-    ("listen", "address"),
-    [
-        ("127.0.0.1:9464", ("127.0.0.1", 9464)),
-        (":9464", ("127.0.0.1", 9464)),
-        ("[::1]:1", ("::1", 1)),
-        ("0.0.0.0:80", ("0.0.0.0", 80)),
-    ],
-)
-def test_addresses(listen: str, address: tuple[str, int]) -> None:
-    assert parse_address(listen) == address
-
-
-@pytest.mark.parametrize("listen", ["", "9464", "host", "host:", "host:x", "host:70000", "host:-1"])
-def test_what_is_no_address(listen: str) -> None:
-    with pytest.raises(UsageError, match="can't listen on"):
-        parse_address(listen)

@@ -1,4 +1,4 @@
-"""What Spark's Python workers are forked from."""
+"""The daemon that Spark's Python workers are forked from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session for Delta tables is started with, and how s3a is told of the store."""
+"""The settings of a session for Delta tables, and of s3a for the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be so before a session is built in a thread, and what of its JVM's words is passed on."""
+"""The conditions for building a session in a thread, and the log lines of its JVM that are passed on."""
 
 from __future__ import annotations
 

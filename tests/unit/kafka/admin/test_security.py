@@ -1,4 +1,4 @@
-"""What is asked of a cluster, and what its answers are taken for."""
+"""Requests for ACLs, SCRAM users and dynamic configs, and the reading of their answers."""
 
 from __future__ import annotations
 

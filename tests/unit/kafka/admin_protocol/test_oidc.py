@@ -71,7 +71,7 @@ def test_a_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "answer", "said"),
+    ("status", "answer", "message"),
     [
         (401, HIDDEN.encode(), "answered 401"),
         (302, HIDDEN.encode(), "answered 302"),
@@ -80,10 +80,10 @@ def test_a_token() -> None:
         (200, b"<html>" + HIDDEN.encode(), "holds none"),
     ],
 )
-def test_no_token(status: int, answer: bytes, said: str) -> None:
+def test_no_token(status: int, answer: bytes, message: str) -> None:
     with provider(status, answer, []) as url, pytest.raises(LoginError) as raised:
         token_of(url)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert HIDDEN not in str(raised.value)
 
 

@@ -1,4 +1,4 @@
-"""What a client's words become: the right error with the right hint; and tokens from a function of the user's."""
+"""Errors and hints made of a client's errors; and tokens from a function of the user's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def connection() -> Connection:
 
 
 @pytest.mark.parametrize(
-    ("code", "doing", "said"),
+    ("code", "doing", "right"),
     [
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading configs of topic t", "DescribeConfigs on the topic"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, "reading t-0 from 0 to 9", "Read on the topic"),
@@ -40,11 +40,11 @@ def connection() -> Connection:
         ),
     ],
 )
-def test_what_is_forbidden_names_the_right(code: int, doing: str, said: str, connection: Connection) -> None:
+def test_what_is_forbidden_names_the_right(code: int, doing: str, right: str, connection: Connection) -> None:
     error = connection.error(KafkaError(code), doing)
     assert isinstance(error, UnreachableError)
     assert f"source cluster at b:1 denied access {doing}" in error.message
-    assert f"(it takes {said}" in error.message
+    assert f"(it takes {right}" in error.message
     assert "security.md" in error.hint
 
 

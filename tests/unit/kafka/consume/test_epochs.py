@@ -1,4 +1,4 @@
-"""What librdkafka's answers say of leader epochs."""
+"""The truncation of logs as read from librdkafka's answers on leader epochs."""
 
 from __future__ import annotations
 

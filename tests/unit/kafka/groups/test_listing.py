@@ -24,7 +24,7 @@ CONNECT = Named("connect", "Stable", "connect")
 
 @dataclass
 class Listings:
-    """What brokers answer to each listing in turn; the last answer stays."""
+    """The answers of brokers to each listing in turn; the last answer repeats."""
 
     names: list[tuple[list[Named], KafkaError | None]] = field(default_factory=lambda: [([], None)])
     errors: list[list[KafkaError]] = field(default_factory=lambda: [[]])

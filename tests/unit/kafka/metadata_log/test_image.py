@@ -1,4 +1,4 @@
-"""What the records of a metadata log add up to."""
+"""Replay of the records of a metadata log: topics, configs, quotas, brokers and transactions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from kbackup.kafka.metadata_log.codec import Record, record
 from kbackup.kafka.metadata_log.entities import read_metadata_log
 from kbackup.kafka.metadata_log.image import MetadataImage, read_image
 from kbackup.metadata.entities import (
-    Acl,
     BrokerConfig,
     ClientMetrics,
     ClientQuota,
-    DelegationToken,
     Feature,
     GroupConfig,
     Listener,
     Registration,
-    ScramUser,
     TopicMetadata,
 )
 from kbackup.metadata.reading import Reading
@@ -137,73 +134,6 @@ def test_quotas(tmp_path: Path) -> None:
         ),
         ClientQuota(entity={"ip": None}, quotas={"connection_creation_rate": 3.0}),
     )
-
-
-def test_security(tmp_path: Path) -> None:
-    acl = {
-        "id": A,
-        "resourceType": 7,
-        "resourceName": "u",
-        "patternType": 3,
-        "principal": "User:a",
-        "host": "*",
-    }
-    scram = {
-        "name": "u",
-        "mechanism": 2,
-        "salt": b"s",
-        "storedKey": b"k",
-        "serverKey": b"v",
-        "iterations": 4096,
-    }
-    token = {"owner": "User:a", "requester": "User:b", "renewers": ["User:c"], "tokenId": "t"}
-    reading = _read(
-        tmp_path,
-        [record("AccessControlEntryRecord", {**acl, "operation": 13, "permissionType": 3})],
-        [record("AccessControlEntryRecord", {**acl, "id": B, "operation": 99, "permissionType": 2})],
-        [
-            record("UserScramCredentialRecord", scram),
-            record("UserScramCredentialRecord", {**scram, "mechanism": 1}),
-        ],
-        [record("RemoveUserScramCredentialRecord", {"name": "u", "mechanism": 1})],
-        [
-            record(
-                "DelegationTokenRecord",
-                {**token, "issueTimestamp": 1, "expirationTimestamp": 2, "maxTimestamp": 3},
-            )
-        ],
-        [record("DelegationTokenRecord", {**token, "tokenId": "gone"})],
-        [record("RemoveDelegationTokenRecord", {"tokenId": "gone"})],
-    )
-    words = {"resource": "user", "name": "u", "pattern": "literal", "principal": "User:a", "host": "*"}
-    assert reading.acls == (
-        Acl(**words, operation="99", permission="deny"),
-        Acl(**words, operation="create_tokens", permission="allow"),
-    )
-    assert reading.scram_users == (
-        ScramUser(
-            user="u",
-            mechanism="SCRAM-SHA-512",
-            iterations=4096,
-            salt="cw==",
-            stored_key="aw==",
-            server_key="dg==",
-        ),
-    )
-    assert reading.delegation_tokens == (
-        DelegationToken(
-            id="t",
-            owner="User:a",
-            requester="User:b",
-            renewers=("User:c",),
-            issued_at=1,
-            expires_at=2,
-            max_at=3,
-        ),
-    )
-    assert [n.what for n in reading.not_carried] == ["secrets of delegation tokens"]
-    write_segment(tmp_path, 8, [record("RemoveAccessControlEntryRecord", {"id": A})])
-    assert [a.operation for a in read_metadata_log(tmp_path).acls or ()] == ["99"]
 
 
 def test_brokers_and_controllers(tmp_path: Path) -> None:

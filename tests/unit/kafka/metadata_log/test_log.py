@@ -17,7 +17,7 @@ def _no_op(count: int) -> list[Record]:
 
 
 def _read(log: MetadataLog) -> tuple[int, list[int]]:
-    """How many records its snapshot has, and the offsets of the later ones."""
+    """Return the number of records in the snapshot, and the offsets of the later records."""
     return len(list(log.snapshot_records())), [r.offset for r in log.later_records()]
 
 

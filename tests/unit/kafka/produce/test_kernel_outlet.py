@@ -7,20 +7,14 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from confluent_kafka import KafkaError
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from kbackup.errors import CorruptError
-from kbackup.formats.layout import layout
 from kbackup.kafka.client.client import Connection
 from kbackup.kafka.native.librdkafka import lib
-from kbackup.kafka.native.outlet import KernelOutlet, _words
+from kbackup.kafka.native.outlet import KernelOutlet
 from kbackup.kafka.produce.outlet import Progress, RefusedRecordError
 from kbackup.kafka.produce.runs import Runs
 from kbackup.types import RecordBlock, TopicPartition
@@ -50,12 +44,12 @@ def rows(runs: Runs) -> list[tuple[int, int, int]]:
     return list(zip(runs.source.tolist(), runs.target.tolist(), runs.count.tolist(), strict=True))
 
 
-def some(count: int, first: int = 0) -> RecordBlock:
+def block_of_size(count: int, first: int = 0) -> RecordBlock:
     return block_of([Plain(b"k", b"v" * 100)] * count, range(first, first + count))
 
 
 def push_errors(outlet: Any, *codes: int) -> None:
-    """What the mock answers to the next Produce requests."""
+    """Let the mock answer the next Produce requests with errors."""
     lib.rd_kafka_handle_mock_cluster.restype = ctypes.c_void_p
     lib.rd_kafka_handle_mock_cluster.argtypes = (ctypes.c_void_p,)
     cluster = lib.rd_kafka_handle_mock_cluster(outlet._handle.client)
@@ -68,9 +62,9 @@ def test_where_records_went(make: Make) -> None:
     outlet = make()
     other = TopicPartition("t", 1)
     for number in range(20):
-        outlet.send(TP, some(50, 1000 + 50 * number))
-        outlet.send(other, some(1, 3 * number))
-    outlet.send(TP, some(0))
+        outlet.send(TP, block_of_size(50, 1000 + 50 * number))
+        outlet.send(other, block_of_size(1, 3 * number))
+    outlet.send(TP, block_of_size(0))
     assert outlet.flush(30) == 0
     assert outlet.lost() is None
     taken = outlet.taken()
@@ -81,7 +75,7 @@ def test_where_records_went(make: Make) -> None:
 
 def test_memory_is_let_go_when_its_reports_are_in(make: Make) -> None:
     outlet = make()
-    block = some(1000)
+    block = block_of_size(1000)
     seen = weakref.ref(block.data)
     outlet.send(TP, block)
     del block
@@ -107,7 +101,7 @@ def test_a_queue_that_is_full(make: Make) -> None:
 def test_many_blocks_at_once(make: Make) -> None:
     outlet = make(linger_ms=300)
     for number in range(100):
-        outlet.send(TP, some(1, number))
+        outlet.send(TP, block_of_size(1, number))
     assert outlet.flush(30) == 0
     assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
 
@@ -115,12 +109,12 @@ def test_many_blocks_at_once(make: Make) -> None:
 def test_delivered_without_an_offset(make: Make) -> None:
     """The broker has the batch already: it was sent again after its answer had been lost."""
     outlet = make()
-    outlet.send(TP, some(3))
+    outlet.send(TP, block_of_size(3))
     assert outlet.flush(30) == 0
     push_errors(outlet, KafkaError.DUPLICATE_SEQUENCE_NUMBER)
-    outlet.send(TP, some(1, 3))
+    outlet.send(TP, block_of_size(1, 3))
     assert outlet.flush(30) == 0
-    outlet.send(TP, some(3, 4))
+    outlet.send(TP, block_of_size(3, 4))
     assert outlet.flush(30) == 0
     assert outlet.lost() is None
     assert rows(outlet.taken()[TP]) == [(0, 0, 3), (3, -1, 1), (4, 3, 3)]
@@ -128,10 +122,10 @@ def test_delivered_without_an_offset(make: Make) -> None:
 
 def test_what_is_lost_is_named(make: Make) -> None:
     outlet = make(batch_num_messages=1)
-    outlet.send(TP, some(2))
+    outlet.send(TP, block_of_size(2))
     assert outlet.flush(30) == 0
     push_errors(outlet, KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    outlet.send(TP, some(1, 77))
+    outlet.send(TP, block_of_size(1, 77))
     assert outlet.flush(30) == 0
     lost = outlet.lost()
     assert (lost.error.code(), lost.tp, lost.source) == (KafkaError.TOPIC_AUTHORIZATION_FAILED, TP, 77)
@@ -159,7 +153,7 @@ def test_transactions(make: Make) -> None:
     outlet.init(30)
     for commit in (True, False, True):
         outlet.begin()
-        outlet.send(TP, some(10))
+        outlet.send(TP, block_of_size(10))
         if commit:
             assert outlet.flush(30) == 0
             assert int(outlet.taken()[TP].count.sum()) == 10
@@ -175,7 +169,7 @@ def test_closing_gives_up_what_is_queued() -> None:
     """Nothing can be delivered, and nothing is waited for."""
     connection = Connection({"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}, "target")
     outlet = KernelOutlet(connection, {"enable.idempotence": True}, "group")
-    block = some(1000)
+    block = block_of_size(1000)
     seen = weakref.ref(block.data)
     outlet.send(TP, block)
     del block
@@ -184,76 +178,3 @@ def test_closing_gives_up_what_is_queued() -> None:
     del outlet
     gc.collect()
     assert seen() is None
-
-
-field = st.none() | st.binary(max_size=12)
-plain = st.builds(
-    Plain,
-    field,
-    field,
-    st.sampled_from([-2, -1, 0, 1]),
-    st.integers(0, 3),
-    st.lists(st.tuples(st.binary(max_size=4), field), max_size=3).map(tuple),
-)
-damage = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=3)
-
-
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(records=st.lists(plain, min_size=1, max_size=6), damage=damage)
-def test_damage_is_refused_where_the_codec_refuses_it(
-    outlet: Any, records: list[Plain], damage: list[tuple[int, int]]
-) -> None:
-    block = block_of(records)
-    data = block.data.copy()
-    for at, octet in damage:
-        data[at % len(data)] = octet
-    block = replace(block, data=data)
-    expected = complaint(lambda: layout(block, "record block", 0))
-    assert complaint(lambda: outlet.send(TP, block)) == expected
-
-
-def complaint(call: Callable[[], object]) -> str | None:
-    try:
-        call()
-    except CorruptError as error:
-        return str(error)
-    return None
-
-
-@pytest.fixture(scope="module")
-def outlet() -> Iterator[Any]:
-    connection = Connection({"bootstrap.servers": "mock:1"}, "target")
-    made = KernelOutlet(connection, SETTINGS, "group")
-    yield made
-    made.close()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("positions", -1), ("positions", 1 << 62), ("lengths", -5), ("lengths", 1 << 62), ("lengths", 23)],
-)
-def test_an_index_that_points_outside(outlet: Any, column: str, value: int) -> None:
-    block = some(3)
-    changed = getattr(block, column).copy()
-    changed[1] = value
-    with pytest.raises(CorruptError):
-        outlet.send(TP, replace(block, **{column: changed}))
-
-
-def test_an_index_of_uneven_columns(outlet: Any) -> None:
-    block = some(3)
-    with pytest.raises(CorruptError, match="different lengths"):
-        outlet.send(TP, replace(block, lengths=np.empty(0, np.int64)))
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (b"Timestamp 7 is out of range\0\0", "Timestamp 7 is out of range"),
-        (b"\0Timestamp", ""),
-        (b"-\xf0\x9cl\xe9\x07\0", ""),
-        (b"-@\x7f\0", ""),
-    ],
-)
-def test_a_reason_that_was_freed_is_not_told(found: bytes, words: str) -> None:
-    assert _words(found) == words

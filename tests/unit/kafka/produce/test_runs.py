@@ -1,4 +1,4 @@
-"""Where records went, where reports did not tell: only what is certain is taken."""
+"""Target offsets of records without complete delivery reports: only proven offsets are used."""
 
 from __future__ import annotations
 

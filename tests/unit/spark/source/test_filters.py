@@ -104,7 +104,7 @@ def holds(one: Filter, row: dict[str, Any]) -> bool:
     return bool(tests[type(one)]())
 
 
-def wanted_by(some: list[Filter], of: Segment) -> list[int]:
+def selected_by(filters: list[Filter], of: Segment) -> list[int]:
     return [
         n
         for n, record in enumerate(RECORDS)
@@ -120,7 +120,7 @@ def wanted_by(some: list[Filter], of: Segment) -> list[int]:
                     "timestamp": moment(record.timestamp * 1000) if record.kind >= 0 else None,
                 },
             )
-            for one in some
+            for one in filters
         )
     ]
 
@@ -133,19 +133,19 @@ def read_by(asked: list[Pushed], of: Segment) -> list[int]:
 
 
 @given(filters, st.sampled_from(TOPICS), st.integers(0, 3))
-def test_what_is_read_has_all_that_is_wanted(some: list[Filter], topic: str, partition: int) -> None:
+def test_what_is_read_has_all_that_is_selected(combined: list[Filter], topic: str, partition: int) -> None:
     of = segment(topic, partition)
-    read, wanted = read_by([push(some)], of), wanted_by(some, of)
-    assert set(wanted) <= set(read)
-    if all(exact(one) for one in some):
-        assert read == wanted
+    read, selected = read_by([push(combined)], of), selected_by(combined, of)
+    assert set(selected) <= set(read)
+    if all(exact(one) for one in combined):
+        assert read == selected
 
 
 @given(st.lists(filters, min_size=1, max_size=3), st.sampled_from(TOPICS), st.integers(0, 3))
 def test_what_is_read_for_many(many: list[list[Filter]], topic: str, partition: int) -> None:
     of = segment(topic, partition)
-    read = read_by([push(some) for some in many], of)
-    assert {n for some in many for n in wanted_by(some, of)} <= set(read)
+    read = read_by([push(combined) for combined in many], of)
+    assert {n for combined in many for n in selected_by(combined, of)} <= set(read)
 
 
 def exact(one: Filter) -> bool:

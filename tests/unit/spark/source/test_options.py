@@ -69,7 +69,7 @@ def test_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"topic": "a"}, "there is no option topic; did you mean topics?"),
         ({"source.sasl.password": "geheim"}, "there is no option source.sasl.password"),
@@ -86,10 +86,10 @@ def test_everything() -> None:
         ({"partitionBytes": "much"}, "give a size such as"),
     ],
 )
-def test_what_is_refused(options: dict[str, str], said: str) -> None:
+def test_what_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=r".*") as caught:
         request_of(options)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "geheim" not in str(caught.value)
 
 

@@ -1,4 +1,4 @@
-"""What a stream gets of an archive that grows, expires and is replaced. Spark itself: `tests/integration`."""
+"""Streams of an archive that grows, expires and is replaced. Spark itself: `tests/integration`."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_folder_of_the_java_tool() -> None:
 
 @pytest.mark.parametrize("goes", [False, True])
 def test_the_restore_point_where_it_was_is_repaired(store: FileStore, goes: bool) -> None:
-    """It keeps its number and its records: the stream goes on, and has none twice."""
+    """The repaired restore point has the same number and records: the stream continues without duplicates."""
     followed = reader(store)
     had = followed.latestOffset()
     store.delete([e.key for e in store.list("points/0000000002-") if e.key.endswith("/manifest.json")])
