@@ -16,7 +16,7 @@ from kbackup.jobs.migrate.preflight.findings import Broker, Findings
 from kbackup.jobs.migrate.preflight.read import missing_metadata
 from kbackup.jobs.migrate.unread import NotRead
 from kbackup.metadata.entities import NotCarried, ScramUser
-from kbackup.metadata.parts import SCRAM_SECRETS, whole_part
+from kbackup.metadata.parts import SCRAM_SECRETS, not_carried_entry
 from tests.support.healthy_cluster import (
     CLUSTER,
     NOW,
@@ -111,9 +111,9 @@ def test_missing_parts_of_an_archive() -> None:
         return missing_metadata(Metadata(**{**common, **empty, **parts}, not_carried=not_carried))  # type: ignore[arg-type]  # fields
 
     assert missing() == ("ACLs",)
-    assert missing(whole_part("acls", "not there", "")) == ()
-    assert missing(whole_part("acls", "not supported", "")) == ("ACLs",)
-    assert missing(whole_part("group_configs", "not supported", ""), acls=()) == ()
+    assert missing(not_carried_entry("acls", "not there", "")) == ()
+    assert missing(not_carried_entry("acls", "not supported", "")) == ("ACLs",)
+    assert missing(not_carried_entry("group_configs", "not supported", ""), acls=()) == ()
     secrets = NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="secret", why="")
     assert missing(secrets, acls=()) == (SCRAM_SECRETS,)
     assert missing(acls=(), client_quotas=None) == ("client quotas",)
