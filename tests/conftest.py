@@ -95,7 +95,7 @@ def moto_server() -> Iterator[MotoServer]:
 
 
 def delta_conf() -> dict[str, str]:
-    """What a session of Spark takes for Delta tables and s3a, with jars from our cache."""
+    """Return the configuration of a Spark session for Delta tables and s3a, with jars of the project's cache."""
     from kbackup.spark.delta import EXTENSION
     from scripts.dev.jars import delta_jars
 

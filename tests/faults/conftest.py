@@ -55,7 +55,7 @@ def options(shop: Shop, **other: Any) -> Backup:
 
 
 def backup_arguments(shop: Shop, archive: str, **other: int | str) -> list[str]:
-    """The same for the command line."""
+    """Return the command line of a backup with the same settings."""
     named = [f"--topic={t}" for t in shop.topics] + [f"--group={shop.group}"]
     settings = [f"--set=backup.{name}={value}" for name, value in {**_SETTINGS, **other}.items()]
     server = f"--bootstrap-server={shop.broker.bootstrap}"
@@ -71,18 +71,18 @@ def backup_arguments(shop: Shop, archive: str, **other: int | str) -> list[str]:
 
 
 def outwait_lease(store: Store) -> None:
-    """Until whoever holds the archive's lease (a dead process) holds it no more."""
+    """Wait until the lease of a dead process has run out."""
     try:
         lease, _ = read_lease(store)
     except NotFoundError:
         return
     if not lease.released:
-        left = datetime.fromisoformat(lease.expires_at) - datetime.now(UTC)
-        time.sleep(max(0.0, left.total_seconds()) + 0.05)
+        remaining = datetime.fromisoformat(lease.expires_at) - datetime.now(UTC)
+        time.sleep(max(0.0, remaining.total_seconds()) + 0.05)
 
 
 def free_lease(store: Store) -> None:
-    """For a test of something else: its holder is dead, and nobody waits until the lease runs out."""
+    """Delete the lease of a dead holder, so that a test of something else need not wait until it runs out."""
     store.delete([layout.LOCK])
 
 
@@ -134,7 +134,7 @@ def mirror(shop: Shop, archive: Path) -> Mirror:
 
 @pytest.fixture
 def own_shop(broker: Broker) -> Shop:
-    """Its topics may be changed."""
+    """A shop of one test, whose topics the test may change."""
     shop = open_shop(broker, f"shop-{secrets.token_hex(4)}")
     sell(shop, 120)
     return shop

@@ -58,7 +58,7 @@ class Wish(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For test ids."""
+        """Return the name that test ids use."""
         return f"{self.when}-{self.event}-{self.nth}".replace(" ", "-").replace("/", "-").replace("*", "x")
 
     def environment(self, counter: str) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Wish(NamedTuple):
 
 
 def wished() -> bool:
-    """Whether this process is to die."""
+    """Return whether the environment names a moment at which this process dies."""
     return _WISH in os.environ
 
 
@@ -84,7 +84,7 @@ def reached(when: When, event: str) -> None:
 
 
 def count(file: Path) -> int:
-    """One more, over all processes; how many that are."""
+    """Count one more event of all processes, and return the new count."""
     with file.open("ab") as counter:
         fcntl.flock(counter, fcntl.LOCK_EX)
         counter.write(b".")

@@ -1,4 +1,4 @@
-"""Killed at random, run again, compared: rounds of a seeded loop. `scripts.soak.kills` runs many, CI a handful."""
+"""Kill runs at random moments, repeat them and compare, by a seed. `scripts.soak.kills` runs many rounds, CI a few."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVENTS: Mapping[str, Sequence[tuple[str, int]]] = {
         ("write restores/*", 12),
     ),
 }
-"""What happens in a run, and how often at least: a kill is before or after the n-th of it."""
+"""The events of a run, and how often each happens at least: a kill is before or after the nth of one."""
 
 
 class Kill(NamedTuple):
@@ -70,11 +70,11 @@ class KillLoop:
         self._random = random.Random(self.seed)
 
     def begin(self) -> None:
-        """The first restore point."""
+        """Commit the first restore point."""
         self._finish(self._backup)
 
     def round(self, job: str) -> Kill:
-        """One round; raises what doesn't hold."""
+        """Run one round; raises AssertionError for any difference."""
         self.rounds += 1
         sell(self.shop, self._random.randrange(20, 300))
         trip = Trip(self.shop, self.store)
@@ -82,8 +82,8 @@ class KillLoop:
         how, code = self._kill_follower() if job == "follow" else self._kill(job, arguments)
         codes = [code]
         while self._random.random() < _AGAIN:
-            again, code = self._kill("restore" if job == "restore" else "backup", arguments)
-            how, codes = f"{how}, {again}", [*codes, code]
+            next_kill, code = self._kill("restore" if job == "restore" else "backup", arguments)
+            how, codes = f"{how}, {next_kill}", [*codes, code]
         self._finish(arguments)
         if job == "restore":
             trip.check()
@@ -98,7 +98,7 @@ class KillLoop:
         return backup_arguments(self.shop, self.store.url)
 
     def _kill(self, job: str, arguments: Sequence[str]) -> tuple[str, int]:
-        """How, and the exit code."""
+        """Kill one run at random; return how it was killed, and its exit code."""
         free_lease(self.store)
         if self._random.random() < 0.5:
             return self._kill_at_a_moment(arguments)
@@ -121,7 +121,7 @@ class KillLoop:
         return f"kill job after {moment:.2f} s", ended.code
 
     def _kill_follower(self) -> tuple[str, int]:
-        """While records come in; between two of its restore points, or within one."""
+        """Kill a following backup while records arrive: between two of its restore points, or within one."""
         free_lease(self.store)
         moment = self._random.uniform(_LONGEST / 2, 2 * _LONGEST)
         arguments = [*self._backup, "--follow", "--interval=1s"]

@@ -48,7 +48,7 @@ class Mirror:
         return self.flow.source, self.flow.target
 
     def topics(self, archive: Archive) -> list[RemoteTopic]:
-        """Those of the newest restore point, created in the target where they are missing."""
+        """Return the remote topics of the newest restore point; missing ones are created in the target."""
         there = Cluster(self.client, "target").topics()
         topics = []
         for topic in archive.restore_point("latest").topics:
@@ -90,14 +90,14 @@ class Mirror:
             return self.round(applier)
 
     def held(self) -> PartitionRecords:
-        """What the archive has, by remote partition."""
+        """Return the records of the archive, by remote partition."""
         return {self.remote(tp): rows for tp, rows in in_archive(self.store).items()}
 
     def remote(self, tp: TopicPartition) -> TopicPartition:
         return TopicPartition(f"{self.flow.source}.{tp.topic}", tp.partition)
 
     def check(self, applied: Applied) -> None:
-        """Records, positions and offset map against the archive and the target itself."""
+        """Compare records, positions and offset map with the archive and the target."""
         held = self.held()
         there = in_cluster(self.bootstrap, sorted({tp.topic for tp in held}))
         assert {tp: [r[1:] for r in rows] for tp, rows in there.items()} == {
@@ -114,9 +114,9 @@ class Mirror:
 
 
 def expanded(flow_map: FlowMap, tp: TopicPartition, incarnation: int = 1) -> dict[int, int]:
-    """Source offset to target offset of every record in the map."""
-    found = flow_map.partition(tp, incarnation)
-    runs = zip(found.source.tolist(), found.target.tolist(), found.count.tolist(), strict=True)
+    """Return the target offset of every record in the map, by source offset."""
+    entries = flow_map.partition(tp, incarnation)
+    runs = zip(entries.source.tolist(), entries.target.tolist(), entries.count.tolist(), strict=True)
     pairs = [(s + i, t + i) for s, t, n in runs for i in range(n)]
     assert len(dict(pairs)) == len(pairs), "a record that is in the map twice"
     return dict(pairs)

@@ -29,7 +29,7 @@ class Ended(NamedTuple):
 
     @property
     def document(self) -> Any:
-        """What `--json` gave."""
+        """Return the document that `--json` printed."""
         return json.loads(self.out)
 
 
@@ -84,7 +84,7 @@ class Kbackup:
         return self._child.poll() is None
 
     def wait(self) -> Ended:
-        """Until the command and everything it started has ended."""
+        """Wait until the command and all its processes have ended."""
         code = self._child.wait(_LIMIT)
         end = time.monotonic() + 30
         while self._members():
@@ -97,13 +97,13 @@ class Kbackup:
         return (self._folder / "err").read_text()
 
     def stacks(self) -> str:
-        """What it said on stderr, and where its threads are. It ends by this."""
+        """End the process, and return its stderr with the stacks of its threads."""
         os.kill(self.pid, signal.SIGABRT)
         self._child.wait(_LIMIT)
         return self.err
 
     def wait_paused(self) -> None:
-        """Until the `Wish` to pause has come true."""
+        """Wait until the process has paused, as its `Wish` says."""
         end = time.monotonic() + _LIMIT
         while _stat(self.pid)[0] != "T":
             assert self._child.poll() is None, f"it ended instead of pausing:\n{self.err}"
@@ -111,7 +111,7 @@ class Kbackup:
             time.sleep(0.05)
 
     def signal(self, number: int) -> None:
-        """To each of its processes."""
+        """Send a signal to each process of the run."""
         for pid in self._members():
             try:
                 os.kill(pid, number)

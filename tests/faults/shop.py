@@ -68,7 +68,7 @@ def sell(shop: Shop, records: int) -> None:
 
 
 def check_archive(store: Store, shop: Shop) -> Archive:
-    """What must hold after every run that succeeded, whatever came before it."""
+    """Compare the archive with the shop, as it must be after every run that succeeded."""
     archive = open_archive(store)
     head = archive.restore_point("latest")
     source = in_cluster(shop.broker.bootstrap, shop.topics)

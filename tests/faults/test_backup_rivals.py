@@ -95,7 +95,7 @@ def test_a_sleeper_changes_nothing(
 def test_a_sleeper_leaves_newer_derived_files_alone(
     archive: Path, tmp_path: Path, shop: Shop, back_up: BackUp
 ) -> None:
-    """It committed; by the time it wakes up, what it was about to write would be old."""
+    """A paused run has committed; derived files that it would write after the pause are outdated."""
     store = FileStore(archive)
     asleep = Wish("pause", "before", "write topics/*/consumer_offsets_*")
     arguments = backup_arguments(shop, str(archive), lease_seconds=SHORT_LEASE)

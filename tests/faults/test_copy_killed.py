@@ -1,4 +1,4 @@
-"""Copies between directories and a real S3 server, killed on their way and run again: the same archive in the end."""
+"""Kill copies between directories and a real S3 server, and repeat them: the copy equals its source in the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.archives import make_archive
 from tests.unit.jobs.copy.test_job import contents
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     url: str
     store: Store
 
@@ -33,15 +33,15 @@ class Copies(NamedTuple):
     folder: Path
     server: Minio
 
-    def place(self, kind: str) -> Place:
+    def new_location(self, kind: str) -> Location:
         if kind == "directory":
             url = str(self.folder / secrets.token_hex(4))
-            return Place(url, open_store(url))
+            return Location(url, open_store(url))
         bucket = f"copies-{secrets.token_hex(6)}"
         self.server.create_bucket(bucket)
-        return Place(f"s3://{bucket}/at", open_store(f"s3://{bucket}/at", options_of(self.server)))
+        return Location(f"s3://{bucket}/at", open_store(f"s3://{bucket}/at", options_of(self.server)))
 
-    def copy(self, source: Place, target: Place, wish: Wish | None = None) -> Ended:
+    def copy(self, source: Location, target: Location, wish: Wish | None = None) -> Ended:
         server = self.server
         (self.folder / "kbackup.toml").write_text(
             f'archive = "{source.url}"\n'
@@ -66,7 +66,7 @@ def copies(minio_server: Minio, tmp_path: Path) -> Copies:
 
 
 def check_whole(store: Store) -> None:
-    """The archive, whole, whatever is missing yet: nothing that is there promises what is not."""
+    """Verify the archive deeply: an unfinished copy has no findings either."""
     spark: Callable[[], None] = lambda: None  # noqa: E731
     report = verify(store, "all", True, spark, Silent())  # type: ignore[arg-type]
     assert report.findings == ()
@@ -81,7 +81,7 @@ def check_whole(store: Store) -> None:
     ],
 )
 def test_killed_and_run_again(kind: str, to: str, wish: Wish, copies: Copies) -> None:
-    source, target = copies.place(kind), copies.place(to)
+    source, target = copies.new_location(kind), copies.new_location(to)
     make_archive(source.store)
     dead = copies.copy(source, target, wish)
     assert dead.code == -9, dead.err
@@ -98,7 +98,7 @@ def test_killed_and_run_again(kind: str, to: str, wish: Wish, copies: Copies) ->
 
 def test_a_damaged_source_is_refused(copies: Copies) -> None:
     """Before its damage reaches the copy; what came before it stays as it was."""
-    source, target = copies.place("bucket"), copies.place("bucket")
+    source, target = copies.new_location("bucket"), copies.new_location("bucket")
     make_archive(source.store)
     key = "topics/orders/segment_partition_000_from_offset_0000000015_records"
     data = source.store.get(key)

@@ -51,13 +51,15 @@ def config(tmp_path: Path) -> Path:
 
 
 def held(archive: Path) -> Exported:
-    found = {(topic, 1): archive_records(FileStore(archive), topic) for topic in TOPICS}
-    return {key: {p: some for p, some in records.items() if some} for key, records in found.items()}
+    records = {(topic, 1): archive_records(FileStore(archive), topic) for topic in TOPICS}
+    return {
+        key: {p: rows for p, rows in by_partition.items() if rows} for key, by_partition in records.items()
+    }
 
 
-def free(place: Path) -> None:
-    """The dead hold no lease; nobody waits here until theirs runs out."""
-    Place.at(str(place), S3Options()).own.delete([layout.LOCK])
+def free_destination(folder: Path) -> None:
+    """Delete the lease of a dead export, so that the test need not wait until it runs out."""
+    Place.at(str(folder), S3Options()).own.delete([layout.LOCK])
 
 
 @pytest.mark.parametrize(
@@ -74,12 +76,12 @@ def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, s
     tables = tmp_path / "tables"
     dead = run(tmp_path / "dead", ["export", "--config", str(config), "--delta", str(tables)], wish)
     assert dead.code == -9, dead.err
-    free(tables)
-    again = export_delta(
+    free_destination(tables)
+    repeated = export_delta(
         *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()),
         *(lambda: spark, Silent(), 60),
     )
-    assert again.records == appended
+    assert repeated.records == appended
     session = delta_session(spark)
     rows = [DeltaTable(session, f"{tables}/{topic}", {}).rows().toArrow() for topic in TOPICS]
     assert exported(pa.concat_tables(rows)) == held(tmp_path / "archive")
@@ -91,12 +93,12 @@ def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> Non
     dead = run(tmp_path / "dead", ["export", "--config", str(config), "--parquet", str(files)], wish)
     assert dead.code == -9, dead.err
     assert len(list(files.rglob("*.parquet"))) == 3
-    free(files)
-    again = export_parquet(
+    free_destination(files)
+    repeated = export_parquet(
         *(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()),
         *(lambda: spark, Silent(), 60),
     )
-    assert again.tables[0].restore_points == (1, 2)
+    assert repeated.tables[0].restore_points == (1, 2)
     assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")
 
 
@@ -115,7 +117,7 @@ def test_one_restore_point_by_two_at_the_same_time(tmp_path: Path, spark: SparkS
 
     assert append(1) == ""
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(append, [2, 2]))
-    assert "" in said
+        messages = list(pool.map(append, [2, 2]))
+    assert "" in messages
     assert table.rows().groupBy("date").count().toArrow().column("count").to_pylist() == [100, 100]
     assert (table.reached("app"), table.reached("another")) == (2, 0)

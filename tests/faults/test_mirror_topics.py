@@ -62,7 +62,7 @@ def test_a_process_that_applies_a_deleted_topic_anew_is_killed(
 def test_a_recreated_topic_goes_on_in_its_remote_topic(
     own: Mirror, own_shop: Shop, take: Take, broker: Broker
 ) -> None:
-    """What the archive has of the old incarnation comes first, though it was not applied when the new one came."""
+    """Records of the old incarnation are applied first, although the new one already existed at that round."""
     take()
     own.apply()
     sell(own_shop, 60)
@@ -105,7 +105,7 @@ def produce(shop: Shop, partitions: int, note: str) -> None:
 def test_a_topic_is_created_again_with_fewer_partitions_and_then_with_more(
     killed: bool, own: Mirror, own_shop: Shop, take: Take, broker: Broker
 ) -> None:
-    """What is left of the old incarnation is applied, in the partitions that the new one lacks as well."""
+    """The remaining records of the old incarnation are applied, also to partitions that the new one lacks."""
     remote = own.remote(TopicPartition(own_shop.orders, 0)).topic
     take()
     own.apply()
@@ -138,5 +138,5 @@ def apply(mirror: Mirror, *, killed: bool) -> Applied:
 
 
 def of_topic(mirror: Mirror, topic: str) -> PartitionRecords:
-    """What the archive has of the newest incarnation of a topic, by remote partition."""
+    """Return the archived records of a topic's newest incarnation, by remote partition."""
     return {mirror.remote(tp): rows for tp, rows in in_archive(mirror.store).items() if tp.topic == topic}

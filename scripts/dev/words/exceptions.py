@@ -34,4 +34,6 @@ EXEMPTIONS: list[Exemption] = [
     Exemption(
         "tests/contract", "test_s3_security.py", "the tests of one MinIO with a key service, started once"
     ),
+    Exemption("tests/faults", "test_mirror_apply.py", "the tests of one shop and its archive, made once"),
+    Exemption("tests/interop/migration", "test_walk.py", "one walk through a migration of one cluster"),
 ]

@@ -26,7 +26,7 @@ class Release(NamedTuple):
     """The class of its DumpLogSegments."""
 
     def run(self, program: str, *arguments: str) -> str:
-        """What one of the release's own tools prints."""
+        """Run one of the release's own tools, and return its output."""
         classpath = f"{self.tools()}/*:{self.jars()}/*"
         options = (
             *("-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"),
@@ -93,14 +93,14 @@ class Cluster(Broker):
 
 
 def dump(release: Release, files: Sequence[Path]) -> dict[str, list[Dumped]]:
-    """What DumpLogSegments prints of each file."""
+    """Return the records that DumpLogSegments prints, by file."""
     return parse(
         release.run(release.dump, "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
     )
 
 
 def quotas_and_users(bootstrap: str) -> list[str]:
-    """What kafka-configs lists of a cluster."""
+    """Return the quotas and users that kafka-configs lists."""
     printed = [
         KAFKA_4.run("kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap, "--describe", *entities)
         for entities in (

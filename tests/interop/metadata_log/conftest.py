@@ -14,7 +14,7 @@ from tests.support.java import Java, compiled
 
 
 class Changed(NamedTuple):
-    """What is left of a cluster: its release, its metadata.log.dir, a delegation token, and what Kafka's tools said."""
+    """A stopped cluster: its release, metadata.log.dir, a delegation token, and the output of Kafka's tools."""
 
     release: Release
     folder: Path

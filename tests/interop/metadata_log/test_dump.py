@@ -18,7 +18,7 @@ from tests.support.metadata_dump import check_as_printed, check_encoding, check_
 from tests.support.metadata_records import BY_KIND, write_segment
 
 _NEVER = {"UnfenceBrokerRecord", "FenceBrokerRecord", "AbortTransactionRecord"}
-"""What only `test_old_records` causes."""
+"""Record types that only `test_old_records` causes."""
 _UNPRINTED = ("LeaderChangeMessage", 1)
 """Kafka defines it and never writes it. Its tool takes it for version 0."""
 _OF_ONE = {"3.9": "ZkMigrationStateRecord", "4.3": "ClearElrRecord"}

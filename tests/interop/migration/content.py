@@ -73,7 +73,7 @@ TOKENS = [{"renewers": ["User:alice", f"User:{ODD_USER}"]}, {"renewers": []}]
 
 
 def everything(replicas: list[int]) -> dict[str, Any]:
-    """For `Filled.fill`; each partition gets `replicas`."""
+    """Return the content for `Filled.fill`; each partition gets `replicas`."""
     return {
         "topics": [
             topic(

@@ -23,11 +23,11 @@ LISTED = {
     "brokers": (*_CONFIGS, "brokers"),
     "orders": (*_CONFIGS, "topics", "--entity-name", "orders"),
 }
-"""What is listed, and the tool that lists it."""
+"""The tool that lists each kind of setting, with its arguments."""
 
 _SHAPE = re.compile(r"TopicId: \S+|Configs: .*| sensitive=.*")
 _NOBODYS = re.compile(r"synonyms=\{(STATIC|DEFAULT)_|^\s*min\.insync\.replicas=|^\s*$|^\tTopic:")
-"""What nobody has set (Kafka 4 itself sets the second one when it is formatted), and where partitions are."""
+"""Lines of settings that no user made (Kafka 4 sets the second itself at formatting), and of partitions."""
 
 
 class FreshCluster(Cluster):
@@ -54,7 +54,7 @@ class FreshCluster(Cluster):
 
 
 def listed(java: Java, bootstrap: str, sasl: str, login: Path) -> dict[str, list[str]]:
-    """What Kafka's own tools list that somebody has set, and the tokens of the user of `login`, by `sasl`."""
+    """Return the settings of users that Kafka's own tools list, and the tokens of the user of `login`, by `sasl`."""
     commands = [(tool, "--bootstrap-server", bootstrap, *arguments) for tool, *arguments in LISTED.values()]
     commands.append((_TOKENS, "--bootstrap-server", sasl, "--command-config", str(login), "--describe"))
     printed = java.run("Tools", stdin="".join("\t".join(command) + "\n" for command in commands))

@@ -33,12 +33,12 @@ DOWN = FIRST_CONTROLLER + 2
 
 @dataclass
 class DualWrite:
-    """A cluster that writes both sides with two of three controllers, and kbackup beside it. `said` is all that kbackup
-    printed."""
+    """A cluster that writes both sides with two of three controllers, and kbackup beside it. `printed` is all
+    output of kbackup."""
 
     filled: Filled
     folder: Path
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
 
     def migrate(self, *arguments: str, encrypted: bool = True) -> tuple[int, dict[str, Any]]:
         """The exit code and the JSON document of `kbackup migrate`."""
@@ -55,7 +55,7 @@ class DualWrite:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(["migrate", *arguments, "--json", "--config", str(config)])
-        self.said += [out.getvalue(), err.getvalue()]
+        self.printed += [out.getvalue(), err.getvalue()]
         return code, json.loads(out.getvalue())
 
     @property
@@ -160,7 +160,7 @@ def test_secrets_are_nowhere_else(dual: DualWrite) -> None:
         for path in dual.archive(encrypted).rglob("*")
         if path.is_file()
     ]
-    for data in ["".join(dual.said).encode(), *stored]:
+    for data in ["".join(dual.printed).encode(), *stored]:
         assert not [secret for secret in secrets if secret in data]
 
 

@@ -112,7 +112,7 @@ def _java_login(bootstrap: str) -> str:
 
 
 def _consume(java: Java, bootstrap: str, login: Path, count: int) -> set[str]:
-    """What the console consumer reads as alice, in the group."""
+    """Return the records that the console consumer reads as alice, in the group."""
     told = java.run(
         CONSUMER,
         *("--bootstrap-server", bootstrap, "--command-config", str(login), "--topic", "orders"),

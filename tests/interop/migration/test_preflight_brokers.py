@@ -1,4 +1,4 @@
-"""What preflight says of a broker with a generated id and several log directories."""
+"""Run preflight against a broker with a generated id and several log directories."""
 
 from __future__ import annotations
 

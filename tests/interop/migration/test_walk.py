@@ -64,8 +64,8 @@ class Walk:
         return self.run("status", *(witnesses or everyone))[1]
 
     def archive(self) -> None:
-        code, _, said = self.run("archive")
-        assert code == 0, said
+        code, _, stderr = self.run("archive")
+        assert code == 0, stderr
 
     def children(self, path: str) -> set[str]:
         with open_session(ZooKeeperOptions(connect=self.cluster.zookeeper_connect)) as zookeeper:
@@ -129,7 +129,7 @@ def _break_properties(walk: Walk) -> None:
 
 
 def _break_storage(walk: Walk) -> None:
-    """It is formatted for another cluster, and then anew for ZooKeeper's."""
+    """Format the storage for another cluster, and then anew for ZooKeeper's."""
     cluster, storage = walk.cluster, walk.folder / "storage"
     file = changed(walk, log_dirs=str(storage))
     for cluster_id, failed in ((OTHER_CLUSTER, {identity.CLUSTER_ID}), (cluster.cluster_id(), set[str]())):
@@ -193,14 +193,14 @@ def _break_reassignment(walk: Walk) -> None:
 def go_back_from_pre_migration(walk: Walk) -> None:
     """No broker has joined: /migration alone goes, and the brokers' /controller stays theirs."""
     cluster = walk.cluster
-    code, _, said = walk.run("rollback", "--confirm", "--controller", cluster.quorum)
-    assert (code, f"alive: {cluster.quorum}" in said) == (10, True)
+    code, _, stderr = walk.run("rollback", "--confirm", "--controller", cluster.quorum)
+    assert (code, f"alive: {cluster.quorum}" in stderr) == (10, True)
     controller = walk.content("/controller")
     cluster.stop_controllers()
     walk.archive()
     log = f"source.metadata.log.dir={cluster.metadata_log()}"
-    code, told, said = walk.run("rollback", "--confirm", "--controller", cluster.quorum, "--set", log)
-    assert code == 0, said
+    code, told, stderr = walk.run("rollback", "--confirm", "--controller", cluster.quorum, "--set", log)
+    assert code == 0, stderr
     assert [znode["path"] for znode in told["deleted"]] == ["/migration"]
     assert walk.content("/controller") == controller
     assert [step["text"] for step in told["steps"] if not step["done"]] == [
@@ -215,18 +215,18 @@ def go_back_from_pre_migration(walk: Walk) -> None:
 def go_back_from_dual_write(walk: Walk) -> None:
     """Each guard refuses until what it wants is done."""
     cluster = walk.cluster
-    code, _, said = walk.run("rollback", "--confirm")
-    assert (code, f"alive: {cluster.quorum}" in said) == (10, True)
+    code, _, stderr = walk.run("rollback", "--confirm")
+    assert (code, f"alive: {cluster.quorum}" in stderr) == (10, True)
     _, told, _ = walk.run("rollback")
     assert "stop every controller" in next(step["text"] for step in told["steps"] if not step["done"])
     cluster.stop_controllers()
-    code, _, said = walk.run("rollback", "--confirm")
-    assert (code, "doesn't hold /controller and /migration as now" in said) == (10, True)
+    code, _, stderr = walk.run("rollback", "--confirm")
+    assert (code, "doesn't hold /controller and /migration as now" in stderr) == (10, True)
     before = walk.children("")
     assert before >= {"controller", "migration", "controller_epoch"}
     walk.archive()
-    code, told, said = walk.run("rollback", "--confirm")
-    assert code == 0, said
+    code, told, stderr = walk.run("rollback", "--confirm")
+    assert code == 0, stderr
     assert [znode["path"] for znode in told["deleted"]] == ["/controller", "/migration"]
     assert before - {"controller"} - walk.children("") == {"migration"}
     _restart_with_zookeeper(walk)
@@ -255,8 +255,8 @@ def _is_gone(walk: Walk, broker: int) -> bool:
 def go_back_to_zookeeper_brokers(walk: Walk) -> None:
     """KRaft brokers run with ZooKeeper again while the controllers live."""
     cluster = walk.cluster
-    code, _, said = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
-    assert (code, "KRaft brokers: 0, 1" in said) == (10, True)
+    code, _, stderr = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
+    assert (code, "KRaft brokers: 0, 1" in stderr) == (10, True)
     for broker in cluster.brokers:
         cluster.nodes.stop(broker)
         shutil.rmtree(cluster.metadata_log(broker))
@@ -296,8 +296,8 @@ def test_walk(walk: Walk) -> None:
     cluster.wait_for_state("POST_MIGRATION")
     expect(walk, "finished", way_back=False)
     assert walk.status("--quiet")["possible"] == ["dual write", "brokers moved", "finished"]
-    code, _, said = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
-    assert (code, "the state is finished" in said) == (10, True)
+    code, _, stderr = walk.run("rollback", "--confirm", "--metrics-url", cluster.metrics_url())
+    assert (code, "the state is finished" in stderr) == (10, True)
     assert walk.children("") >= {"controller", "migration"}
 
 

@@ -1,4 +1,4 @@
-"""What kbackup reads from ZooKeeper is what Kafka's own client lists."""
+"""Compare the metadata that kbackup reads from ZooKeeper with the output of Kafka's own client."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Mirrored:
         return map_of(pairs) if pairs and incarnation == 1 else None
 
     def truth(self, partition: int, committed: int) -> int:
-        """Where a group that has committed an offset of the source goes on."""
+        """Return the target offset at which a group resumes that has committed an offset of the source."""
         pairs = self.pairs[partition]
         return next((target for source, target in pairs if source >= committed), pairs[-1][1] + 1)
 

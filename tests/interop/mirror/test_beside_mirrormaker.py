@@ -113,8 +113,8 @@ class Beside:
         found: Records = read_topic(self.target.bootstrap, f"{alias}.{topic}")
         return {partition: [record[1:] for record in records] for partition, records in found.items()}
 
-    def wait(self, ready: Callable[[], bool], what: str) -> None:
-        self.maker.process.wait_ready(ready, what, WAIT)
+    def wait(self, ready: Callable[[], bool], label: str) -> None:
+        self.maker.process.wait_ready(ready, label, WAIT)
 
     def wait_equal(self, topics: Mapping[str, int]) -> None:
         """Wait until MirrorMaker 2 has what our flow has: it copies topics, configs, ACLs and records at times of its

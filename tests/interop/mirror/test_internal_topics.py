@@ -134,7 +134,7 @@ def test_offset_sync_formatter(emitted: Mirrored, java: Java) -> None:
 
 
 def console(emitted: Mirrored, java: Java, formatter: str, topic: str, count: int) -> list[str]:
-    """What the console consumer prints of a topic that has `count` records."""
+    """Return the lines that the console consumer prints of a topic with `count` records."""
     assert len(read_topic(emitted.target.bootstrap, topic)[0]) == count
     return java.run(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",

@@ -104,7 +104,7 @@ def test_policies_answer_as_the_java_classes_do() -> None:
 
 
 def test_patterns_match_as_javas_do() -> None:
-    """What Java refuses is refused here; what is not refused here matches as in Java."""
+    """kbackup refuses every pattern that Java refuses; other patterns match as in Java."""
     chance = random.Random(2)
     asked = [(_pattern(chance), _name(chance)) for _ in range(NAMES)]
     compared = 0
@@ -171,9 +171,9 @@ def _name(chance: random.Random) -> str:
     return "".join(chance.choices(letters, k=chance.randint(0, 4)))
 
 
-def _ask(what: str, questions: Sequence[Sequence[str]]) -> list[str]:
-    """Java's answers, one a question."""
-    lines = ("\t".join((what, *map(_escape, question))) + "\n" for question in questions)
+def _ask(kind: str, questions: Sequence[Sequence[str]]) -> list[str]:
+    """Return Java's answers, one a question; `kind` is 'policy' or 'regex'."""
+    lines = ("\t".join((kind, *map(_escape, question))) + "\n" for question in questions)
     with compiled("Policies.java") as java:
         return [_unescape(line) for line in java.run("Policies", stdin="".join(lines)).splitlines()]
 
