@@ -32,7 +32,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "scripts/demo",
     "scripts/fuzz",
     "scripts/soak",
-    "tests/*.py",
     "tests/integration",
     "tests/project",
     "tests/support",
