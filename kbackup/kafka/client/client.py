@@ -35,6 +35,13 @@ _UNREACHABLE = {
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._NO_OFFSET,
 }
+_ANSWER_HINT = "check that it is running and can be reached from here"
+_NO_ANSWER = {
+    "starting transactions": f"{_ANSWER_HINT}, and that transaction.state.log.replication.factor is not "
+    "above the number of its brokers",
+}
+"""Hints for what a running cluster, too, may leave without an answer."""
+
 _LOGIN_HINT = "is sasl.mechanism right, and are user and password, or the token?"
 _TLS_HINT = "is ssl.ca.location the authority of the brokers' certificates, and is ours one that they accept?"
 _NOT_LET_IN = {
@@ -135,7 +142,7 @@ class Connection:
             said = f" ({last.str()})" if last is not None else ""
             return UnreachableError(
                 f"{self.address} did not answer{when}: {error.str()}{said}",
-                "check that it is running and can be reached from here",
+                _NO_ANSWER.get(doing, _ANSWER_HINT),
             )
         return ClusterError(
             f"{self.address} failed{when}: {error.str()}",

@@ -78,6 +78,17 @@ def test_what_only_does_not_answer_may_answer_later(connection: Connection) -> N
     assert isinstance(connection.error(KafkaError(KafkaError.INVALID_REQUEST), ""), ClusterError)
 
 
+@pytest.mark.parametrize(("doing", "named"), [("starting transactions", True), ("describing topic t", False)])
+def test_transactions_that_do_not_start_name_their_replication_factor(
+    doing: str, named: bool, connection: Connection
+) -> None:
+    """A cluster with fewer brokers than that can't make `__transaction_state`, and gives no other answer."""
+    error = connection.error(KafkaError(KafkaError._TIMED_OUT), doing)
+    assert isinstance(error, UnreachableError)
+    assert "check that it is running" in error.hint
+    assert ("transaction.state.log.replication.factor" in error.hint) is named
+
+
 @pytest.fixture
 def ours(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """An importable module `ours`, to put functions into."""
