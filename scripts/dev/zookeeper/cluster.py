@@ -158,12 +158,12 @@ class MigratingCluster:
         self.nodes.stop(*self.controllers)
 
     def wait_for_state(self, name: metrics.State, seconds: float = 90) -> None:
-        """Until the active controller says that the migration is there."""
+        """Wait until every controller that answers reports this state of the migration."""
         self.nodes.wait(self.controllers[0], lambda: self.state() == name, f"migration state {name}", seconds)
 
     def state(self) -> metrics.State | None:
-        """Return the active controller's state of migration; None if no controller is active."""
-        return metrics.active_state(map(self.metrics_url, self.controllers))
+        """Return the migration's state; None if no controller is active, or a standby controller reports another."""
+        return metrics.agreed_state(map(self.metrics_url, self.controllers))
 
     def remove_controllers(self) -> None:
         """Stop them and remove their disks: after a roll-back, for a second migration."""

@@ -13,14 +13,17 @@ CONFIG = 'includeObjectNames: ["kafka.controller:*"]\n'
 _VALUE = re.compile(r'^kafka_controller_KafkaController_Value\{name="(\w+)",?\} (\S+)$', re.MULTILINE)
 
 
-def active_state(urls: Iterable[str]) -> State | None:
-    """Of the controller that says that it is the active one; None where none does."""
-    for url in urls:
-        values = read(url)
-        if values.get("ActiveControllerCount") == 1:
-            names: tuple[State, ...] = get_args(State)
-            return names[int(values["ZkMigrationState"])]
-    return None
+def agreed_state(urls: Iterable[str]) -> State | None:
+    """Return the active controller's state once every standby controller that answers reports it too; else None.
+
+    A standby controller reports a new state up to a second after the active one."""
+    controllers = [values for url in urls if (values := read(url))]
+    states = {values.get("ZkMigrationState") for values in controllers}
+    (state,) = states if len(states) == 1 else (None,)
+    if state is None or all(values.get("ActiveControllerCount") != 1 for values in controllers):
+        return None
+    names: tuple[State, ...] = get_args(State)
+    return names[int(state)]
 
 
 def read(url: str) -> dict[str, float]:
