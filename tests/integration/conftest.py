@@ -34,7 +34,7 @@ PACK_RECORDS = 300
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended: exit code, its JSON document, and what it said on stderr."""
+    """The end of a command: exit code, its JSON document, and its stderr."""
 
     code: int
     document: dict[str, Any]

@@ -1,4 +1,4 @@
-"""`verify --against` on real parts: what was restored is found as it is, and what was done to it since by its name."""
+"""Run `verify --against` on a real cluster: a restored topic is equal, and each later change is named."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (("--against", "target", "--restore-id", "none-of-that-id"), "there is no restore none-of-that-id"),
         (("--against", "target", "--groups"), "groups are compared by a restore's offset map"),
@@ -211,7 +211,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
         (("--exact",), "is chosen with --against"),
     ],
 )
-def test_what_can_not_be_asked(run: Run, args: tuple[str, ...], said: str) -> None:
+def test_what_can_not_be_asked(run: Run, args: tuple[str, ...], message: str) -> None:
     code, document = run("verify", *args)
     assert code == 2
-    assert said in document["error"]["message"]
+    assert message in document["error"]["message"]

@@ -1,4 +1,4 @@
-"""What a backup holds of a real cluster, record by record, over three runs."""
+"""Compare three backups of a real cluster with the cluster, record by record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.formats.offsets import decode_group_offsets
 from tests.integration.conftest import SPLIT_RECORDS
 from tests.integration.topics import ODD_RECORDS
-from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
+from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
 from tests.support.truth import archive_records, documented_records
 from tests.unit.formats.reference import Record
 
@@ -146,13 +146,13 @@ def test_deleted_topic_is_kept(zoo: Zoo) -> None:
     assert archive_records(zoo.archive.store, zoo.topic("gone"), head) == zoo.held("gone", 1)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("moment", [1, 2])
-def test_groups_are_captured_with_their_metadata(zoo: Zoo, place: str, moment: int) -> None:
+def test_groups_are_captured_with_their_metadata(zoo: Zoo, position: str, moment: int) -> None:
     archive = open_archive(zoo.archive.store)
     groups = {g.group: g for g in archive.groups(archive.restore_point(moment)).groups}
-    found = {(o.topic, o.partition): (o.offset, o.metadata) for o in groups[zoo.group(place)].offsets}
-    assert found == zoo.moments[moment - 1].groups[place]
+    found = {(o.topic, o.partition): (o.offset, o.metadata) for o in groups[zoo.group(position)].offsets}
+    assert found == zoo.moments[moment - 1].groups[position]
 
 
 @pytest.mark.parametrize("name", SECOND)
@@ -161,8 +161,8 @@ def test_group_files_have_each_partition(zoo: Zoo, name: str) -> None:
     for partition in zoo.held(name, 2):
         key = layout.group_offsets_key(folder, partition)
         expected = {
-            zoo.group(place): at[zoo.topic(name), partition].offset
-            for place, at in zoo.moments[2].groups.items()
+            zoo.group(position): at[zoo.topic(name), partition].offset
+            for position, at in zoo.moments[2].groups.items()
         }
         assert decode_group_offsets(zoo.archive.store.get(key), key) == expected
 

@@ -117,7 +117,7 @@ def test_backup_by_file_and_restore_by_environment(
 
 
 def _check_shown(lines: list[str], broker: Broker) -> None:
-    """What goes on, from the first moment on; then a bar with the time left."""
+    """Check that progress is shown from the first moment on, and then as a bar with the remaining time."""
     before = [
         line for line in lines if "━" not in line and line != "starting Spark"
     ]  # it may have started by then

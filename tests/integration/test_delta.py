@@ -63,21 +63,21 @@ def zoo_table(zoo: Zoo, kbackup: Kbackup, archive_bucket: str) -> str:
     return url
 
 
-def held(store: Store, seq: int) -> Exported:
-    """What restore points up to `seq` hold, all incarnations."""
+def held(store: Store, newest: int) -> Exported:
+    """Return the records of restore points up to number `newest`, of all incarnations."""
     archive = open_archive(store)
-    found: Exported = {}
-    for number in range(1, seq + 1):
+    records: Exported = {}
+    for number in range(1, newest + 1):
         point = archive.restore_point(number)
         for t in point.topics:
-            found[t.name, t.incarnation] = archive_records(store, t.name, point, t.incarnation)
-    return without_empty(found)
+            records[t.name, t.incarnation] = archive_records(store, t.name, point, t.incarnation)
+    return without_empty(records)
 
 
-def without_empty(found: Exported) -> Exported:
-    """A table has no place for partitions that hold nothing."""
-    full = {key: {p: some for p, some in records.items() if some} for key, records in found.items()}
-    return {key: records for key, records in full.items() if records}
+def without_empty(records: Exported) -> Exported:
+    """Leave out empty partitions and topics, which a table can't show."""
+    full = {key: {p: rows for p, rows in topic.items() if rows} for key, topic in records.items()}
+    return {key: topic for key, topic in full.items() if topic}
 
 
 def test_every_record_of_every_restore_point_by_time_travel(

@@ -100,8 +100,8 @@ def made(broker: Broker, kbackup: Kbackup, new_archive: Any) -> Made:
     return made
 
 
-def _wanted(made: Made) -> dict[str, Stand]:
-    """Where each group belongs on the target, by what its partitions hold."""
+def _expected(made: Made) -> dict[str, Stand]:
+    """Return the expected position of each group on the target, by the records of its partitions."""
     restored = {topic: read_topic(made.broker.bootstrap, made.target(topic)) for topic in made.records}
     ends = {topic: log_ends(made.broker.bootstrap, made.target(topic)) for topic in made.records}
     return {
@@ -137,7 +137,7 @@ def test_plan_says_where_and_why_and_writes_nothing(made: Made) -> None:
     plan = made.groups("plan", "--restore-id", made.restore_id)
     assert {group: made.stand(group) for group in made.stood} == before
     assert made.archive.objects() == objects
-    wanted, reasons = _wanted(made), set()
+    wanted, reasons = _expected(made), set()
     for group in plan["groups"]:
         for o in group["offsets"]:
             place = o["topic"], o["partition"]
@@ -152,7 +152,7 @@ def test_apply_long_after_the_restore_and_undo(made: Made) -> None:
     source = {group: made.stand(group) for group in made.stood}
     applied = made.apply()
     assert (applied["capture"], {g["status"] for g in applied["groups"]}) == (1, {"applied"})
-    for group, wanted in _wanted(made).items():
+    for group, wanted in _expected(made).items():
         assert made.stand(group) == source[group] | wanted, group
     undone = made.undo()
     assert {g["status"] for g in undone["groups"]} == {"put back"}
@@ -162,7 +162,7 @@ def test_apply_long_after_the_restore_and_undo(made: Made) -> None:
 def test_renamed_groups_are_made_and_deleted_again(made: Made) -> None:
     old, new = f"{made.name}-at-03", f"{made.name}-new"
     made.apply("-g", old, "--map-group", f"{old}={new}")
-    assert made.stand(new) == _wanted(made)[old]
+    assert made.stand(new) == _expected(made)[old]
     undone = made.undo()
     assert [(g["group"], g["status"]) for g in undone["groups"]] == [(new, "deleted")]
     assert new not in {g.group for g in made.cluster.groups.listed()[0]}
@@ -251,7 +251,7 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
 
 
 def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
-    """It takes the epoch of another log for that of a leader which it has to wait for, or for a truncation."""
+    """Kafka's consumer takes the leader epoch of another log for a leader to wait for, or for a truncation."""
     topic = f"{made.name}-ledger"
     old, new = f"{made.name}-at-03", f"{made.name}-resumes-java"
     made.apply("-g", old, "--map-group", f"{old}={new}")

@@ -1,4 +1,4 @@
-"""What the hand-made producer writes is what a client reads, and what a client makes of odd records."""
+"""Read the records of the hand-made producer with a client, odd records among them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Right(NamedTuple):
 
 
 def documented(user: str) -> list[Right]:
-    """What the `kafka-acls` lines of the document give to `user`."""
+    """Return the rights that the `kafka-acls` lines of the document grant to `user`."""
     lines = [shlex.split(line) for line in DOCUMENT.read_text().splitlines() if line.startswith("kafka-acls")]
     return [right for line in lines if f"User:{user}" in line for right in _rights(line)]
 
@@ -177,14 +177,14 @@ LACKED_BY_A_BACKUP = [
 ]
 
 
-@pytest.mark.parametrize(("missing", "step", "said"), LACKED_BY_A_BACKUP, ids=str)
+@pytest.mark.parametrize(("missing", "step", "message"), LACKED_BY_A_BACKUP, ids=str)
 def test_check_names_the_right_that_a_backup_lacks(
-    missing: Right, step: str, said: str, reader: User, kbackup: Command, topic: str
+    missing: Right, step: str, message: str, reader: User, kbackup: Command, topic: str
 ) -> None:
     with reader.without(missing):
         told = steps(kbackup("check", "-t", topic, "-g", f"shipping-{topic}"))
     assert told[step]["status"] in ("failed", "warning")
-    assert said in told[step]["detail"]
+    assert message in told[step]["detail"]
     assert told[step]["hint"]
 
 
@@ -200,9 +200,9 @@ LACKED_BY_A_RESTORE = [
 ]
 
 
-@pytest.mark.parametrize(("missing", "code", "said"), LACKED_BY_A_RESTORE, ids=str)
+@pytest.mark.parametrize(("missing", "code", "message"), LACKED_BY_A_RESTORE, ids=str)
 def test_a_restore_names_the_right_that_it_lacks(
-    missing: Right, code: int, said: str, writer: User, kbackup: Command, topic: str
+    missing: Right, code: int, message: str, writer: User, kbackup: Command, topic: str
 ) -> None:
     prefix = f"{secrets.token_hex(3)}."
     if (missing.operation, missing.kind) == ("describe_configs", "topic"):
@@ -210,7 +210,7 @@ def test_a_restore_names_the_right_that_it_lacks(
     with writer.without(missing):
         outcome = restore(kbackup, topic, prefix)
     assert outcome.code == code, f"{outcome.err}\n{outcome.document}"
-    assert said in str(outcome.document)
+    assert message in str(outcome.document)
     assert "Traceback" not in outcome.err
 
 
@@ -238,14 +238,14 @@ LACKED_BY_A_DRILL = [
 ]
 
 
-@pytest.mark.parametrize(("missing", "said"), LACKED_BY_A_DRILL, ids=str)
+@pytest.mark.parametrize(("missing", "message"), LACKED_BY_A_DRILL, ids=str)
 def test_a_drill_names_what_it_could_not_remove(
-    missing: Right, said: str, driller: User, kbackup: Command
+    missing: Right, message: str, driller: User, kbackup: Command
 ) -> None:
     with driller.without(missing):
         outcome = drill(kbackup, driller)
     assert outcome.code != 0
-    assert said in str(outcome.document)
+    assert message in str(outcome.document)
 
 
 def test_every_documented_right_is_tried() -> None:

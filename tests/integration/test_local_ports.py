@@ -92,10 +92,10 @@ def test_a_stranger_gets_the_tasks_of_a_session_without_authentication() -> None
 
 
 def ask_for_block(port: int, application: str, block: str) -> bytes:
-    """What Spark's block manager at `port` answers to who asks for `block` as an executor does."""
+    """Ask Spark's block manager at `port` for `block` as an executor does, and return the answer."""
 
-    def text(said: str) -> bytes:
-        return struct.pack(">i", len(said)) + said.encode()
+    def text(value: str) -> bytes:
+        return struct.pack(">i", len(value)) + value.encode()
 
     blocks = b"\0" + text(application) + text("driver") + struct.pack(">i", 1) + text(block)
     with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
@@ -109,7 +109,7 @@ def ask_for_block(port: int, application: str, block: str) -> bytes:
 
 
 def send_to_rpc(port: int, body: bytes) -> bytes:
-    """What Spark's driver answers to a call of `body`."""
+    """Call Spark's driver with `body`, and return the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
         line.sendall(_request(body))
         return _answer(line)

@@ -108,15 +108,15 @@ def _first(made: History) -> None:
     made.around("gone", 0, 40)
     made.around("again", 0, 40)
     ends = log_ends(made.broker.bootstrap, made.topic("events"))
-    wanted = {("events", 0): 170, ("events", 1): ends[1], ("gone", 0): 7, ("again", 0): 11}
-    stands = {(made.topic(t), p): Position(o, f"{t} ü") for (t, p), o in wanted.items()}
+    selected = {("events", 0): 170, ("events", 1): ends[1], ("gone", 0): 7, ("again", 0): 11}
+    stands = {(made.topic(t), p): Position(o, f"{t} ü") for (t, p), o in selected.items()}
     commit(made.broker.bootstrap, made.group, stands)
     made.stood = stands
     made.held = {name: made.read(name) for name in ("gone", "again")}
 
 
 def _second(made: History) -> None:
-    """What came between the moment and the next run, before and after it as timestamps go."""
+    """Change the topics between the moment and the next run, with timestamps before and after the moment."""
     broker, topic = made.broker, made.topic
     made.around("events", 0, 200)
     topics.delete_topic(broker, topic("gone"))
@@ -148,22 +148,22 @@ def _in_time(record: Record, low: int, high: int) -> bool:
 
 
 def _cut(held: Records, keep: Callable[[int, Record], bool]) -> Records:
-    return {p: [r for r in some if keep(p, r)] for p, some in held.items()}
+    return {p: [r for r in rows if keep(p, r)] for p, rows in held.items()}
 
 
 def _check_groups(
-    made: History, prefix: str, wanted: dict[str, Records], stood: dict[tuple[str, int], Position]
+    made: History, prefix: str, selected: dict[str, Records], stood: dict[tuple[str, int], Position]
 ) -> None:
-    """`wanted` are the source's records that were to come back, by topic."""
+    """Compare the groups' positions with those expected; `selected` are the records to restore, by topic."""
     stand = positions(made.broker.bootstrap, f"{prefix}{made.group}")
     expected = {}
-    for name, held in wanted.items():
+    for name, held in selected.items():
         target = f"{prefix}{made.topic(name)}"
         found, ends = read_topic(made.broker.bootstrap, target), log_ends(made.broker.bootstrap, target)
         for partition, records in held.items():
             if at := stood.get((made.topic(name), partition)):
-                place = expected_offset(at.offset, records, found[partition], ends[partition])
-                expected[target, partition] = Position(place, at.metadata)
+                offset = expected_offset(at.offset, records, found[partition], ends[partition])
+                expected[target, partition] = Position(offset, at.metadata)
     # confluent-kafka commits metadata with the NUL that ends a text in C
     assert {tp: p._replace(metadata=p.metadata.removesuffix("\0")) for tp, p in stand.items()} == expected
 
@@ -174,23 +174,23 @@ def _arguments(made: History, prefix: str) -> list[str]:
 
 
 def test_up_to_a_moment(history: History, kbackup: Kbackup) -> None:
-    """A topic that is gone is back, the first incarnation of another, a new one, partitions that have something."""
+    """Restored are a deleted topic, the first incarnation of another, a new topic, and partitions with records."""
     arguments = ["--to-time", str(history.moment), *_arguments(history, "upto.")]
     dry = kbackup("restore", history.archive.url, *arguments, "--dry-run")
     planned = dry.document
     report = kbackup.restore(history.archive, *arguments)
-    wanted = {
+    selected = {
         name: _cut(history.held[name], lambda _, r: _in_time(r, 0, history.moment))
         for name in ("again", "events", "gone", "new")
     }
-    del wanted["events"][3]  # added later, and empty
+    del selected["events"][3]  # added later, and empty
     assert {t["source"]: t["records"] for t in report["topics"]} == {
-        history.topic(name): sum(map(len, held.values())) for name, held in wanted.items()
+        history.topic(name): sum(map(len, held.values())) for name, held in selected.items()
     }
-    for name, held in wanted.items():
+    for name, held in selected.items():
         assert_restored(held, read_topic(history.broker.bootstrap, f"upto.{history.topic(name)}"))
-    assert any(r.key == b"late" for r in wanted["events"][0])
-    _check_groups(history, "upto.", wanted, history.stood)
+    assert any(r.key == b"late" for r in selected["events"][0])
+    _check_groups(history, "upto.", selected, history.stood)
 
     choice = report["choice"]
     assert planned["choice"] == choice
@@ -210,12 +210,12 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     low, high = history.began - SPREAD // 3, history.began
     arguments = ["--from-time", str(low), "--to-time", str(high), *_arguments(history, "window.")]
     report = kbackup.restore(history.archive, *arguments, "--set=restore.transaction_bytes=2000")
-    wanted = {
+    selected = {
         name: _cut(history.held[name], lambda _, r: _in_time(r, low, high))
         for name in ("again", "events", "gone")
     }
-    wanted["events"] = {p: wanted["events"][p] for p in (0, 1, 2)}
-    for name, held in wanted.items():
+    selected["events"] = {p: selected["events"][p] for p in (0, 1, 2)}
+    for name, held in selected.items():
         assert_restored(held, read_topic(history.broker.bootstrap, f"window.{history.topic(name)}"))
     assert report["groups"] == []
     assert [
@@ -245,13 +245,13 @@ def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
 
     def keep(partition: int, record: Record) -> bool:
         inside = [range(3), range(150, 360)] if partition == 0 else [range(70, end)] if partition == 2 else []
-        return any(record.offset in some for some in inside)
+        return any(record.offset in rows for rows in inside)
 
-    wanted = {"events": _cut(held, keep)}
-    assert_restored(wanted["events"], read_topic(history.broker.bootstrap, f"range.{topic}"))
-    assert report["records"] == sum(map(len, wanted["events"].values()))
-    assert any(r.timestamp is None for r in wanted["events"][0])
-    _check_groups(history, "range.", wanted, {(topic, 0): Position(500)})
+    selected = {"events": _cut(held, keep)}
+    assert_restored(selected["events"], read_topic(history.broker.bootstrap, f"range.{topic}"))
+    assert report["records"] == sum(map(len, selected["events"].values()))
+    assert any(r.timestamp is None for r in selected["events"][0])
+    _check_groups(history, "range.", selected, {(topic, 0): Position(500)})
     refused = kbackup.restore(history.archive, "--range", f"{topic}:2:0-{end + 1}", "--dry-run", code=2)
     assert f"{topic}-2 is archived from 0 to {end} (exclusive)" in refused["error"]["message"]
 
@@ -295,9 +295,9 @@ def test_compacted_stamped_and_odd_records_and_transactions(zoo: Zoo, kbackup: K
     compared = {}
     for name in names:
         held = zoo.held(name, 1 if name == "reborn" else 3)
-        wanted = _cut(held, lambda _, r: _in_time(r, low, high))
-        assert_restored(wanted, read_topic(zoo.broker.bootstrap, f"cut.{zoo.topic(name)}"))
-        compared[name] = sum(map(len, held.values())) - sum(map(len, wanted.values()))
+        selected = _cut(held, lambda _, r: _in_time(r, low, high))
+        assert_restored(selected, read_topic(zoo.broker.bootstrap, f"cut.{zoo.topic(name)}"))
+        compared[name] = sum(map(len, held.values())) - sum(map(len, selected.values()))
     assert [name for name in names if not compared[name]] == ["ledger", "overtaken", "reborn", "trimmed"]
     assert compared["stamped"] == 21
     assert (report["choice"]["as_of"], report["choice"]["groups_as_of"]) == (None, None)

@@ -1,4 +1,4 @@
-"""What a restore refuses or warns of before its first record, and what a dry run leaves alone."""
+"""Test what a restore checks before its first record, and that a dry run changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from scripts.dev.kafka import Broker
 from tests.golden.java_archive import ROOT as JAVA
 from tests.integration import topics
 from tests.integration.conftest import Kbackup
-from tests.integration.zoo import PLACES, SECOND, Zoo
+from tests.integration.zoo import POSITIONS, SECOND, Zoo
 from tests.support.truth import assert_restored, log_ends, positions, read_topic
 
 
@@ -20,7 +20,7 @@ def _all_topics(broker: Broker) -> set[str]:
 
 def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) -> None:
     objects, there = zoo.archive.objects(), _all_topics(zoo.broker)
-    before = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    before = {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS}
     tasks = len(kbackup.spark.tasks)
     outcome = kbackup("restore", zoo.archive.url, "--dry-run", "--map-regex", "^=dry.")
     assert outcome.code == 0, outcome.err
@@ -28,7 +28,9 @@ def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) 
     planned = {t["target"]: t["records"] for t in outcome.document["topics"]}
     assert planned == {f"dry.{zoo.topic(n)}": sum(map(len, zoo.held(n, 3).values())) for n in SECOND}
     assert _all_topics(zoo.broker) == there
-    assert {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES} == before
+    assert {
+        position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS
+    } == before
     assert zoo.archive.objects() == objects
     assert len(kbackup.spark.tasks) == tasks
 

@@ -243,7 +243,7 @@ def test_what_is_not_committed_is_not_there(broker: Broker, topic_name: str, way
 def test_a_record_that_the_broker_refuses(
     broker: Broker, topic_name: str, way: str, transactional_id: str | None
 ) -> None:
-    """It is named, and not one of those that went down with it in its batch."""
+    """The error names the refused record, and none of the others in its batch."""
     broker.create_topic(topic_name, 1, config={"cleanup.policy": "compact"})
     tp, records = TopicPartition(topic_name, 0), many(50)
     records[33] = Plain(None, b"without a key")

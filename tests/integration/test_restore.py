@@ -1,4 +1,4 @@
-"""Restores on a real cluster: every record and every group's place, from several restore points and forms."""
+"""Restore to a real cluster: every record and every group's position, from several restore points and forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
-from tests.integration.zoo import FIRST, PLACES, SECOND, Zoo
+from tests.integration.zoo import FIRST, POSITIONS, SECOND, Zoo
 from tests.support.truth import (
     Records,
     archive_records,
@@ -75,21 +75,23 @@ def test_older_restore_point_is_what_it_was(oldest: Restored, name: str) -> None
     assert_restored(oldest.zoo.held(name, 1), oldest.read(name))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("fixture", ["latest", "oldest"])
-def test_groups_stand_on_the_same_records(fixture: str, place: str, request: pytest.FixtureRequest) -> None:
+def test_groups_stand_on_the_same_records(
+    fixture: str, position: str, request: pytest.FixtureRequest
+) -> None:
     restored: Restored = request.getfixturevalue(fixture)
     zoo = restored.zoo
-    stood = zoo.moments[restored.moment - 1].groups[place]
-    stand = positions(zoo.broker.bootstrap, zoo.group(place))
+    stood = zoo.moments[restored.moment - 1].groups[position]
+    stand = positions(zoo.broker.bootstrap, zoo.group(position))
     compared = 0
     for name in FIRST if restored.moment == 1 else SECOND:
         source, target = zoo.held(name, restored.moment), restored.read(name)
         ends = log_ends(zoo.broker.bootstrap, restored.topic(name))
         for partition, records in source.items():
             committed, metadata = stood[zoo.topic(name), partition]
-            wanted = expected_offset(committed, records, target[partition], ends[partition])
-            assert stand[restored.topic(name), partition] == (wanted, metadata), f"{name}-{partition}"
+            expected = expected_offset(committed, records, target[partition], ends[partition])
+            assert stand[restored.topic(name), partition] == (expected, metadata), f"{name}-{partition}"
             compared += 1
     assert compared > 15
 
@@ -98,10 +100,10 @@ def test_how_groups_were_mapped_is_reported(latest: Restored) -> None:
     groups = {g["source"]: g for g in latest.report["groups"]}
     assert {g["status"] for g in groups.values()} == {"applied"}
 
-    def how(place: str, name: str, partition: int = 0) -> str:
-        offsets = groups[latest.zoo.group(place)]["offsets"]
-        wanted = (latest.topic(name), partition)
-        return next(str(o["how"]) for o in offsets if (o["topic"], o["partition"]) == wanted)
+    def how(position: str, name: str, partition: int = 0) -> str:
+        offsets = groups[latest.zoo.group(position)]["offsets"]
+        expected = (latest.topic(name), partition)
+        return next(str(o["how"]) for o in offsets if (o["topic"], o["partition"]) == expected)
 
     assert how("start", "trimmed") == "log start"
     assert how("middle", "long") == "exact"
@@ -153,12 +155,14 @@ def test_transactions_leave_no_progress_group(latest: Restored) -> None:
 def test_same_id_again_says_so_and_changes_nothing(latest: Restored, kbackup: Kbackup) -> None:
     zoo, objects = latest.zoo, latest.zoo.archive.objects()
     ends = {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND}
-    before = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    before = {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS}
     again = _restore(zoo, kbackup, 3, "latest")
     assert [w for w in again.report["warnings"] if "was finished before" in w]
     assert again.report["topics"] == latest.report["topics"]
     assert {name: log_ends(zoo.broker.bootstrap, latest.topic(name)) for name in SECOND} == ends
-    assert {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES} == before
+    assert {
+        position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS
+    } == before
     assert zoo.archive.objects() == objects
 
 
@@ -245,7 +249,7 @@ def test_log_append_time_topic_takes_the_time_of_the_restore(
     source = zoo.topic("stamped")
     report = kbackup.restore(zoo.archive, "-t", source, "--map", f"{source}={topic_name}", "--no-groups")
     assert [w for w in report["warnings"] if "LogAppendTime" in w and "CreateTime to keep theirs" in w]
-    held, found = zoo.held("stamped", 3)[0], read_topic(zoo.broker.bootstrap, topic_name)[0]
-    assert [r[3:] for r in found] == [r[3:] for r in held]
-    assert {r.kind for r in found} == {1}
-    assert min(r.timestamp or 0 for r in found) > max(r.timestamp or 0 for r in held)
+    held, restored = zoo.held("stamped", 3)[0], read_topic(zoo.broker.bootstrap, topic_name)[0]
+    assert [r[3:] for r in restored] == [r[3:] for r in held]
+    assert {r.kind for r in restored} == {1}
+    assert min(r.timestamp or 0 for r in restored) > max(r.timestamp or 0 for r in held)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from scripts.dev.kafka import Broker
     from tests.integration.conftest import Archive, Kbackup
 
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 AVRO = """{"type": "record", "name": "Order", "fields": [
   {"name": "item", "type": "string"},
@@ -136,7 +136,7 @@ def produce(broker: Broker, client: SchemaRegistryClient, name: str, line: Any) 
     }
 
 
-def run(shop: Shop, capsys: Said, *args: str, code: int = 0) -> tuple[str, str]:
+def run(shop: Shop, capsys: Capture, *args: str, code: int = 0) -> tuple[str, str]:
     assert cli.main([*args, "-a", shop.archive.url, "--config", str(shop.config)]) == code
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
@@ -147,7 +147,7 @@ def shown(out: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.splitlines()]
 
 
-def test_values_are_what_was_serialized(shop: Shop, capsys: Said) -> None:
+def test_values_are_what_was_serialized(shop: Shop, capsys: Capture) -> None:
     for topic, values in shop.values.items():
         out, err = run(shop, capsys, "cat", topic, "--decode", "value", "--json")
         told = shown(out)
@@ -162,7 +162,7 @@ def test_values_are_what_was_serialized(shop: Shop, capsys: Said) -> None:
     assert shown(out)[2]["value_error"] == f"the registry has no schema {0x7FFF}"
 
 
-def test_keys_and_which_schema(shop: Shop, capsys: Said) -> None:
+def test_keys_and_which_schema(shop: Shop, capsys: Capture) -> None:
     topic = f"{shop.name}-avro"
     out, err = run(shop, capsys, "cat", f"{topic}:0:0", "--schema-registry", shop.registry.url, "--json")
     (record,) = shown(out)
@@ -175,7 +175,7 @@ def test_keys_and_which_schema(shop: Shop, capsys: Said) -> None:
     assert "1 of 1 keys name no schema" in err
 
 
-def test_nothing_is_decoded_unasked(shop: Shop, capsys: Said) -> None:
+def test_nothing_is_decoded_unasked(shop: Shop, capsys: Capture) -> None:
     """A registry in the configuration alone is not asked: an archive is there when registries are not."""
     asked = len(shop.registry.asked)
     out, _ = run(shop, capsys, "cat", f"{shop.name}-avro", "--json")
@@ -183,7 +183,7 @@ def test_nothing_is_decoded_unasked(shop: Shop, capsys: Said) -> None:
     assert len(shop.registry.asked) == asked
 
 
-def test_searching_what_is_decoded(shop: Shop, capsys: Said) -> None:
+def test_searching_what_is_decoded(shop: Shop, capsys: Capture) -> None:
     shop.registry.asked.clear()
     expression = '.value.item? == "ink" or (.value.price? == "1.20")'
     out, err = run(
@@ -200,7 +200,7 @@ def test_searching_what_is_decoded(shop: Shop, capsys: Said) -> None:
     assert len(shop.registry.asked) == len(set(shop.registry.asked)), "each schema once"
 
 
-def test_by_files(shop: Shop, capsys: Said) -> None:
+def test_by_files(shop: Shop, capsys: Capture) -> None:
     """Behind a registry's frame or by a header: which schema it was is known here."""
     (shop.protos / "order.avsc").write_text(AVRO)
     (shop.protos / "order.json").write_text(JSON)
@@ -212,14 +212,16 @@ def test_by_files(shop: Shop, capsys: Said) -> None:
         ("proto:0:0", "shop.proto", ("--message", "shop.Cart.Line")),
         ("headers:0:1", "shop.proto", ("--message", "Cart.Line")),
     ):
-        place = f"{shop.name}-{topic}"
-        out, err = run(shop, capsys, "cat", place, "--value-schema", str(shop.protos / file), *args, "--json")
-        name, _, offset = place.partition(":0:")
-        assert shown(out)[0]["value"] == shop.values[name][int(offset)], (place, err)
+        address = f"{shop.name}-{topic}"
+        out, err = run(
+            shop, capsys, "cat", address, "--value-schema", str(shop.protos / file), *args, "--json"
+        )
+        name, _, offset = address.partition(":0:")
+        assert shown(out)[0]["value"] == shop.values[name][int(offset)], (address, err)
 
 
 @pytest.mark.parametrize(
-    ("registry", "said"),
+    ("registry", "message"),
     [
         ("http://127.0.0.1:1", "can't be reached"),
         ("{url}/elsewhere", "is no schema registry"),
@@ -227,13 +229,13 @@ def test_by_files(shop: Shop, capsys: Said) -> None:
     ],
 )
 def test_a_registry_that_does_not_answer(
-    shop: Shop, registry: str, said: str, capsys: Said, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, registry: str, message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kbackup.kafka.schema_registry._TRIES_AGAIN", 0)
     url = registry.format(url=shop.registry.url)
     wrong = make("a wrong registry password") if "elsewhere" not in url else None
     more = ["--set", f"schema_registry.password={wrong}"] if wrong else []
-    place = f"{shop.name}-avro"
-    assert said in run(shop, capsys, "cat", place, "--schema-registry", url, *more, code=14)[1]
-    command = ("find", "--jq", ".value.item", place, "--schema-registry", url, *more)
-    assert said in run(shop, capsys, *command, code=14)[1]
+    address = f"{shop.name}-avro"
+    assert message in run(shop, capsys, "cat", address, "--schema-registry", url, *more, code=14)[1]
+    command = ("find", "--jq", ".value.item", address, "--schema-registry", url, *more)
+    assert message in run(shop, capsys, *command, code=14)[1]

@@ -195,7 +195,7 @@ CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
 
 
 @pytest.mark.parametrize(
-    ("way", "said", "hint"),
+    ("way", "message", "hint"),
     [
         pytest.param(wrong_password, "SCRAM-SHA-512", PASSWORD_HINT, id="wrong password"),
         pytest.param(no_such_user, "SCRAM-SHA-512", PASSWORD_HINT, id="no such user"),
@@ -220,7 +220,7 @@ CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
     ],
 )
 def test_who_is_not_let_in_is_told_why(
-    way: Way, said: str, hint: str, operator: Operator, spark: SparkSession, tmp_path: Path
+    way: Way, message: str, hint: str, operator: Operator, spark: SparkSession, tmp_path: Path
 ) -> None:
     kbackup = command(spark, tmp_path, way(operator, tmp_path))
     for name in ("check", "backup"):
@@ -232,7 +232,7 @@ def test_who_is_not_let_in_is_told_why(
             if step["status"] == "failed"
         )
         assert "source cluster at " in error["message"]
-        assert said in error["message"]
+        assert message in error["message"]
         assert hint in error["hint"]
         assert "Traceback" not in outcome.err
     assert not (tmp_path / "archive" / "backups").exists()
@@ -241,7 +241,7 @@ def test_who_is_not_let_in_is_told_why(
 def test_secrets_stay_where_they_are(
     operator: Operator, topic: str, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """However much is logged; what was said is looked through here, and again with everything else at the end."""
+    """Logs of every level hold no secret. The end of the session searches all output a second time."""
     secret = operator.password
     noisy = {"debug": "all", "log_level": "7"}
     kbackup = command(spark, tmp_path, {**operator.scram(tmp_path), **noisy})

@@ -157,7 +157,7 @@ def _set(broker: Broker, resource: ConfigResource, name: str, value: str) -> Non
 
 
 def _kafka_configs(broker: Broker, *arguments: str) -> None:
-    """What kafka-configs.sh does."""
+    """Run kafka-configs.sh."""
     words = [word for text in arguments for word in shlex.split(text)]
     argv = [tools.java(), "-cp", str(kafka_jars() / "*"), "kafka.admin.ConfigCommand"]
     if "--bootstrap-server" not in words:

@@ -28,7 +28,7 @@ def cluster() -> Iterator[SparkCluster]:
 
 
 def environment(broker: Broker, bucket: Bucket) -> dict[str, str]:
-    """What a user would export: no key of the store or cluster on a command line."""
+    """Return the variables that a user would export: no secret is on a command line."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),

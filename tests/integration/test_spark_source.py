@@ -128,7 +128,7 @@ TWENTIES = [("orders", 0, o) for o in (20, 21, 22)]
 
 
 def test_options_and_columns(reading: SparkSession, archive: Path) -> None:
-    """What is asked for by options, in columns that are asked for."""
+    """Options select records and columns."""
     frame = load(reading, archive, topics="orders", fromTime=str(T0 + 5000), toTime=str(T0 + 20_000))
     assert offsets(frame) == [row for row in ORDERS if 5 <= row[2] <= 20]
     frame = load(reading, archive, ranges="orders:0:8-18,clicks:0:-2", columns="offset,topic,partition")
@@ -239,7 +239,7 @@ HOSTILE = "x'; drop table \x1b[31m$(id) ördérs"
 
 
 def test_a_folder_of_the_java_tool(reading: SparkSession, tmp_path: Path) -> None:
-    """Whose folders can have any name."""
+    """Folders of the Java tool can have any name."""
     shutil.copytree(JAVA / "archive", tmp_path / "java")
     names = sorted(path.name for path in (tmp_path / "java").iterdir() if path.is_dir())
     (tmp_path / "java" / names[0]).rename(tmp_path / "java" / HOSTILE)

@@ -317,7 +317,7 @@ def test_hostile_names_and_values_are_text(browser: Browser, page_url: str) -> N
 
 
 def test_what_is_injected_does_not_run(browser: Browser, page_url: str) -> None:
-    """Where all escaping failed, the policy would still hold."""
+    """The content security policy holds even if all escaping fails."""
     context = browser.new_context()
     page = context.new_page()
     watched = Watched(page_url)

@@ -73,7 +73,7 @@ class Whole:
         return opened.metadata(opened.restore_point("latest"))
 
     def tool(self, name: str, *arguments: str) -> str:
-        """What one of Kafka's command line tools prints; it comes as `root` as well."""
+        """Run one of Kafka's command line tools as `root`, and return its output."""
         jars = f"{kafka_jars() / '*'}:{mirror_jars() / '*'}"
         login = [
             *("--bootstrap-server", self.source.bootstrap_of("SASL")),
@@ -153,7 +153,7 @@ def quota_of(entity: Any, quotas: Any) -> ClientQuota:
 
 
 def _says(line: str, quota: ClientQuota) -> bool:
-    """Whether a line of kafka-configs.sh tells just this."""
+    """Return whether a line of kafka-configs.sh shows exactly this quota."""
     about, _, values = line.partition(" are ")
     word = {"user": "user-principal", "client-id": "client-id", "ip": "ip"}
     names = [

@@ -15,7 +15,7 @@ def good(config: str) -> tuple[str, float]:
 
 
 def out_of_date(config: str) -> tuple[str, float]:
-    """What a function gives that keeps its token for too long."""
+    """Return an expired token, as of a function that caches its token for too long."""
     return _token(config, time.time() - 60), time.time() - 60
 
 

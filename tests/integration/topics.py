@@ -102,7 +102,7 @@ def add_partitions(broker: Broker, topic: str, total: int) -> None:
 
 
 def _leads(broker: Broker, topic: str, partitions: int) -> bool:
-    """Whether each partition has a leader that knows of it."""
+    """Return whether each partition has a leader that knows the partition."""
     try:
         return len(log_ends(broker.bootstrap, topic)) == partitions
     except KafkaException:

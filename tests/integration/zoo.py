@@ -30,7 +30,7 @@ BUILDERS: dict[str, Callable[[Broker, str], None]] = {
 }
 FIRST = list(BUILDERS)
 SECOND = [*(name for name in FIRST if name != "gone"), "late"]
-PLACES = ("start", "middle", "gap", "end", "beyond")
+POSITIONS = ("start", "middle", "gap", "end", "beyond")
 
 
 @dataclass(frozen=True)
@@ -52,22 +52,22 @@ class Zoo:
     def topic(self, name: str) -> str:
         return f"{self.prefix}-{name}"
 
-    def group(self, place: str) -> str:
-        return f"{self.prefix}-{place}"
+    def group(self, position: str) -> str:
+        return f"{self.prefix}-{position}"
 
     @property
     def selection(self) -> list[str]:
         return ["-t", f"/{self.prefix}-.*/", "-g", f"/{self.prefix}-.*/"]
 
     def held(self, name: str, moment: int) -> Records:
-        """What the archive must have of a topic at restore point `moment`: also what the cluster has lost since."""
+        """Return the archive's records of a topic at restore point `moment`, with those that the cluster lost later."""
         here = self.moments[moment - 1].records[name]
         before = self.moments[0].records[name] if moment > 1 and name in FIRST and name != "reborn" else {}
-        found: Records = {}
+        archived: Records = {}
         for partition, records in here.items():
             merged = {r.offset: r for r in [*before.get(partition, []), *records]}
-            found[partition] = [merged[offset] for offset in sorted(merged)]
-        return found
+            archived[partition] = [merged[offset] for offset in sorted(merged)]
+        return archived
 
     def read(self, names: list[str]) -> dict[str, Records]:
         return {name: read_topic(self.broker.bootstrap, self.topic(name)) for name in names}
@@ -89,35 +89,37 @@ def build(broker: Broker, prefix: str, archive: Archive, kbackup: Kbackup) -> Zo
 
 def _take(zoo: Zoo, kbackup: Kbackup, names: list[str], code: int) -> None:
     records = zoo.read(names)
-    _place_groups(zoo, records)
-    groups = {place: positions(zoo.broker.bootstrap, zoo.group(place)) for place in PLACES}
+    _commit_positions(zoo, records)
+    groups = {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS}
     report = kbackup.backup(zoo.archive, *zoo.selection, code=code)
     zoo.moments.append(Moment(report, records, groups))
 
 
-def _place_groups(zoo: Zoo, records: dict[str, Records]) -> None:
+def _commit_positions(zoo: Zoo, records: dict[str, Records]) -> None:
     ends = {name: log_ends(zoo.broker.bootstrap, zoo.topic(name)) for name in records}
-    for place in PLACES:
-        wanted = {
-            (zoo.topic(name), p): Position(_offset(place, some, ends[name][p]), f"{place} of {name}-{p} ü")
+    for position in POSITIONS:
+        committed = {
+            (zoo.topic(name), p): Position(
+                _offset(position, partition_records, ends[name][p]), f"{position} of {name}-{p} ü"
+            )
             for name, partitions in records.items()
-            for p, some in partitions.items()
+            for p, partition_records in partitions.items()
         }
-        commit(zoo.broker.bootstrap, zoo.group(place), wanted)
+        commit(zoo.broker.bootstrap, zoo.group(position), committed)
 
 
-def _offset(place: str, records: list[Record], end: int) -> int:
+def _offset(position: str, records: list[Record], end: int) -> int:
     there = [r.offset for r in records]
-    if place == "middle":
+    if position == "middle":
         return there[len(there) // 2] if there else 0
-    if place == "gap":  # where there is none: just after the first record
+    if position == "gap":  # where there is none: just after the first record
         missing = sorted(set(range(there[0], end)) - set(there)) if there else []
         return missing[len(missing) // 5] if missing else min(1, end)
-    return {"start": 0, "end": end, "beyond": end + 1000}[place]
+    return {"start": 0, "end": end, "beyond": end + 1000}[position]
 
 
 def _change(zoo: Zoo, unfinished: Producer) -> None:
-    """What may happen between two backups."""
+    """Change the topics as may happen between two backups."""
     broker, topic = zoo.broker, zoo.topic
     unfinished.commit_transaction(60)
     topics.committed(broker, topic("ledger"), 1, topics.numbered(6, "later"))

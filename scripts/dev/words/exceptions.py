@@ -35,5 +35,23 @@ EXEMPTIONS: list[Exemption] = [
         "tests/contract", "test_s3_security.py", "the tests of one MinIO with a key service, started once"
     ),
     Exemption("tests/faults", "test_mirror_apply.py", "the tests of one shop and its archive, made once"),
+    Exemption("tests/integration", "test_delta.py", "the tests of one table, exported once"),
+    Exemption(
+        "tests/integration/test_expire.py",
+        "test_what_stays_is_restored_and_backups_go_on",
+        "one history of an archive, step by step",
+    ),
+    Exemption("tests/integration", "test_groups.py", "the tests of one restore, made once"),
+    Exemption("tests/integration", "test_least_privilege.py", "the tests of one document's rights"),
+    Exemption("tests/integration", "test_point_in_time.py", "the tests of one history, made once"),
+    Exemption(
+        "tests/integration", "test_producing.py", "the tests of one producer, each in both of its ways"
+    ),
+    Exemption("tests/integration", "test_restore.py", "the tests of three restores, made once"),
+    Exemption("tests/integration", "test_secured.py", "the tests of one secured cluster and its user"),
+    Exemption("tests/integration", "test_settings.py", "the tests of two clusters, started once"),
+    Exemption("tests/integration", "test_spark_source.py", "the tests of one session's data source"),
+    Exemption("tests/integration", "test_web_page.py", "the tests of one browser and server, started once"),
+    Exemption("tests/integration", "test_whole_metadata.py", "the tests of two clusters, started once"),
     Exemption("tests/interop/migration", "test_walk.py", "one walk through a migration of one cluster"),
 ]

@@ -32,7 +32,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "scripts/demo",
     "scripts/fuzz",
     "scripts/soak",
-    "tests/integration",
     "tests/project",
     "tests/support",
     "tests/unit/*.py",

@@ -82,7 +82,7 @@ class Mirror:
         return document
 
     def once(self, file: Path, *arguments: str) -> dict[str, Any]:
-        """What each half did, by 'take' and the source, or 'apply' and the flow."""
+        """Run one round; return the result of each half, by 'take' and the source, or 'apply' and the flow."""
         halves: dict[str, Any] = self(file, "--once", *arguments)["halves"]
         return {name.partition(" into ")[0].replace(self.token, ""): half for name, half in halves.items()}
 

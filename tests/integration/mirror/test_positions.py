@@ -44,10 +44,13 @@ class Made:
         return f"{self.flow.source}.orders"
 
     def truth(self, partition: int, committed: int) -> int:
-        """Where the record at or after an offset of the source is; records say their source's offset."""
+        """Return the target offset of the first record at or after an offset of the source.
+
+        The value of each record holds its offset in the source.
+        """
         records = read_topic(self.broker.bootstrap, self.remote)[partition]
-        places = [(int((r.value or b"").split()[1]), r.offset) for r in records]
-        return next((target for source, target in places if source >= committed), places[-1][1] + 1)
+        pairs = [(int((r.value or b"").split()[1]), r.offset) for r in records]
+        return next((target for source, target in pairs if source >= committed), pairs[-1][1] + 1)
 
     def translate(self, capsys: Said, group: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         assert main(["mirror", "translate", str(self.file), group, *arguments, "--json"]) == code
