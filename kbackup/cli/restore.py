@@ -113,7 +113,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         from kbackup.jobs.restore.report import count_restore
 
         if made is not None:
-            reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.place.url}")
+            reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.tables.url}")
             made.run(config.target, state, session, shown)
             options = msgspec.structs.replace(options, restore_id=made.restore_id, backup="latest")
         with made.leaving(state) if made is not None else nullcontext():
@@ -128,7 +128,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
 
 def _delta_import(frame: Frame) -> DeltaImport:
     """What is to be read from Delta tables."""
-    from kbackup.jobs.export.destination import Place
+    from kbackup.jobs.export.destination import Destination
     from kbackup.jobs.importing.job import DeltaImport
     from kbackup.jobs.restore.content import new_restore_id
 
@@ -141,7 +141,7 @@ def _delta_import(frame: Frame) -> DeltaImport:
         raise UsageError("Delta tables hold records alone, no settings", "leave --with out")
     if options.groups or options.map_group:
         raise UsageError("Delta tables hold records alone, no groups", "leave --group and --map-group out")
-    place = Place.at(options.from_delta or "", config.s3)
+    place = Destination.at(options.from_delta or "", config.s3)
     restore_id = options.restore_id or new_restore_id()
     return DeltaImport(place, options, config.backup, config.encryption.key or "", restore_id)
 

@@ -14,7 +14,7 @@ from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError
 from kbackup.jobs.export.delta import export_delta
 from kbackup.jobs.export.delta_table import DeltaTable
-from kbackup.jobs.export.destination import Place
+from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.parquet import export_parquet
 from kbackup.metrics.events import Silent
 from kbackup.spark.delta import delta_session
@@ -59,7 +59,7 @@ def held(archive: Path) -> Exported:
 
 def free_destination(folder: Path) -> None:
     """Delete the lease of a dead export, so that the test need not wait until it runs out."""
-    Place.at(str(folder), S3Options()).own.delete([layout.LOCK])
+    Destination.at(str(folder), S3Options()).own.delete([layout.LOCK])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.reader import open_archive
 from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.export.delta_table import DeltaTable
-from kbackup.jobs.export.destination import Place
+from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.importing.job import DeltaImport
 from kbackup.metrics.events import Silent
 from kbackup.spark.delta import delta_session, hadoop_options
@@ -101,7 +101,7 @@ def test_every_record_of_every_restore_point_by_time_travel(
 
 
 def test_an_export_again_adds_nothing(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
-    place = Place.at(zoo_table, options)
+    place = Destination.at(zoo_table, options)
     before = {entry.key for entry in place.store.list() if "_kbackup/" not in entry.key}
     arguments = ("export", "--archive", zoo.archive.url, "--delta", zoo_table, "--one-table")
     for hinted in (True, False):
@@ -116,7 +116,7 @@ def test_two_at_once_and_others_are_refused(
     zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options, archive: Archive
 ) -> None:
     arguments = ("export", "--delta", zoo_table, "--archive")
-    with HeldLease(Place.at(zoo_table, options).own, "kbackup export", 60):
+    with HeldLease(Destination.at(zoo_table, options).own, "kbackup export", 60):
         assert kbackup(*arguments, zoo.archive.url, "--one-table").code == 11
     assert kbackup(*arguments, zoo.archive.url).code == 1
     assert kbackup(*arguments, zoo.archive.url, "--one-table", "-t", zoo.topic("odd")).code == 1
@@ -144,7 +144,7 @@ def test_back_into_topics(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S
     for name in names:
         found = read_topic(zoo.broker.bootstrap, prefix + zoo.topic(name))
         assert_restored(zoo.held(name, 3), found)
-    left = [entry.key for entry in Place.at(zoo_table, options).own.list("restores/")]
+    left = [entry.key for entry in Destination.at(zoo_table, options).own.list("restores/")]
     assert not [key for key in left if "/topics/" in key or "/points/" in key]
     again = kbackup(*restore, "--restore-id", f"circle-{prefix[:-1]}")
     assert again.code == 0, again.err
@@ -208,7 +208,7 @@ def test_a_table_for_each_topic_in_a_directory(
     )
     assert kbackup(*backup).code == 0
     topics.produce(broker, topic_name, 1, [b"second", None])
-    with HeldLease(Place.at(url, S3Options()).own, "kbackup export", 60):
+    with HeldLease(Destination.at(url, S3Options()).own, "kbackup export", 60):
         behind = kbackup(*backup)
     assert behind.code == 11
     assert behind.document["restore_point"] == 2
@@ -226,7 +226,11 @@ def test_a_table_for_each_topic_in_a_directory(
     target = {"bootstrap.servers": broker.bootstrap}
     restore_id, new = f"killed-{topic_name}", f"back-{topic_name}"
     made = DeltaImport(
-        Place.at(url, S3Options()), Restore(topics=(topic_name,)), Backup(segment_bytes=100), "", restore_id
+        Destination.at(url, S3Options()),
+        Restore(topics=(topic_name,)),
+        Backup(segment_bytes=100),
+        "",
+        restore_id,
     )
     made.run(target, made.staging, lambda: spark, Silent())
     shutil.rmtree(f"{url}/{topic_name}")

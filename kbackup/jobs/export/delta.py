@@ -18,7 +18,7 @@ from kbackup.archive.segments.parallel import WHOLE, plan_parts
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UnreachableError
 from kbackup.jobs.export.delta_table import DeltaTable, app_id
-from kbackup.jobs.export.destination import FOLDER, ExportInfo, Place, Reached
+from kbackup.jobs.export.destination import FOLDER, Destination, ExportInfo, Reached
 from kbackup.jobs.export.plan import Addition, Additions
 from kbackup.jobs.export.read import ReadRows
 from kbackup.metrics.events import Listener, Phases
@@ -37,7 +37,7 @@ PART_BYTES = 128 << 20
 
 @dataclass(frozen=True)
 class TableReport:
-    """What was appended to a table: restore points, in order, and records."""
+    """Restore points, in order, and records that were appended to a table."""
 
     url: str
     restore_points: tuple[int, ...]
@@ -67,7 +67,7 @@ class _Export:
     """An export under way. `since` is the restore point that all tables are known to have been at."""
 
     archive: Archive
-    place: Place
+    destination: Destination
     s3: S3Options
     additions: Additions
     lease: HeldLease
@@ -149,47 +149,49 @@ def export_delta(
     listener: Listener,
     lease_seconds: float,
 ) -> ExportReport:
-    """Every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is killed,
-    the tables are at a restore point each, and the next export goes on from there. A table that can't be written does
-    not keep the others: what it failed with is raised when they are done."""
+    """Export every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is
+    killed, the tables are at a restore point each, and the next export continues from there. A table that can't be
+    written does not keep the others: what it failed with is raised when they are done."""
     phases = Phases(listener)
-    place = Place.at(url, s3)
+    destination = Destination.at(url, s3)
     selection = Selection.of(options.topics, options.exclude_topics)
     with phases.step("connect"):
         archive = open_archive(store)
-        place.check_apart(store)
+        destination.check_apart(store)
         additions = Additions(archive, selection)
         newest = additions.newest
         additions.check_names()
-    with place.held(lease_seconds) as lease:
+    with destination.held(lease_seconds) as lease:
         with phases.step("plan"):
-            place.claim(_info(archive, options))
-            place.check_goes_on(archive)
+            destination.claim(_info(archive, options))
+            destination.check_same_lineage(archive)
             due = Reached(
                 archive_id=archive.info.id,
                 restore_point=newest,
                 topics=options.topics,
                 exclude_topics=options.exclude_topics,
             )
-            since = place.reached(due)
+            since = destination.reached(due)
             topics = additions.topics_after(since)
             lacking = [*additions.missed(since), *additions.damaged(since)]
             topics = sorted({*topics, *(tp.topic for tp, _ in lacking)})
         with phases.step("run"):
-            run = _Export(archive, place, s3, additions, lease, spark, listener, since)
+            run = _Export(archive, destination, s3, additions, lease, spark, listener, since)
             if options.one_table:
-                done = run.every({place.url: None} if topics else {})
+                done = run.every({destination.url: None} if topics else {})
             else:
                 _check_folders(topics)
-                done = run.every({f"{place.url}/{topic}": topic for topic in topics})
+                done = run.every({f"{destination.url}/{topic}": topic for topic in topics})
         with phases.step("commit"):
-            place.note_reached(due)
-    return ExportReport("delta", place.url, store.url, newest, tuple(done), tuple(run.losses), phases.seconds)
+            destination.note_reached(due)
+    return ExportReport(
+        "delta", destination.url, store.url, newest, tuple(done), tuple(run.losses), phases.seconds
+    )
 
 
 def losses_of(additions: Additions, since: int, url: str, topic: str | None = None) -> list[str]:
-    """What a table that was at restore point `since` can't get any more, in words. Records that expired are none of
-    the losses of one that begins."""
+    """Return the losses of a table that was at restore point `since`, in words. A new table does not lose records that
+    expired before."""
     expired = [
         f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
         f"restore point {since}"

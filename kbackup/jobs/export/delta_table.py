@@ -70,7 +70,7 @@ class DeltaTable:
             raise self._error(error) from None
 
     def _snapshot(self, of: str) -> Any:
-        """What Delta's newest snapshot of the table says `of` itself."""
+        """Return property `of` of Delta's newest snapshot of the table."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -79,24 +79,24 @@ class DeltaTable:
         for name, value in self.options.items():
             options.put(name, value)
         try:
-            found = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
+            snapshot = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(
                 self.session._jsparkSession,
                 jvm.org.apache.hadoop.fs.Path(self.path),
                 jvm.PythonUtils.toScalaMap(options),
             )
-            return getattr(found._2(), of)()
+            return getattr(snapshot._2(), of)()
         except (Py4JError, PySparkException) as error:
             raise self._error(error) from None
 
     def _error(self, error: Any) -> KbackupError:
-        """What a task of ours raised, or what Spark and Delta say first."""
+        """Return the error of a task of kbackup, or the first line of Spark's or Delta's error."""
         text = str(error)
         known = from_text(text)
         if known is not None:
             return known
         java = getattr(error, "java_exception", None)
-        said = str(java.getMessage() or java) if java is not None else text
-        line = next((line.strip() for line in said.splitlines() if line.strip()), "?")
+        message = str(java.getMessage() or java) if java is not None else text
+        line = next((line.strip() for line in message.splitlines() if line.strip()), "?")
         return KbackupError(
             f"Delta table {self.url}: {line}", "run again with --debug to see Spark's own words"
         )

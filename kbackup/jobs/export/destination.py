@@ -1,6 +1,6 @@
-"""Where exported tables are: what is kept beside them under `_kbackup/`, which readers of tables leave alone.
+"""The destination of an export: its tables, and kbackup's files under `_kbackup/`, which readers of tables ignore.
 
-- `export.json` says what the place holds: another archive, or another form, is refused.
+- `export.json` says what the destination holds: another archive, or another form, is refused.
 - `lock.json` is the lease of the one exporter. Delta's own log on S3 is safe with one writer alone.
 - `seen.json` says which restore point was the archive's newest one: an archive that is behind, or has another one of
   that number, is refused.
@@ -34,7 +34,7 @@ _SEEN = "seen.json"
 
 
 class ExportInfo(Document, frozen=True, kw_only=True):
-    """_kbackup/export.json. `topics` and `exclude_topics` hold for a place whose topics are written together."""
+    """_kbackup/export.json. `topics` and `exclude_topics` hold for a destination whose topics are written together."""
 
     format: Literal["kbackup-export"] = "kbackup-export"
     archive_id: str
@@ -80,14 +80,15 @@ class ExportedPoint(Document, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Place:
-    """`url` is `s3://bucket/prefix` or a directory; nothing there is encrypted by kbackup."""
+class Destination:
+    """The address of exported tables. `url` is `s3://bucket/prefix` or a directory; nothing there is encrypted by
+    kbackup."""
 
     url: str
     s3: S3Options
 
     @classmethod
-    def at(cls, url: str, s3: S3Options) -> Place:
+    def at(cls, url: str, s3: S3Options) -> Destination:
         plain = url.rstrip("/") or url
         if plain.startswith("s3a://"):
             plain = "s3://" + plain.removeprefix("s3a://")
@@ -109,13 +110,13 @@ class Place:
 
     @contextmanager
     def held(self, seconds: float) -> Iterator[HeldLease]:
-        """The lease; `LockedError` where another exporter is at work."""
+        """Hold the lease; `LockedError` where another exporter is at work."""
         with HeldLease(self.own, "kbackup export", seconds) as lease:
             yield lease
 
     def check_apart(self, archive: Store) -> None:
-        """`UsageError` where the place is in the folder of `archive`, or has it or another one in its own: Delta's
-        VACUUM deletes every file around a table that the table does not know."""
+        """`UsageError` where the destination is in the folder of `archive`, or has it or another one in its own:
+        Delta's VACUUM deletes every file around a table that the table does not know."""
         check_apart(self.store, archive)
         try:
             self.store.stat(layout.ARCHIVE)
@@ -124,33 +125,34 @@ class Place:
         raise UsageError(f"{self.url} is an archive: there is {layout.ARCHIVE}", _APART)
 
     def claim(self, info: ExportInfo) -> None:
-        """`RefusedError` where the place holds something else."""
+        """`RefusedError` where the destination holds another export."""
         try:
             self.own.put_new(_EXPORT, dump(info))
         except AlreadyExistsError:
             self._check_same(info)
 
     def _check_same(self, info: ExportInfo) -> None:
-        found = self.info()
-        assert found is not None  # noqa: S101 (it is there)
-        if found.archive_id != info.archive_id:
+        existing = self.info()
+        assert existing is not None  # noqa: S101 (it is there)
+        if existing.archive_id != info.archive_id:
             raise RefusedError(
-                f"{self.url} holds records of archive {found.archive_id}, this is {info.archive_id}",
-                "export every archive to a place of its own",
+                f"{self.url} holds records of archive {existing.archive_id}, this is {info.archive_id}",
+                "export every archive to a destination of its own",
             )
-        if found.kind != info.kind:
+        if existing.kind != info.kind:
             raise RefusedError(
-                f"{self.url} holds {_KINDS[found.kind]}, not {_KINDS[info.kind]}",
-                "see --one-table and --parquet, or use another place",
+                f"{self.url} holds {_KINDS[existing.kind]}, not {_KINDS[info.kind]}",
+                "see --one-table and --parquet, or use another destination",
             )
-        if (found.topics, found.exclude_topics) != (info.topics, info.exclude_topics):
+        if (existing.topics, existing.exclude_topics) != (info.topics, info.exclude_topics):
             raise RefusedError(
-                f"{self.url} was begun with other topics ({_selected(found)})",
-                "what is written together has one selection of topics: give the same, or use another place",
+                f"{self.url} was begun with other topics ({_selected(existing)})",
+                "give the same topics, or use another destination: an export of this kind has one selection of topics",
             )
 
-    def check_goes_on(self, archive: Archive) -> None:
-        """`RefusedError` where `archive` is behind what was exported, or has gone another way; notes how far it is."""
+    def check_same_lineage(self, archive: Archive) -> None:
+        """Raise `RefusedError` where `archive` is behind the export, or has diverged from it; store its newest
+        point."""
         newest, hint = (
             archive.restore_points[-1],
             "export from the archive that is ahead, or to another address",
@@ -171,22 +173,22 @@ class Place:
             self.own.put(_SEEN, dump(here))
 
     def info(self) -> ExportInfo | None:
-        """What the place holds; None where nothing was exported to it."""
+        """Return the description of the export; None where nothing was exported to it."""
         try:
             return load(ExportInfo, self.own.get(_EXPORT), f"{FOLDER}/{_EXPORT}")
         except NotFoundError:
             return None
 
     def reached(self, due: Reached) -> int:
-        """The restore point that all tables of the selection of `due` are at, as far as is known."""
-        found = self.noted()
-        if found is None:
+        """Return the restore point that all tables of the selection of `due` are at, as far as is known."""
+        noted = self.noted()
+        if noted is None:
             return 0
-        same = (found.archive_id, found.topics, found.exclude_topics)
-        return found.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
+        same = (noted.archive_id, noted.topics, noted.exclude_topics)
+        return noted.restore_point if same == (due.archive_id, due.topics, due.exclude_topics) else 0
 
     def noted(self) -> Reached | None:
-        """What the last export that came to its end has noted; None where nobody knows."""
+        """Return the note of the last finished export; None without one."""
         try:
             return load(Reached, self.own.get(_REACHED), f"{FOLDER}/{_REACHED}")
         except (NotFoundError, CorruptError):
@@ -196,7 +198,7 @@ class Place:
         self.own.put(_REACHED, dump(reached))
 
 
-_APART = "export to a place of its own, beside the archive"
+_APART = "export to a destination outside of the archive"
 _KINDS = {
     "delta tables": "a Delta table for each topic",
     "delta table": "one Delta table",
@@ -205,9 +207,9 @@ _KINDS = {
 
 
 def _selected(info: ExportInfo) -> str:
-    wanted = f"--topic {' --topic '.join(info.topics)}" if info.topics else "all"
-    left_out = "".join(f" --exclude-topic {name}" for name in info.exclude_topics)
-    return wanted + left_out
+    selected = f"--topic {' --topic '.join(info.topics)}" if info.topics else "all"
+    excluded = "".join(f" --exclude-topic {name}" for name in info.exclude_topics)
+    return selected + excluded
 
 
 def point_key(number: int) -> str:
@@ -215,6 +217,6 @@ def point_key(number: int) -> str:
 
 
 def point_of(key: str) -> int | None:
-    """The number of the restore point whose file this is; None where somebody else put it there."""
-    found = re.fullmatch(r"points/([0-9]{10,})\.json", key)
-    return int(found[1]) if found else None
+    """Return the number of the restore point of a file; None where the file is not kbackup's."""
+    match = re.fullmatch(r"points/([0-9]{10,})\.json", key)
+    return int(match[1]) if match else None

@@ -27,10 +27,10 @@ from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.jobs.export.delta import ExportReport, TableReport, losses_of
 from kbackup.jobs.export.destination import (
+    Destination,
     ExportedFile,
     ExportedPoint,
     ExportInfo,
-    Place,
     Reached,
     point_key,
     point_of,
@@ -119,17 +119,17 @@ def export_parquet(
 ) -> ExportReport:
     """Every restore point of `store` that the files at `url` don't have yet, in order."""
     phases = Phases(listener)
-    place = Place.at(url, s3)
+    destination = Destination.at(url, s3)
     with phases.step("connect"):
         archive = open_archive(store)
-        place.check_apart(store)
+        destination.check_apart(store)
         additions = Additions(archive, Selection.of(options.topics, options.exclude_topics))
         newest = additions.newest
         additions.check_names()
     done: list[Addition] = []
-    with place.held(lease_seconds) as lease:
+    with destination.held(lease_seconds) as lease:
         with phases.step("plan"):
-            place.claim(
+            destination.claim(
                 ExportInfo(
                     archive_id=archive.info.id,
                     kind="parquet",
@@ -137,8 +137,8 @@ def export_parquet(
                     exclude_topics=options.exclude_topics,
                 )
             )
-            place.check_goes_on(archive)
-            reached = _reached(place)
+            destination.check_same_lineage(archive)
+            reached = _reached(destination)
             due = list(additions.after(reached))
             here = Reached(
                 archive_id=archive.info.id,
@@ -146,11 +146,11 @@ def export_parquet(
                 topics=options.topics,
                 exclude_topics=options.exclude_topics,
             )
-            losses = losses_of(additions, max(reached, place.reached(here)), place.url)
+            losses = losses_of(additions, max(reached, destination.reached(here)), destination.url)
         with phases.step("run"):
             for addition in due:
                 lease.check()
-                files = _write(addition, store, place, spark, listener)
+                files = _write(addition, store, destination, spark, listener)
                 point = ExportedPoint(
                     archive_id=archive.info.id,
                     restore_point=addition.point.number,
@@ -158,22 +158,22 @@ def export_parquet(
                     files=tuple(sorted(files, key=lambda f: f.path)),
                 )
                 lease.check()
-                place.own.put(point_key(addition.point.number), dump(point))
+                destination.own.put(point_key(addition.point.number), dump(point))
                 done.append(addition)
-        place.note_reached(here)
-    table = TableReport(place.url, tuple(a.point.number for a in done), sum(a.records for a in done))
+        destination.note_reached(here)
+    table = TableReport(destination.url, tuple(a.point.number for a in done), sum(a.records for a in done))
     tables = (table,) if done else ()
-    return ExportReport("parquet", place.url, store.url, newest, tables, tuple(losses), phases.seconds)
+    return ExportReport("parquet", destination.url, store.url, newest, tables, tuple(losses), phases.seconds)
 
 
-def _reached(place: Place) -> int:
+def _reached(destination: Destination) -> int:
     """The newest restore point whose files are all there."""
-    return max((point_of(entry.key) or 0 for entry in place.own.list("points/")), default=0)
+    return max((point_of(entry.key) or 0 for entry in destination.own.list("points/")), default=0)
 
 
 def _write(
-    addition: Addition, store: Store, place: Place, spark: Spark, listener: Listener
+    addition: Addition, store: Store, destination: Destination, spark: Spark, listener: Listener
 ) -> list[ExportedFile]:
-    work = WriteFiles(place.store, ReadRows(store, addition.point.number, addition.partitions))
+    work = WriteFiles(destination.store, ReadRows(store, addition.point.number, addition.partitions))
     parts = plan_parts(addition.segments, cut_bytes=WHOLE)
     return run_counted(spark, parts, work, listener, addition.records)

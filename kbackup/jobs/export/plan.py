@@ -1,4 +1,4 @@
-"""What restore points added, point by point: what an export has still to write. Reads metadata alone."""
+"""Plan an export: the segments that each restore point added. Reads metadata alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Added = tuple[int, Segment]
 
 
 class Addition(NamedTuple):
-    """What is to be written for a restore point: `segments` in order of topic, incarnation, partition and offset;
+    """Segments to export for a restore point: `segments` in order of topic, incarnation, partition and offset;
     `partitions` is how many each of their topics had."""
 
     point: Point
@@ -38,12 +38,12 @@ class Addition(NamedTuple):
 
 
 class Additions:
-    """Those of an archive, as far as they are selected. Segments of restore points that were expired, and that are
-    still there, come with the next one that is left."""
+    """The selected additions of an archive. Remaining segments of expired restore points come with the next restore
+    point."""
 
     def __init__(self, archive: Archive, selection: Selection) -> None:
         self._archive, self._selection = archive, selection
-        self._found: dict[int, dict[str, list[_Added]]] = {}
+        self._added: dict[int, dict[str, list[_Added]]] = {}
         self._counts: dict[int, dict[TopicKey, int]] = {}
         self._missed: dict[int, list[tuple[TopicPartition, int]]] = {}
 
@@ -59,77 +59,80 @@ class Additions:
             self._selection, "topic", known, f"in {self._archive.store.url}", "'kbackup ls' lists them"
         )
 
-    def topics_after(self, seq: int) -> list[str]:
-        """Those that restore points after `seq` added something to, sorted; `RefusedError` where there is no `seq`."""
-        self._check_not_ahead(seq)
-        found = (
+    def topics_after(self, number: int) -> list[str]:
+        """Return the topics with records of restore points after `number`, sorted; `RefusedError` where the archive is
+        behind."""
+        self._check_not_ahead(number)
+        topics = (
             topic
-            for point in self._points(seq)
-            for topic, some in self._of(point).items()
-            if any(added > seq for added, _ in some)
+            for point in self._points(number)
+            for topic, added in self._of(point).items()
+            if any(run > number for run, _ in added)
         )
-        return sorted(set(found))
+        return sorted(set(topics))
 
-    def after(self, seq: int, topic: str | None = None) -> Iterator[Addition]:
-        """What restore points after `seq` added (to `topic`), oldest first; nothing for those that added nothing.
-        `RefusedError` where nobody can tell what of them is there already."""
-        self._check_not_ahead(seq)
-        for point in self._points(seq):
-            found = self._of(point)
-            some = found.values() if topic is None else [found.get(topic, [])]
-            segments = sorted((s for of in some for added, s in of if added > seq), key=in_order)
+    def after(self, number: int, topic: str | None = None) -> Iterator[Addition]:
+        """Yield the additions (to `topic`) of restore points after `number`, oldest first; none for those without
+        segments. `RefusedError` where the archive is behind."""
+        self._check_not_ahead(number)
+        for point in self._points(number):
+            by_topic = self._of(point)
+            selected = by_topic.values() if topic is None else [by_topic.get(topic, [])]
+            segments = sorted((s for added in selected for run, s in added if run > number), key=in_order)
             if segments:
                 yield Addition(point, tuple(segments), self._partitions(point, segments))
 
-    def missed(self, seq: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
-        """The partitions (of `topic`) of which records that came after `seq` may have expired, and below which offset:
-        they are in no `Addition`."""
-        if seq not in self._missed:
-            wanted = set(self._selection.topics({place[0] for place in self._archive.state.starts}))
-            self._missed[seq] = missed(self._archive, seq, lambda tp: tp.topic in wanted)
-        return [some for some in self._missed[seq] if topic is None or some[0].topic == topic]
+    def missed(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, int]]:
+        """The partitions (of `topic`) of which records that came after `number` may have expired, and below which
+        offset: they are in no `Addition`."""
+        if number not in self._missed:
+            topics = set(self._selection.topics({key[0] for key in self._archive.state.starts}))
+            self._missed[number] = missed(self._archive, number, lambda tp: tp.topic in topics)
+        return [(tp, start) for tp, start in self._missed[number] if topic is None or tp.topic == topic]
 
-    def damaged(self, seq: int, topic: str | None = None) -> list[tuple[TopicPartition, str]]:
-        """The partitions (of `topic`) with records of restore points after `seq` that were found missing or damaged,
+    def damaged(self, number: int, topic: str | None = None) -> list[tuple[TopicPartition, str]]:
+        """The partitions (of `topic`) with records of restore points after `number` that were found missing or damaged,
         each with a sentence: they are in no `Addition`."""
-        wanted = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
+        topics = set(self._selection.topics(set(self._archive.state.losses.columns("topic")[0])))
         last = self._archive.state.next_point
-        return damaged(self._archive, seq, last, lambda tp: tp.topic in wanted and topic in (None, tp.topic))
+        return damaged(
+            self._archive, number, last, lambda tp: tp.topic in topics and topic in (None, tp.topic)
+        )
 
-    def _check_not_ahead(self, seq: int) -> None:
-        if seq >= self._archive.state.next_point:
+    def _check_not_ahead(self, number: int) -> None:
+        if number >= self._archive.state.next_point:
             raise RefusedError(
-                f"records were exported up to restore point {seq}, the newest of {self._archive.store.url} is "
+                f"records were exported up to restore point {number}, the newest of {self._archive.store.url} is "
                 f"{self.newest}",
-                "export from the archive that is ahead, or to another place",
+                "export from the archive that is ahead, or to another destination",
             )
 
     def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
-        """How many the topics had; of a life that was over by then, those that have something."""
+        """Return the number of partitions of each topic; of an ended incarnation, those with segments."""
         if point.number not in self._counts:
             topics = self._archive.manifest(point).topics
             self._counts[point.number] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
         counts = self._counts[point.number]
-        found: dict[TopicKey, int] = {}
+        partitions: dict[TopicKey, int] = {}
         for s in segments:
             key = s.topic, s.incarnation
-            found[key] = max(found.get(key, counts.get(key, 0)), s.partition + 1)
-        return found
+            partitions[key] = max(partitions.get(key, counts.get(key, 0)), s.partition + 1)
+        return partitions
 
-    def _points(self, seq: int) -> list[Point]:
-        return [p for p in self._archive.restore_points if p.number > seq]
+    def _points(self, number: int) -> list[Point]:
+        return [p for p in self._archive.restore_points if p.number > number]
 
     def _of(self, point: Point) -> dict[str, list[_Added]]:
         """The selected segments that came with `point`, by topic."""
-        if point.number not in self._found:
+        if point.number not in self._added:
             before = max(
                 (p.number for p in self._archive.restore_points if p.number < point.number), default=0
             )
             added = self._archive.added_by(before, point.number)
             topics = set(self._selection.topics({s.topic for _, s in added}))
-            found: dict[str, list[_Added]] = {}
-            for seq, s in added:
+            by_topic: dict[str, list[_Added]] = {}
+            for run, s in added:
                 if s.topic in topics:
-                    found.setdefault(s.topic, []).append((seq, in_place(s)))
-            self._found[point.number] = found
-        return self._found[point.number]
+                    by_topic.setdefault(s.topic, []).append((run, in_place(s)))
+            self._added[point.number] = by_topic
+        return self._added[point.number]

@@ -1,4 +1,4 @@
-"""What a task of an export reads: pieces of segments, as rows of exported tables."""
+"""Read blocks of segments in a task of an export, as rows of exported tables."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class ReadRows:
     def __call__(self, part: Part, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
         for piece in part.pieces:
             for block in read_piece(self.store, piece):
-                for some in cut(block, BATCH_BYTES):
-                    yield self.rows(piece, some)
-                    progress.add(len(some), some.nbytes)
+                for cut_block in cut(block, BATCH_BYTES):
+                    yield self.rows(piece, cut_block)
+                    progress.add(len(cut_block), cut_block.nbytes)
 
     def rows(self, piece: Piece, block: RecordBlock) -> pa.RecordBatch:
         s = piece.segment
@@ -41,7 +41,7 @@ class ReadRows:
 
 
 def cut(block: RecordBlock, most: int) -> Iterator[RecordBlock]:
-    """The block in pieces that end with the record that makes them larger than `most` bytes."""
+    """Yield the block in smaller blocks that end with the record that makes them larger than `most` bytes."""
     at = 0
     while at < len(block):
         count = rotation_cut(block.lengths[at:], 0, most)

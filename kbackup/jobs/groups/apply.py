@@ -1,4 +1,4 @@
-"""Setting consumer groups on the target to the records they stood at in the source. What they have is captured
+"""Set consumer groups on the target to the same records as in the source. Their committed offsets are captured
 before (`groups_before`)."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbackup.types import TopicPartition
 
 
 class GroupResult(Part, frozen=True, kw_only=True):
-    """What became of a group; `why` says the reason where it was not set. `left_out` names offsets that it
+    """The outcome of a group; `why` is the reason where it was not set. `left_out` names offsets that it
     can't get, each with the reason."""
 
     source: str
@@ -42,7 +42,7 @@ class GroupResult(Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class TargetMaps:
-    """By target partition: the maps of where groups stand, and why a partition has none that can be used."""
+    """By target partition: the offset maps, and the reason where a partition has no usable one."""
 
     maps: dict[TopicPartition, OffsetMap]
     unusable: dict[TopicPartition, str] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class TargetMaps:
 def restore_groups(
     cluster: Cluster, state: Store, plan: RestorePlan, whole: pa.Table
 ) -> tuple[GroupResult, ...]:
-    """The groups of a restore, by its whole offset map; captured before."""
+    """Set the groups of a restore, by its whole offset map; captured before."""
     plans = plan_by_map(cluster, plan, plan.groups, whole)
     captures = Captures(state, plan.restore_id)
     return set_groups(cluster, captures, "restore", plan.target_cluster_id, plans)[0]
@@ -64,22 +64,22 @@ def plan_by_map(
     whole: pa.Table,
     unusable: Mapping[TopicPartition, str] | None = None,
 ) -> tuple[GroupPlan, ...]:
-    """What `groups` get on the target of the restore `plan` with the offset map `whole`."""
+    """Plan the offsets of `groups` on the target of the restore `plan`, by the offset map `whole`."""
     targets = {t.source: t.target for t in plan.topics}
-    wanted = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
-    found = offset_maps(cluster, plan, wanted - (unusable or {}).keys(), whole)
-    plans = plan_groups(groups, targets, found.maps, {**found.unusable, **(unusable or {})})
+    partitions = {TopicPartition(targets[o.topic], o.partition) for g in groups for o in g.offsets}
+    target_maps = offset_maps(cluster, plan, partitions - (unusable or {}).keys(), whole)
+    plans = plan_groups(groups, targets, target_maps.maps, {**target_maps.unusable, **(unusable or {})})
     return with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=False)
 
 
 def offset_maps(
-    cluster: Cluster, plan: RestorePlan, wanted: Iterable[TopicPartition], whole: pa.Table
+    cluster: Cluster, plan: RestorePlan, partitions: Iterable[TopicPartition], whole: pa.Table
 ) -> TargetMaps:
-    """The maps of target partitions, as their logs are now."""
-    there = cluster.topics({tp.topic for tp in wanted})
+    """Return the offset maps of target partitions, as their logs are now."""
+    there = cluster.topics({tp.topic for tp in partitions})
     unusable: dict[TopicPartition, str] = {}
     usable: list[TopicPartition] = []
-    for tp in sorted(wanted):
+    for tp in sorted(partitions):
         if tp.topic in there and tp.partition in there[tp.topic].partitions:
             usable.append(tp)
         else:
@@ -109,8 +109,8 @@ def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
 def set_groups(
     cluster: Cluster, captures: Captures, by: By, cluster_id: str, plans: Sequence[GroupPlan]
 ) -> tuple[tuple[GroupResult, ...], int]:
-    """Commits what is planned, after what the groups have was stored; also that capture's number, 0 where nothing
-    was to be written. A group with live members is left alone."""
+    """Commit the planned offsets, after the groups' own are captured. Return the results and the capture's number, 0
+    where nothing was written. A group with live members is left alone."""
     writes = {p.group: tuple(map(_write, p.offsets)) for p in plans if p.offsets}
     members, refused = cluster.groups.members(writes)
     alone = {group: f"it has {n} live member(s)" for group, n in members.items() if n}
@@ -146,7 +146,7 @@ def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
             GroupOffsetResult(**{name: getattr(o, name) for name in GroupOffsetResult.__struct_fields__})
             for o in plan.offsets
         ),
-        left_out=plan.left_out,
+        left_out=plan.skipped,
     )
 
 

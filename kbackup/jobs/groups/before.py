@@ -1,4 +1,4 @@
-"""What groups had before something was written to them: restores/<id>/groups-before-<n>.json.
+"""Store the committed offsets of groups before they are changed: restores/<id>/groups-before-<n>.json.
 
 Captured and stored before each write, so that it can be undone; numbered from 1, created and never replaced.
 """
@@ -67,7 +67,8 @@ class Captures(NumberedCaptures[GroupsBefore]):
 def capture(
     cluster: Cluster, writes: Mapping[str, Sequence[GroupOffset]]
 ) -> tuple[list[GroupBefore], dict[str, str]]:
-    """What the groups of `writes` have now; and, for those that can't be read and so must not be written, why."""
+    """Return the committed offsets of the groups of `writes`; and the reason for each group that can't be read, which
+    must not be written."""
     found, failed = cluster.groups.committed(writes)
     return [
         GroupBefore(group=group, offsets=as_stored(found[group]), writes=tuple(offsets))
@@ -95,7 +96,7 @@ def as_committed(offsets: Iterable[GroupOffset]) -> list[Committed]:
     ]
 
 
-def by_place(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
+def by_topic_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, GroupOffset]:
     return {TopicPartition(o.topic, o.partition): o for o in offsets}
 
 
@@ -103,13 +104,13 @@ def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> lis
     """`fresh` captures of a write that is done once more, because those before it (`earlier`, in their order) were cut
     off or not wholly accepted: in the partitions that one of them had already set, what the group had before that
     counts. It may have set but a part of them: a group with many is written to in portions."""
-    found = {group.group: by_place(group.offsets) for group in fresh}
+    found = {group.group: by_topic_partition(group.offsets) for group in fresh}
     for before in reversed(earlier):
         if has := found.get(before.group):
-            written, had = by_place(before.writes), by_place(before.offsets)
-            ours = {place for place, offset in has.items() if written.get(place) == offset}
-            found[before.group] = {place: o for place, o in has.items() if place not in ours} | {
-                place: o for place, o in had.items() if place in ours
+            written, had = by_topic_partition(before.writes), by_topic_partition(before.offsets)
+            ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
+            found[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
+                partition: o for partition, o in had.items() if partition in ours
             }
     return [
         GroupBefore(

@@ -18,7 +18,7 @@ from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set_groups
 from kbackup.jobs.groups.before import Captures
 from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
-from kbackup.jobs.groups.selection import Chosen, Moment, choose_for_restore, choose_same
+from kbackup.jobs.groups.selection import GroupSelection, Moment, select_for_restore, select_same_cluster
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -27,16 +27,16 @@ from kbackup.util.times import now
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is to be written to which cluster. `restore_id` names the folder for what groups had before."""
+    """Offsets to write, and the cluster to write to. `restore_id` names the folder of the capture before."""
 
     restore_id: str
     cluster_id: str
-    chosen: Chosen
+    selection: GroupSelection
     plans: tuple[GroupPlan, ...]
 
 
 class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
-    """With what the group has there `now` (null: nothing)."""
+    """A planned offset, with the offset that the group has `now` (null: none)."""
 
     now: int | None
 
@@ -84,8 +84,8 @@ class GroupsReport(Part, frozen=True, kw_only=True):
 def prepare(
     cluster: Cluster, store: Store, state: Store, options: Restore, moment: Moment, same_offsets: bool
 ) -> Prepared:
-    """What would be set, by the offset map of restore `options.restore_id`; with `same_offsets` without any map, on
-    the cluster that was archived."""
+    """Plan the offsets to set, by the offset map of restore `options.restore_id`; with `same_offsets` without any map,
+    on the cluster that was archived."""
     cluster_id, _ = cluster.connect()
     if same_offsets:
         return _prepare_same(cluster, cluster_id, store, options, moment)
@@ -93,49 +93,51 @@ def prepare(
         raise UsageError("no restore is named", "give --restore-id, or --same-offsets on the source cluster")
     plan, whole = finished_restore(state, options.restore_id)
     check_same_target(plan, cluster_id)
-    chosen = choose_for_restore(store, plan, moment, options)
-    plans = plan_by_map(cluster, plan, chosen.groups, whole, chosen.unusable)
-    return Prepared(plan.restore_id, cluster_id, chosen, plans)
+    selection = select_for_restore(store, plan, moment, options)
+    plans = plan_by_map(cluster, plan, selection.groups, whole, selection.unusable)
+    return Prepared(plan.restore_id, cluster_id, selection, plans)
 
 
 def _prepare_same(
     cluster: Cluster, cluster_id: str, store: Store, options: Restore, moment: Moment
 ) -> Prepared:
-    chosen, manifest = choose_same(open_archive(store), moment, options)
+    selection, manifest = select_same_cluster(open_archive(store), moment, options)
     if manifest.cluster_id != cluster_id:
         raise RefusedError(
             f"restore point {manifest.number} is of cluster {manifest.cluster_id}, this is {cluster_id}: "
             "offsets are not the same there",
             "name the source cluster as [target], or restore into this cluster and use --restore-id",
         )
-    wanted = {TopicPartition(o.topic, o.partition) for g in chosen.groups for o in g.offsets}
-    unusable = _changed(cluster, manifest, wanted)
-    usable = wanted - unusable.keys()
+    partitions = {TopicPartition(o.topic, o.partition) for g in selection.groups for o in g.offsets}
+    unusable = _changed(cluster, manifest, partitions)
+    usable = partitions - unusable.keys()
     starts, ends = cluster.log_starts(usable), cluster.log_ends(usable, "read_uncommitted")
     maps = {tp: SameLog(starts[tp], ends[tp]) for tp in usable}
-    names = {tp.topic: tp.topic for tp in wanted}
-    plans = plan_groups(chosen.groups, names, maps, unusable)
+    names = {tp.topic: tp.topic for tp in partitions}
+    plans = plan_groups(selection.groups, names, maps, unusable)
     plans = with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=True)
     restore_id = options.restore_id or f"groups-{now()[:10]}-{uuid.uuid4().hex[:8]}"
-    return Prepared(restore_id, cluster_id, chosen, plans)
+    return Prepared(restore_id, cluster_id, selection, plans)
 
 
-def _changed(cluster: Cluster, manifest: Manifest, wanted: set[TopicPartition]) -> dict[TopicPartition, str]:
-    """Partitions that are not the archived ones any more, and why."""
+def _changed(
+    cluster: Cluster, manifest: Manifest, partitions: set[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Return partitions that are not the archived ones any more, with the reasons."""
     archived = {t.name: t.id for t in manifest.topics}
-    there = cluster.topics({tp.topic for tp in wanted})
-    found: dict[TopicPartition, str] = {}
-    for tp in wanted:
+    there = cluster.topics({tp.topic for tp in partitions})
+    changed: dict[TopicPartition, str] = {}
+    for tp in partitions:
         topic = there.get(tp.topic)
         if topic is None or tp.partition not in topic.partitions:
-            found[tp] = f"{tp} is not on the target"
+            changed[tp] = f"{tp} is not on the target"
         elif topic.id != archived[tp.topic]:
-            found[tp] = f"{tp} is another log: the topic was made anew since"
-    return found
+            changed[tp] = f"{tp} is another log: the topic was made anew since"
+    return changed
 
 
 def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlanReport:
-    """Beside what the groups would get, what they have. `named`: whether there is a restore to tell of."""
+    """Report the offsets that groups would get and the ones they have. `named`: a restore is named."""
     groups = [p.group for p in prepared.plans]
     members, failed = cluster.groups.members(groups)
     committed, unread = cluster.groups.committed(groups)
@@ -143,8 +145,8 @@ def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlan
     has = {g: {c.tp: c.offset for c in offsets} for g, offsets in committed.items()}
     return GroupsPlanReport(
         restore_id=prepared.restore_id if named else None,
-        restore_point=prepared.chosen.restore_point,
-        captured_at=prepared.chosen.captured_at,
+        restore_point=prepared.selection.restore_point,
+        captured_at=prepared.selection.captured_at,
         target_cluster_id=prepared.cluster_id,
         groups=tuple(_planned(p, hindered.get(p.group, ""), has.get(p.group, {})) for p in prepared.plans),
     )
@@ -156,18 +158,18 @@ def _planned(plan: GroupPlan, hindered: str, has: dict[TopicPartition, int]) -> 
         group=plan.group,
         hindered=hindered or ("" if plan.offsets else "it gets no offset"),
         offsets=tuple(PlannedOffset(**asdict(o), now=has.get(o.tp)) for o in plan.offsets),
-        left_out=plan.left_out,
+        left_out=plan.skipped,
     )
 
 
 def apply(cluster: Cluster, state: Store, prepared: Prepared) -> GroupsReport:
-    """Sets what was prepared, after what the groups have was stored."""
+    """Set the prepared offsets, after the groups' own are captured."""
     captures = Captures(state, prepared.restore_id)
     results, number = set_groups(cluster, captures, "apply", prepared.cluster_id, prepared.plans)
     return GroupsReport(
         restore_id=prepared.restore_id,
-        restore_point=prepared.chosen.restore_point,
-        captured_at=prepared.chosen.captured_at,
+        restore_point=prepared.selection.restore_point,
+        captured_at=prepared.selection.captured_at,
         target_cluster_id=prepared.cluster_id,
         capture=number,
         groups=_in_order(results),

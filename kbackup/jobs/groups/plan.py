@@ -1,4 +1,4 @@
-"""What each consumer group gets on a target, and why. Pure."""
+"""Plan the offsets that each consumer group gets on a target. Pure."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class OffsetPlan(GroupOffsetResult, frozen=True, kw_only=True):
 
 
 class GroupPlan(Part, frozen=True, kw_only=True):
-    """`left_out` says which of the group's offsets it can't get, each with the reason."""
+    """`skipped` names the offsets that the group can't get, each with the reason."""
 
     source: str
     group: str
     offsets: tuple[OffsetPlan, ...]
-    left_out: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def plan_groups(
@@ -70,16 +70,14 @@ def _plan(
     unusable: Mapping[TopicPartition, str],
 ) -> GroupPlan:
     offsets: list[OffsetPlan] = []
-    left_out: list[str] = []
+    skipped: list[str] = []
     for committed in group.offsets:
         tp = TopicPartition(targets[committed.topic], committed.partition)
         if tp in unusable:
-            left_out.append(unusable[tp])
+            skipped.append(unusable[tp])
         else:
             offsets.append(_offset(tp, committed, maps[tp].map(committed.offset)))
-    return GroupPlan(
-        source=group.source, group=group.target, offsets=tuple(offsets), left_out=tuple(left_out)
-    )
+    return GroupPlan(source=group.source, group=group.target, offsets=tuple(offsets), skipped=tuple(skipped))
 
 
 def _offset(tp: TopicPartition, committed: GroupOffset, mapped: Mapped) -> OffsetPlan:

@@ -1,4 +1,4 @@
-"""Which groups, as of when, and where their topics went: what `kbackup groups` works on."""
+"""Select the groups, their time and the new names of their topics for `kbackup groups`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from kbackup.types import TopicPartition
 
 @dataclass(frozen=True)
 class Moment:
-    """As of when: a restore point's number, or a time in ms since the epoch; or neither."""
+    """The time of the groups: a restore point's number, or a time in ms since the epoch; or neither."""
 
     backup: str | None = None
     at: int | None = None
@@ -34,8 +34,8 @@ class Moment:
         return self.backup is not None or self.at is not None
 
     def of(self, archive: Archive, default: int | str = "latest") -> Manifest:
-        """By time: the newest restore point whose groups were captured by then. `UsageError` where there is
-        none."""
+        """Return the restore point; by time, the newest restore point whose groups were captured by then. `UsageError`
+        where there is none."""
         if self.at is None:
             return archive.restore_point(self.backup or default)
         point, _, why = captured_by(archive, archive.restore_points, self.at)
@@ -45,7 +45,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class GroupSelection:
     """`groups` with their new names; `unusable` says why a target partition can't serve them."""
 
     restore_point: int
@@ -54,9 +54,9 @@ class Chosen:
     unusable: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
-def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options: Restore) -> Chosen:
-    """The groups of the topics of `plan`: as of its own restore point, or of `moment`. Without a choice of groups
-    those that the restore was about, or all where it left groups alone."""
+def select_for_restore(store: Store, plan: RestorePlan, moment: Moment, options: Restore) -> GroupSelection:
+    """Select the groups of the topics of `plan`: as of its own restore point, or of `moment`. Without a choice of
+    groups those that the restore was about, or all where it left groups alone."""
     names = {t.source: t.target for t in plan.topics}
     unusable: dict[TopicPartition, str] = {}
     try:
@@ -65,22 +65,22 @@ def choose_for_restore(store: Store, plan: RestorePlan, moment: Moment, options:
         if moment or not is_java_archive(store):
             raise
         _check_archive(plan, "java")
-        found = java_groups(store, list(names))
+        archived = java_groups(store, list(names))
     else:
         _check_archive(plan, archive.info.id)
         manifest = moment.of(archive, _default_point(plan, moment))
         states = [t for t in manifest.topics if t.name in names]
-        found = _within(plan, groups_at(archive, manifest, states))
+        archived = _within(plan, groups_at(archive, manifest, states))
         restored = {t.source: t.incarnation for t in plan.topics}
         for state in states:
             if state.incarnation != restored[state.name]:
                 why = f"it was made anew between restore points {plan.restore_point} and {manifest.number}"
                 for p in state.partitions:
-                    place = TopicPartition(names[state.name], p.partition)
-                    unusable[place] = f"{state.name}-{p.partition} is another log: {why}"
+                    partition = TopicPartition(names[state.name], p.partition)
+                    unusable[partition] = f"{state.name}-{p.partition} is another log: {why}"
     renamed = {g.source: g.target for g in plan.groups} | dict(options.map_group)
     known = tuple(g.source for g in plan.groups)
-    return _selected(found, names, options, known, renamed, unusable)
+    return _selected(archived, names, options, known, renamed, unusable)
 
 
 def _default_point(plan: RestorePlan, moment: Moment) -> int:
@@ -90,31 +90,34 @@ def _default_point(plan: RestorePlan, moment: Moment) -> int:
     if plan.choice.groups_as_of is None and not moment:
         raise UsageError(
             f"restore {plan.restore_id} is of a time at which no groups were captured",
-            "say as of when they are to be set: --backup or --at",
+            "select the time of the groups with --backup or --at",
         )
     return plan.choice.groups_as_of or plan.restore_point
 
 
-def _within(plan: RestorePlan, found: ArchivedGroups) -> ArchivedGroups:
-    """Without partitions that a restore of ranges was not about: nothing can be said of them."""
+def _within(plan: RestorePlan, archived: ArchivedGroups) -> ArchivedGroups:
+    """Remove partitions outside the ranges of a restore: their offsets can't be translated."""
     ranges = plan.choice.ranges if plan.choice is not None else ()
     asked = {(r.topic, r.partition) for r in map(parse_range, ranges)}
     if not asked:
-        return found
-    kept = [
-        (group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked)) for group in found.groups
+        return archived
+    inside = [
+        (group, tuple(o for o in group.offsets if (o.topic, o.partition) in asked))
+        for group in archived.groups
     ]
-    groups = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in kept if offsets)
-    return replace(found, groups=tuple(groups))
+    groups = (msgspec.structs.replace(group, offsets=offsets) for group, offsets in inside if offsets)
+    return replace(archived, groups=tuple(groups))
 
 
-def choose_same(archive: Archive, moment: Moment, options: Restore) -> tuple[Chosen, Manifest]:
-    """The groups of a restore point for the cluster that it was taken of."""
+def select_same_cluster(
+    archive: Archive, moment: Moment, options: Restore
+) -> tuple[GroupSelection, Manifest]:
+    """Select the groups of a restore point for the cluster that it was taken of."""
     manifest = moment.of(archive)
     states = [t for t in manifest.topics if t.state != "deleted"]
-    found = groups_at(archive, manifest, states)
+    archived = groups_at(archive, manifest, states)
     names = {t.name: t.name for t in states}
-    return _selected(found, names, options, (), dict(options.map_group), {}), manifest
+    return _selected(archived, names, options, (), dict(options.map_group), {}), manifest
 
 
 def _check_archive(plan: RestorePlan, archive_id: str) -> None:
@@ -125,23 +128,23 @@ def _check_archive(plan: RestorePlan, archive_id: str) -> None:
 
 
 def _selected(
-    found: ArchivedGroups,
+    archived: ArchivedGroups,
     names: Mapping[str, str],
     options: Restore,
     default: tuple[str, ...],
     renamed: Mapping[str, str],
     unusable: Mapping[TopicPartition, str],
-) -> Chosen:
-    there = {g.group: g.offsets for g in found.groups}
+) -> GroupSelection:
+    there = {g.group: g.offsets for g in archived.groups}
     selection = Selection.of(options.groups, options.exclude_groups)
-    chosen = {
+    selected = {
         group: offsets
         for group, offsets in there.items()
         if selection.matches(group) and (options.groups or not default or group in default)
     }
     where, hint = "to be set, with offsets of the restored topics", "see 'kbackup groups show'"
-    check_selection(selection, "group", there, where, hint, found.not_carried)
-    check_selection(Selection(tuple(options.map_group)), "group", chosen, where, hint, found.not_carried)
-    content = Content("", found.restore_point, (), chosen)
+    check_selection(selection, "group", there, where, hint, archived.not_carried)
+    check_selection(Selection(tuple(options.map_group)), "group", selected, where, hint, archived.not_carried)
+    content = Content("", archived.restore_point, (), selected)
     groups = plan_groups(content, names, Selection(), renamed)
-    return Chosen(found.restore_point, found.captured_at, groups, unusable)
+    return GroupSelection(archived.restore_point, archived.captured_at, groups, unusable)

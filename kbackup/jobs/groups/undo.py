@@ -1,4 +1,4 @@
-"""Putting back what groups had before something was written to them. The first half is pure."""
+"""Undo what was written to groups. The first half is pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kbackup.jobs.groups.before import (
     GroupsBefore,
     as_committed,
     as_stored,
-    by_place,
+    by_topic_partition,
 )
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
@@ -26,35 +26,37 @@ UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refu
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """`sets` are commits to make; `removes` places without a commit before, which have one now. `keeps` is what the
-    group has elsewhere, or has there already."""
+    """`sets` are commits to make; `removes` are partitions without a commit before, which have one now. `unchanged` are
+    the offsets that the group has elsewhere, or has there already."""
 
     group: str
     sets: tuple[GroupOffset, ...]
     removes: tuple[GroupOffset, ...]
-    keeps: tuple[GroupOffset, ...]
+    unchanged: tuple[GroupOffset, ...]
 
     @property
     def deletes(self) -> bool:
-        """Whether nothing is left of the group."""
-        return bool(self.removes) and not self.sets and not self.keeps
+        """Return whether the undo deletes the whole group."""
+        return bool(self.removes) and not self.sets and not self.unchanged
 
     @property
     def writes(self) -> tuple[GroupOffset, ...]:
-        """As a capture has them."""
-        gone = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
-        return (*self.sets, *gone)
+        """Return the changed offsets as a capture stores them."""
+        removed = (GroupOffset(topic=o.topic, partition=o.partition, offset=NONE) for o in self.removes)
+        return (*self.sets, *removed)
 
 
 def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
-    """What turns `now` back into `before`, in the places that were written to."""
-    had, has = by_place(before.offsets), by_place(now)
-    touched = set(by_place(before.writes))
-    sets = [had[place] for place in sorted(touched & had.keys()) if has.get(place) != had[place]]
-    removes = [has[place] for place in sorted((touched & has.keys()) - had.keys())]
-    written = set(by_place(sets)) | set(by_place(removes))
-    keeps = [o for place, o in sorted(has.items()) if place not in written]
-    return Undo(before.group, tuple(sets), tuple(removes), tuple(keeps))
+    """Return the undo that turns `now` back into `before`, in the partitions that were written to."""
+    had, has = by_topic_partition(before.offsets), by_topic_partition(now)
+    touched = set(by_topic_partition(before.writes))
+    sets = [
+        had[partition] for partition in sorted(touched & had.keys()) if has.get(partition) != had[partition]
+    ]
+    removes = [has[partition] for partition in sorted((touched & has.keys()) - had.keys())]
+    written = set(by_topic_partition(sets)) | set(by_topic_partition(removes))
+    unchanged = [o for partition, o in sorted(has.items()) if partition not in written]
+    return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged))
 
 
 class UndoResult(Part, frozen=True, kw_only=True):
@@ -86,7 +88,7 @@ class UndoReport(Part, frozen=True, kw_only=True):
 def undo(
     cluster: Cluster, state: Store, restore_id: str, number: int | None, selection: Selection
 ) -> UndoReport:
-    """Puts capture `number` back (default: the newest that was not made by an undo). A group with live members is
+    """Put capture `number` back (default: the newest that was not made by an undo). A group with live members is
     left alone. A group that had nothing is deleted."""
     cluster_id, _ = cluster.connect()
     captures = Captures(state, restore_id)
@@ -104,10 +106,10 @@ def undo(
         f"in capture {before.number} of restore {restore_id}",
         "leave --group out to put back all of them",
     )
-    wanted = {g.group: g for g in before.groups if selection.matches(g.group)}
-    has, unread = cluster.groups.committed(wanted)
+    selected = {g.group: g for g in before.groups if selection.matches(g.group)}
+    has, unread = cluster.groups.committed(selected)
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}
-    undos = {group: undo_of(wanted[group], offsets) for group, offsets in now_there.items()}
+    undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
     members, unknown = cluster.groups.members(g for g, u in undos.items() if u.writes)
     alone = {group: f"it has {n} live member(s)" for group, n in members.items() if n}
     going = [undos[group] for group, n in members.items() if not n]
@@ -128,7 +130,8 @@ def undo(
         captured_at=before.captured_at,
         number=written,
         groups=tuple(
-            _result(group, undos.get(group), alone.get(group, ""), refused.get(group, "")) for group in wanted
+            _result(group, undos.get(group), alone.get(group, ""), refused.get(group, ""))
+            for group in selected
         ),
     )
 
@@ -140,8 +143,8 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
         except NotFoundError as error:
             known = ", ".join(map(str, captures.numbers())) or "none"
             raise UsageError(
-                f"restore {captures.restore_id} has no capture {number} of what groups had",
-                f"it has: {known}",
+                f"restore {captures.restore_id} has no capture {number} of its groups",
+                f"use one of its captures: {known}",
             ) from error
     for capture in reversed(captures.every()):
         if capture.by != "undo":
@@ -153,7 +156,7 @@ def _chosen(captures: Captures, number: int | None) -> GroupsBefore:
 
 
 def _write(cluster: Cluster, going: Sequence[Undo]) -> dict[str, str]:
-    """Why groups were refused. Nothing is taken away before the rest is set."""
+    """Write the undos; return why groups were refused. Commits are set before others are removed."""
     refused = _refused(cluster.groups.commit_all({u.group: as_committed(u.sets) for u in going if u.sets}))
     removes = {u.group: as_committed(u.removes) for u in going if u.removes and u.group not in refused}
     refused |= _refused(cluster.groups.remove(removes))
@@ -162,8 +165,8 @@ def _write(cluster: Cluster, going: Sequence[Undo]) -> dict[str, str]:
     )
 
 
-def _refused(said: Mapping[str, str]) -> dict[str, str]:
-    return {group: why for group, why in said.items() if why}
+def _refused(answers: Mapping[str, str]) -> dict[str, str]:
+    return {group: why for group, why in answers.items() if why}
 
 
 def _result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResult:
@@ -176,7 +179,7 @@ def _result(group: str, undo: Undo | None, alone: str, refused: str) -> UndoResu
         status = "nothing to do"
     elif undo.deletes:
         status = "deleted"
-    counts = (len(undo.sets), len(undo.removes), len(undo.keeps)) if undo is not None else (0, 0, 0)
+    counts = (len(undo.sets), len(undo.removes), len(undo.unchanged)) if undo is not None else (0, 0, 0)
     return UndoResult(
         group=group,
         status=status,

@@ -11,14 +11,14 @@ from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Capture, Groups, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.segments.table import Segment
-from kbackup.jobs.importing.rows import Held
+from kbackup.jobs.importing.rows import TableRange
 from kbackup.util.times import now
 
 
-def commit_import(writing: WritingRun, held: Sequence[Held], segments: Sequence[Segment]) -> None:
-    """One restore point with what the tables held, under the number of the newest that they have it from."""
-    at, number = now(), max(h.restore_point for h in held)
-    topics = [_state(name, held, segments, number) for name in sorted({h.topic for h in held})]
+def commit_import(writing: WritingRun, ranges: Sequence[TableRange], segments: Sequence[Segment]) -> None:
+    """One restore point with what the tables ranges, under the number of the newest that they have it from."""
+    at, number = now(), max(h.restore_point for h in ranges)
+    topics = [_state(name, ranges, segments, number) for name in sorted({h.topic for h in ranges})]
     metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())
     groups = Groups(captured_at=at, groups=())
     draft = Draft(
@@ -50,8 +50,8 @@ def commit_import(writing: WritingRun, held: Sequence[Held], segments: Sequence[
     writing.refresh_derived()
 
 
-def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], number: int) -> TopicState:
-    ours = [h for h in held if h.topic == topic]
+def _state(topic: str, ranges: Sequence[TableRange], segments: Sequence[Segment], number: int) -> TopicState:
+    ours = [h for h in ranges if h.topic == topic]
     count = max(max(h.partitions, h.partition + 1) for h in ours)
     by_number = {h.partition: h for h in ours}
     return TopicState(
@@ -64,8 +64,10 @@ def _state(topic: str, held: Sequence[Held], segments: Sequence[Segment], number
     )
 
 
-def _partition(number: int, held: Held | None, topic: str, segments: Sequence[Segment]) -> PartitionState:
-    start, end = (held.first, held.last + 1) if held is not None else (0, 0)
+def _partition(
+    number: int, ranges: TableRange | None, topic: str, segments: Sequence[Segment]
+) -> PartitionState:
+    start, end = (ranges.first, ranges.last + 1) if ranges is not None else (0, 0)
     ours = [s for s in segments if (s.topic, s.partition) == (topic, number)]
     return PartitionState(
         partition=number,

@@ -20,7 +20,7 @@ from kbackup.config import parse_range
 from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import KbackupError, NoArchiveError, NotFoundError, UsageError
 from kbackup.jobs.export.delta_table import DeltaTable
-from kbackup.jobs.export.destination import FOLDER, Place
+from kbackup.jobs.export.destination import FOLDER, Destination
 from kbackup.jobs.importing.commit import commit_import
 from kbackup.jobs.importing.rows import TableRows
 from kbackup.kafka.admin.cluster import Cluster
@@ -47,9 +47,9 @@ class Import(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class DeltaImport:
-    """What is to be imported from `place`, and how segments are written; `key` encrypts them as an archive."""
+    """An import from the tables at `tables`, and options of its segments; `key` encrypts them as an archive."""
 
-    place: Place
+    tables: Destination
     options: Restore
     segments: Backup
     key: str
@@ -57,9 +57,9 @@ class DeltaImport:
 
     @property
     def staging(self) -> Store:
-        """Where the archive is made."""
+        """Return the store of the archive that is made."""
         layout.restore_key(self.restore_id, layout.PLAN)  # refuses what is no name
-        return self.place.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
+        return self.tables.sub(f"{FOLDER}/restores/{self.restore_id}", self.key)
 
     @property
     def asked(self) -> Import:
@@ -71,14 +71,14 @@ class DeltaImport:
         )
 
     def _asked_before(self) -> bool:
-        """Whether the attempt before this one was of the same choice."""
+        """Return whether the attempt before this one had the same selection."""
         try:
             return self.staging.get(_IMPORT) == dump(self.asked)
         except NotFoundError:
             return False
 
     def run(self, target: Properties, state: Store, spark: Spark, listener: Listener) -> None:
-        """Makes the archive, unless an attempt before this has, for the same choice, or the restore has ended. What
+        """Make the archive, unless an attempt before this has, for the same selection, or the restore has ended. What
         can't be finished is removed, and nothing begun while the target can't be reached."""
         phases = Phases(listener)
         staging = self.staging
@@ -129,20 +129,20 @@ class DeltaImport:
 
     def _fill(self, writing: WritingRun, session: SparkSession) -> None:
         rows = self._rows(session)
-        held = rows.held()
-        if not held:
+        ranges = rows.ranges()
+        if not ranges:
             raise UsageError(
-                f"the Delta tables at {self.place.url} have no record that matches",
+                f"the Delta tables at {self.tables.url} have no record that matches",
                 "see --topic, --exclude-topic and --backup",
             )
-        segments = rows.write(writing.plain, self.segments, held)
-        commit_import(writing, held, segments)
+        segments = rows.write(writing.plain, self.segments, ranges)
+        commit_import(writing, ranges, segments)
 
     def _rows(self, session: SparkSession) -> TableRows:
-        url, selection = self.place.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
+        url, selection = self.tables.url, Selection.of(self.asked.topics, self.asked.exclude_topics)
         urls, topics = [url], []
         if not self._is_table(""):
-            names = [name for name in self.place.store.list_dirs() if self._is_table(f"{name}/")]
+            names = [name for name in self.tables.store.list_dirs() if self._is_table(f"{name}/")]
             if not names:
                 raise NoArchiveError(
                     f"there are no Delta tables at {url}", "give the URL that 'kbackup export --delta' had"
@@ -150,16 +150,16 @@ class DeltaImport:
             check_selection(selection, "topic", names, f"in the Delta tables at {url}", "see --topic")
             topics = selection.topics(names)
             urls = [f"{url}/{name}" for name in topics]
-        options = hadoop_options(self.place.s3, url)
+        options = hadoop_options(self.tables.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
         last = number_of(self.options.backup)
         rows = TableRows(session, tables, selection, last)
         if last is not None:
-            check_reached(self.place, topics, rows.newest(), last)
+            check_reached(self.tables, topics, rows.newest(), last)
         return rows
 
     def _is_table(self, folder: str) -> bool:
-        return next(self.place.store.list(f"{folder}_delta_log/"), None) is not None
+        return next(self.tables.store.list(f"{folder}_delta_log/"), None) is not None
 
 
 def number_of(backup: int | str) -> int | None:
@@ -173,27 +173,29 @@ def number_of(backup: int | str) -> int | None:
     return None
 
 
-def check_reached(place: Place, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
+def check_reached(tables: Destination, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
     """`UsageError` where a table may lack records that came up to restore point `last`. `newest` is what the rows of
     each are from (`TableRows.newest`); `topics` are those of the tables, none for one of all topics."""
-    noted = place.noted()  # a table to which nothing came for long does not tell by itself
+    noted = tables.noted()  # a table to which nothing came for long does not tell by itself
     even: Sequence[str] = ()
     if noted is not None and noted.restore_point >= last:
         even = Selection.of(noted.topics, noted.exclude_topics).topics(topics) if topics else ("",)
-    behind = [(topic, seq) for topic, seq in zip(topics or ("",), newest, strict=False) if seq < last]
-    behind = [(topic, seq) for topic, seq in behind if topic not in even]
+    behind = [
+        (topic, number) for topic, number in zip(topics or ("",), newest, strict=False) if number < last
+    ]
+    behind = [(topic, number) for topic, number in behind if topic not in even]
     if behind:
-        (topic, seq), others = behind[0], len(behind) - 1
-        where = f"{place.url}/{topic}" if topic else place.url
+        (topic, number), others = behind[0], len(behind) - 1
+        where = f"{tables.url}/{topic}" if topic else tables.url
         raise UsageError(
-            f"Delta table {where} is known to be at restore point {seq}, not at {last}"
+            f"Delta table {where} is known to be at restore point {number}, not at {last}"
             + (f", and {others} more are behind" if others else ""),
-            f"run 'kbackup export --delta {place.url}', or give an earlier --backup, or latest for what there is",
+            f"run 'kbackup export --delta {tables.url}', or give an earlier --backup, or latest for what there is",
         )
 
 
 def clear(staging: Store) -> None:
-    """Removes the records; what a restore keeps of itself stays."""
+    """Delete the records; the restore's own files stay."""
     for prefix in (
         layout.CATALOG,
         layout.DERIVED,

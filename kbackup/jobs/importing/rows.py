@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 _TASK_ROWS = 1_000_000
 """Rows of small partitions that share a task, about; those of one partition always do."""
 _NEEDED = ("topic", "incarnation", "partition", "offset", "restorePoint")
-_CHANGED = "was the table changed? each offset of a partition is there once"
+_CHANGED = "restore an earlier version of the table, or export anew: each offset of a partition occurs once"
 
 
-class Held(NamedTuple):
-    """What tables hold of a partition of the newest incarnation of a topic: offsets `first` to `last`. `partitions`
+class TableRange(NamedTuple):
+    """The offsets in tables of a partition of a topic's newest incarnation: `first` to `last`. `partitions`
     is how many the topic had, `restore_point` the newest that rows are from."""
 
     topic: str
@@ -53,7 +53,7 @@ class TableRows:
     selection: Selection
     last: int | None
 
-    def held(self) -> list[Held]:
+    def ranges(self) -> list[TableRange]:
         """By partition, of each topic's newest incarnation."""
         from pyspark.sql import functions as f
 
@@ -61,7 +61,7 @@ class TableRows:
             f.col("offset"),
             f.concat(*(f.col(name).cast("string") for name in _NEEDED)).isNull(),
         )
-        found: list[list[Any]] = []
+        sums: list[list[Any]] = []
         for table in self.tables:
             rows = self._upto(table).groupBy("topic", "incarnation", "partition")
             with spark_errors():
@@ -73,29 +73,29 @@ class TableRows:
                     f.max("restorePoint"),
                     f.count_if(lacking),
                 ).toArrow()
-            found += [list(row) for row in zip(*(c.to_pylist() for c in summed.columns), strict=True)]
-        return held_of(found, self.selection)
+            sums += [list(row) for row in zip(*(c.to_pylist() for c in summed.columns), strict=True)]
+        return table_ranges(sums, self.selection)
 
     def newest(self) -> list[int]:
         """The greatest restore point that rows of each table are from; 0 where it has none."""
         from pyspark.sql import functions as f
 
         with spark_errors():
-            found = [table.agg(f.max("restorePoint")).toArrow() for table in self.tables]
-        return [int(each.column(0)[0].as_py() or 0) for each in found]
+            newest = [table.agg(f.max("restorePoint")).toArrow() for table in self.tables]
+        return [int(each.column(0)[0].as_py() or 0) for each in newest]
 
-    def write(self, store: Store, options: Backup, held: Sequence[Held]) -> list[Segment]:
+    def write(self, store: Store, options: Backup, ranges: Sequence[TableRange]) -> list[Segment]:
         """Their segments in `store`, all as of a first incarnation. `CorruptError` for rows that are no records of
         Kafka."""
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        keys = sorted({(h.topic, h.incarnation) for h in held})
+        keys = sorted({(h.topic, h.incarnation) for h in ranges})
         chosen = f.broadcast(self.session.createDataFrame(keys, "topic string, incarnation int"))
         every = self._upto(self.tables[0])
         for table in self.tables[1:]:
             every = every.unionByName(self._upto(table))
-        count = max(1, min(len(held), sum(h.rows for h in held) // _TASK_ROWS + 1))
+        count = max(1, min(len(ranges), sum(h.rows for h in ranges) // _TASK_ROWS + 1))
         in_order = (
             every.join(chosen, ["topic", "incarnation"])
             .repartition(count, "topic", "partition")
@@ -107,33 +107,33 @@ class TableRows:
         return from_batches(done.to_batches())
 
     def _upto(self, table: DataFrame) -> DataFrame:
-        """A row that does not say when it came is not left out: `held` complains of it."""
+        """A row that does not say when it came is not left out: `ranges` reports it."""
         if self.last is None:
             return table
         at = table["restorePoint"]
         return table.where((at <= self.last) | at.isNull())
 
 
-def held_of(sums: Sequence[Sequence[Any]], selection: Selection) -> list[Held]:
-    """Those that `selection` selects, by partition, of each topic's newest incarnation. Each of `sums` has the fields
-    of a `Held`, and how many rows lack what each needs: `CorruptError` where there are such."""
+def table_ranges(sums: Sequence[Sequence[Any]], selection: Selection) -> list[TableRange]:
+    """Return the selected ranges, by partition, of each topic's newest incarnation. Each of `sums` has the fields
+    of a `TableRange`, and how many rows lack what each needs: `CorruptError` where there are such."""
     names = {topic for topic, *_ in sums if topic is not None}
     check_selection(selection, "topic", names, "with records in the Delta tables", "see --topic and --backup")
-    wanted = set(selection.topics(names))
-    found: list[Held] = []
+    selected = set(selection.topics(names))
+    ranges: list[TableRange] = []
     newest: dict[str, int] = {}
     for topic, incarnation, partition, rows, first, last, partitions, point, lacking in sums:
-        if topic is not None and topic not in wanted:
+        if topic is not None and topic not in selected:
             continue
         if lacking:
             raise CorruptError(
                 f"Delta table: {lacking} rows{f' of {topic}' if topic is not None else ''} "
                 f"lack what every record has: one of {', '.join(_NEEDED)} is null",
-                "did somebody else write them? delete them, or fill them in",
+                "delete these rows, or fill them in: kbackup has not written them",
             )
-        found.append(Held(topic, incarnation, partition, rows, first, last, partitions or 0, point))
+        ranges.append(TableRange(topic, incarnation, partition, rows, first, last, partitions or 0, point))
         newest[topic] = max(newest.get(topic, 0), incarnation)
-    return sorted(h for h in found if h.incarnation == newest[h.topic])
+    return sorted(h for h in ranges if h.incarnation == newest[h.topic])
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,11 @@ class WriteSegments:
                 writer.__exit__(None, None, None)
 
     def _begin(self, tp: TopicPartition) -> PartitionWriter:
-        """What an attempt before this one has left of the partition goes."""
+        """Delete the partition's segments of an earlier attempt, and begin to write."""
         target = Target(tp.topic, 1, tp.partition, self.segment_bytes, self.compression)
         stem = layout.segment_stem(tp.partition, 0).removesuffix("0000000000")
-        left = [entry.key for entry in self.store.list(target.directory + stem)]
-        for failed in self.store.delete(left):
+        earlier = [entry.key for entry in self.store.list(target.directory + stem)]
+        for failed in self.store.delete(earlier):
             raise failed.error
         return PartitionWriter(self.store, target)
 

@@ -1,4 +1,4 @@
-"""Compare what two sources tell of a cluster, entity by entity. Pure."""
+"""Compare two sources of a cluster's metadata, entity by entity. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kbackup.metadata.parts import PARTS, MetadataPart
 from kbackup.metadata.reading import Reading
 
 COMPARED = tuple(p for p in PARTS if p.name not in ("registrations", "features", "deletions", "znodes"))
-"""What both sides of a migration must say the same of. The others are states of a side, or in one of them alone."""
+"""Parts of the metadata that both sides of a migration must agree on. Other parts describe one side alone."""
 
 _SECRETS = {"salt", "stored_key", "server_key", "hmac"}
 _LOOSE = {"internal"}
@@ -43,27 +43,29 @@ class Side:
 
 
 def compare(one: Side, other: Side, topics: Collection[str] | None = None) -> list[Difference]:
-    """The differences in all parts that both sides tell. `topics`: no other topics are compared."""
-    found: list[Difference] = []
+    """Return the differences in all parts that both sides have. `topics`: no other topics are compared."""
+    differences: list[Difference] = []
     running = _running(one.metadata, other.metadata)
     for part in COMPARED:
-        values = _told(one.metadata, part), _told(other.metadata, part)
+        values = _comparable(one.metadata, part), _comparable(other.metadata, part)
         if values[0] is None or values[1] is None:
             continue
         if part.name == "next_producer_id":
-            found += _producer_ids(one, other)
+            differences += _producer_ids(one, other)
         else:
-            found += _entities(part, *(_chosen(part, entities, topics, running) for entities in values))
-    return found
+            differences += _entities(part, *(_chosen(part, entities, topics, running) for entities in values))
+    return differences
 
 
 def not_compared(one: Side, other: Side) -> list[str]:
-    """The labels of the parts that one of the sides doesn't tell."""
-    return [p.label for p in COMPARED if None in (_told(one.metadata, p), _told(other.metadata, p))]
+    """Return the labels of the parts that one of the sides lacks."""
+    return [
+        p.label for p in COMPARED if None in (_comparable(one.metadata, p), _comparable(other.metadata, p))
+    ]
 
 
 def in_words(difference: Difference, one: str, other: str) -> str:
-    """One line: the entity, and what each side says of it. `one` and `other` are the names of the sides."""
+    """Return one line: the entity, and the value of each side. `one` and `other` are the names of the sides."""
     entity = f"{difference.part}: {difference.entity}"
     if not difference.field:
         has, lacks = (one, other) if difference.other is None else (other, one)
@@ -75,12 +77,12 @@ def in_words(difference: Difference, one: str, other: str) -> str:
     return f"{entity}: {difference.field} is {', '.join(values)}"
 
 
-def _told(metadata: Reading | Metadata, part: MetadataPart) -> Any:
-    """None also where brokers don't use the part, which other sources may hold all the same; and for tokens, of which
-    brokers tell those that our user may describe."""
+def _comparable(metadata: Reading | Metadata, part: MetadataPart) -> Any:
+    """Return the value of a part; None also where brokers don't use the part, which other sources may hold all the
+    same; and for tokens, of which brokers tell those that our user may describe."""
     unused = any(entry.reason == "not there" and entry.part == part.name for entry in metadata.not_carried)
-    some = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
-    return None if unused or some else getattr(metadata, part.name)
+    incomplete = part.name == "delegation_tokens" and metadata.source_of(part.name) == "brokers"
+    return None if unused or incomplete else getattr(metadata, part.name)
 
 
 def _running(*sides: Reading | Metadata) -> set[int] | None:
@@ -99,7 +101,7 @@ def _chosen(
     topics: Collection[str] | None,
     running: Collection[int] | None,
 ) -> dict[str, Any]:
-    """Those to compare, by identity."""
+    """Return the entities to compare, by identity."""
     if part.name == "topics" and topics is not None:
         entities = [each for each in entities if each.name in topics]
     if part.name == "broker_configs" and running is not None:

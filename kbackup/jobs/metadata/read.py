@@ -37,7 +37,7 @@ def sources_beside(sources: Sources) -> Iterator[Asked]:
 
 
 def read_brokers(sources: Sources) -> tuple[Reading, int]:
-    """What the brokers tell of every topic and of the cluster; and how many brokers there are."""
+    """Read every topic and the cluster from the brokers; also return the number of brokers."""
     cluster = Cluster(sources.kafka, "source")
     cluster_id, brokers = cluster.connect()
     topics = cluster.topics(cluster.topic_names())
@@ -46,17 +46,17 @@ def read_brokers(sources: Sources) -> tuple[Reading, int]:
 
 
 def read_all(sources: Sources) -> Merged:
-    """The whole metadata of a cluster. A source that can't be read is an error."""
+    """Read the whole metadata of a cluster. A source that can't be read is an error."""
     brokers = read_brokers(sources) if sources.kafka.get("bootstrap.servers") else None
     readings = [brokers[0]] if brokers is not None else []
     readings += [asked.read() for asked in sources_beside(sources)]
     return merge(readings, now(), brokers[1] if brokers is not None else 0)
 
 
-def with_sources(told: Reading, brokers: int, sources: Sources) -> Merged:
-    """What the brokers told, completed by the other sources. A source that can't be read is a warning: the records of a
+def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
+    """Complete the brokers' metadata by the other sources. A source that can't be read is a warning: the records of a
     backup are worth more."""
-    captured_at, readings, warnings = now(), [told], []
+    captured_at, readings, warnings = now(), [of_brokers], []
     for asked in sources_beside(sources):
         try:
             readings.append(asked.read())

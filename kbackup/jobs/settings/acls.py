@@ -11,18 +11,20 @@ from kbackup.archive.models import Part
 from kbackup.metadata.entities import Acl
 
 
-class LeftOut(Part, frozen=True, kw_only=True):
+class SkippedSetting(Part, frozen=True, kw_only=True):
+    """A setting that a restore does not apply, and the reason."""
+
     what: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What topics and groups are called on the target, by their old names. `left_out` are topics that the restore point
-    has and that are not restored."""
+    """Names of topics and groups on the target, by their archived names. `skipped_topics` are topics that the restore
+    point has and that are not restored."""
 
     topics: Mapping[str, str]
-    left_out: Set[str]
+    skipped_topics: Set[str]
     groups: Mapping[str, str]
 
     @property
@@ -37,23 +39,23 @@ def acl_words(acl: Acl) -> str:
     )
 
 
-def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[LeftOut]]:
-    """ACLs under the target's names; and those of topics that are not restored. One for a name that the archive doesn't
-    know is kept as it is: it waits for a topic that may come."""
-    found: set[Acl] = set()
-    left: list[LeftOut] = []
+def map_acls(acls: Iterable[Acl], names: Names) -> tuple[set[Acl], list[SkippedSetting]]:
+    """Return ACLs under the target's names, and the ACLs of topics that are not restored. An ACL of a name that the
+    archive doesn't have stays unchanged: its topic may be created later."""
+    mapped: set[Acl] = set()
+    skipped: list[SkippedSetting] = []
     for acl in acls:
         if acl.pattern != "literal" or acl.name == "*":
-            found.add(acl)
-        elif acl.resource == "topic" and acl.name in names.left_out:
-            left.append(LeftOut(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
+            mapped.add(acl)
+        elif acl.resource == "topic" and acl.name in names.skipped_topics:
+            skipped.append(SkippedSetting(what=f"ACL: {acl_words(acl)}", why="the topic is not restored"))
         elif acl.resource == "topic":
-            found.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
+            mapped.add(replace(acl, name=names.topics.get(acl.name, acl.name)))
         elif acl.resource == "group":
-            found.add(replace(acl, name=names.groups.get(acl.name, acl.name)))
+            mapped.add(replace(acl, name=names.groups.get(acl.name, acl.name)))
         else:
-            found.add(acl)
-    return found, left
+            mapped.add(acl)
+    return mapped, skipped
 
 
 def denials_first(acl: Acl) -> tuple[object, ...]:
@@ -61,10 +63,11 @@ def denials_first(acl: Acl) -> tuple[object, ...]:
     return acl.permission != "deny", fields
 
 
-def kept_patterns(acls: Iterable[Acl], names: Names) -> list[str]:
+def pattern_warnings(acls: Iterable[Acl], names: Names) -> list[str]:
+    """Return a warning for each pattern of ACLs that stays unchanged though names change."""
     if not names.renamed:
         return []
-    kept = sorted(
+    patterns = sorted(
         {
             f"{acl.resource} {acl.name} ({'any' if acl.name == '*' else acl.pattern})"
             for acl in acls
@@ -73,5 +76,5 @@ def kept_patterns(acls: Iterable[Acl], names: Names) -> list[str]:
     )
     return [
         f"names change in this restore, but ACLs for patterns stay as they are: do {pattern} still mean the right ones?"
-        for pattern in kept
+        for pattern in patterns
     ]

@@ -1,4 +1,4 @@
-"""What stood on a target before settings were changed: restores/<id>/settings-before-<n>.json.
+"""Store the settings of a target before they are changed: restores/<id>/settings-before-<n>.json.
 
 Stored before each change, so that it can be undone; numbered from 1, created and never replaced. It holds no secret:
 sensitive configs are never changed.

@@ -23,8 +23,8 @@ class ConfigChange(Part, frozen=True, kw_only=True):
     of_all: bool = False
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Where it is set."""
+    def key(self) -> tuple[str, str, str]:
+        """Return the owner and name of the setting."""
         return self.kind, self.owner, self.name
 
 
@@ -37,8 +37,8 @@ class QuotaChange(Part, frozen=True, kw_only=True):
     after: float | None
 
     @property
-    def place(self) -> tuple[QuotaKey, str]:
-        """Where it is set."""
+    def key(self) -> tuple[QuotaKey, str]:
+        """Return the owner and name of the setting."""
         return entity_key(self.entity), self.name
 
 
@@ -47,7 +47,7 @@ def entity_key(entity: QuotaEntity) -> QuotaKey:
 
 
 def entity_words(entity: QuotaEntity) -> str:
-    """Such as 'user alice, default client-id'."""
+    """Return words such as 'user alice, default client-id'."""
     return ", ".join(
         f"default {kind}" if name is None else f"{kind} {name}"
         for kind, name in sorted(entity.items(), reverse=True)
@@ -58,18 +58,18 @@ def quota_values(quotas: Iterable[ClientQuota]) -> dict[tuple[QuotaKey, str], fl
     return {(entity_key(q.entity), name): value for q in quotas for name, value in q.quotas.items()}
 
 
-def quota_changes(wanted: Iterable[ClientQuota], there: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
-    """What makes the quotas of `wanted` true; other quotas stay."""
+def quota_changes(archived: Iterable[ClientQuota], there: Iterable[ClientQuota]) -> tuple[QuotaChange, ...]:
+    """Return the changes that set the quotas of `archived`; other quotas stay."""
     now = quota_values(there)
     return tuple(
         QuotaChange(entity=dict(entity), name=name, before=now.get((entity, name)), after=value)
-        for (entity, name), value in sorted(quota_values(wanted).items(), key=lambda item: repr(item[0]))
+        for (entity, name), value in sorted(quota_values(archived).items(), key=lambda item: repr(item[0]))
         if now.get((entity, name)) != value
     )
 
 
 class Changes(Part, frozen=True, kw_only=True):
-    """What is to be changed on a target."""
+    """Changes to make on a target."""
 
     acls: tuple[Acl, ...] = ()
     deleted_acls: tuple[Acl, ...] = ()

@@ -1,4 +1,4 @@
-"""What of a restore point's settings is to be set on a target that has others. Pure.
+"""Plan which settings of a restore point to set on a target. Pure.
 
 ACLs are only ever added; configs are set, never unset. What belongs to a host is never applied, whatever it says.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kbackup.archive.models import Metadata, Part
 from kbackup.archive.secrets import is_sensitive
-from kbackup.jobs.settings.acls import LeftOut, Names, denials_first, kept_patterns, map_acls
+from kbackup.jobs.settings.acls import Names, SkippedSetting, denials_first, map_acls, pattern_warnings
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_changes
 from kbackup.metadata.entities import (
     Acl,
@@ -36,13 +36,13 @@ HOST_SPECIFIC = re.compile(
 
 
 class SettingsReport(Part, frozen=True, kw_only=True):
-    """What was done of `--with`; in a plan, what is to be done. `missing` are those that were asked for and are not
-    there afterwards, `not_carried` those that no restore applies."""
+    """Settings of `--with` that were set; in a plan, settings to set. `missing` are those that were selected and are
+    not on the target afterwards, `not_carried` those that no restore applies."""
 
     acls: tuple[Acl, ...] = ()
     configs: tuple[ConfigChange, ...] = ()
     quotas: tuple[QuotaChange, ...] = ()
-    not_carried: tuple[LeftOut, ...] = ()
+    not_carried: tuple[SkippedSetting, ...] = ()
     warnings: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class SettingsReport(Part, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The settings of the target, its brokers, and its address for commands that people are told."""
+    """The settings of the target, its brokers, and its address for commands that users are shown."""
 
     address: str
     brokers: Sequence[int]
@@ -65,38 +65,42 @@ class Target:
     client_metrics: Iterable[ClientMetrics] = ()
 
 
-def plan_settings(wanted: Sequence[str], archived: Metadata, names: Names, target: Target) -> SettingsReport:
-    """`wanted` are of acls, configs, quotas, users."""
+def plan_settings(
+    selected: Sequence[str], archived: Metadata, names: Names, target: Target
+) -> SettingsReport:
+    """Plan the settings of the kinds in `selected`: acls, configs, quotas, users."""
     acls: tuple[Acl, ...] = ()
     configs: tuple[ConfigChange, ...] = ()
     quotas: tuple[QuotaChange, ...] = ()
-    left = [
-        LeftOut(what=n.what, why=n.why) for n in archived.not_carried if wanted and n.reason != "not there"
+    skipped = [
+        SkippedSetting(what=n.what, why=n.why)
+        for n in archived.not_carried
+        if selected and n.reason != "not there"
     ]
     warnings: list[str] = []
     missing: list[str] = []
-    if "acls" in wanted:
+    if "acls" in selected:
         mapped, not_restored = map_acls(archived.acls or (), names)
         acls = tuple(sorted(mapped - {*target.acls}, key=denials_first))
-        left += not_restored
-        warnings += kept_patterns(archived.acls or (), names)
-    if "configs" in wanted:
+        skipped += not_restored
+        warnings += pattern_warnings(archived.acls or (), names)
+    if "configs" in selected:
         brokers, of_hosts = _broker_configs(archived.broker_configs or (), target)
         groups, others = _group_configs(archived.group_configs or (), names, target)
         metrics = _client_metrics(archived.client_metrics or (), target)
         configs = (*brokers, *groups, *metrics)
-        left += [*of_hosts, *others]
+        skipped += [*of_hosts, *others]
         warnings += _overridden(brokers, archived.broker_configs or (), target)
-    if "quotas" in wanted:
+    if "quotas" in selected:
         quotas = quota_changes(archived.client_quotas or (), target.client_quotas)
-    if "users" in wanted:
+    if "users" in selected:
         missing += _users(archived.scram_users or (), target)
-        left += _tokens(archived.delegation_tokens or ())
+        skipped += _tokens(archived.delegation_tokens or ())
     return SettingsReport(
         acls=acls,
         configs=configs,
         quotas=quotas,
-        not_carried=tuple(left),
+        not_carried=tuple(skipped),
         warnings=tuple(warnings),
         missing=tuple(missing),
     )
@@ -104,29 +108,29 @@ def plan_settings(wanted: Sequence[str], archived: Metadata, names: Names, targe
 
 def _broker_configs(
     archived: Sequence[BrokerConfig], target: Target
-) -> tuple[list[ConfigChange], list[LeftOut]]:
+) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     """The default of all brokers comes first."""
     there = {(c.broker, c.name): c.value for c in target.broker_configs}
     changes: list[ConfigChange] = []
-    left: list[LeftOut] = []
+    skipped: list[SkippedSetting] = []
     for config in sorted(archived, key=lambda c: (c.broker is not None, c.broker or 0, c.name)):
-        place = config.broker, config.name
+        key = config.broker, config.name
         why = _not_applied(config, target.brokers)
         if why or config.value is None:
             of = "all brokers" if config.broker is None else f"broker {config.broker}"
-            left.append(LeftOut(what=f"config {config.name} of {of}", why=why))
-        elif there.get(place) != config.value:
+            skipped.append(SkippedSetting(what=f"config {config.name} of {of}", why=why))
+        elif there.get(key) != config.value:
             changes.append(
                 ConfigChange(
                     kind="broker",
                     owner="" if config.broker is None else str(config.broker),
                     name=config.name,
-                    before=there.get(place),
+                    before=there.get(key),
                     after=config.value,
                     of_all=config.broker is None,
                 )
             )
-    return changes, left
+    return changes, skipped
 
 
 def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
@@ -142,7 +146,7 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
 
 
 def default_command(address: str, name: str, value: str | None) -> str:
-    """What sets a default of all brokers, or removes it."""
+    """Return the command that sets a default of all brokers, or removes it."""
     pair = f"{name}=[{value}]" if value is not None and "," in value else f"{name}={value}"
     change = f"--delete-config {name}" if value is None else f"--add-config {shlex.quote(pair)}"
     return (
@@ -178,9 +182,9 @@ def _client_metrics(archived: Iterable[ClientMetrics], target: Target) -> list[C
     ]
 
 
-def _tokens(archived: Iterable[DelegationToken]) -> Iterator[LeftOut]:
+def _tokens(archived: Iterable[DelegationToken]) -> Iterator[SkippedSetting]:
     for token in archived:
-        yield LeftOut(
+        yield SkippedSetting(
             what=f"delegation token {token.id} of {token.owner}",
             why="a running cluster takes none from elsewhere; 'kbackup migrate bootstrap' brings tokens into a new one",
         )
@@ -188,26 +192,26 @@ def _tokens(archived: Iterable[DelegationToken]) -> Iterator[LeftOut]:
 
 def _group_configs(
     archived: Iterable[GroupConfig], names: Names, target: Target
-) -> tuple[list[ConfigChange], list[LeftOut]]:
+) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     there = {(c.group, c.name): c.value for c in target.group_configs}
     changes: list[ConfigChange] = []
-    left: list[LeftOut] = []
+    skipped: list[SkippedSetting] = []
     for config in archived:
         group = names.groups.get(config.group)
         if group is None or config.value is None:
             why = "the group is not restored" if group is None else "it is sensitive: brokers never give it"
-            left.append(LeftOut(what=f"config {config.name} of group {config.group}", why=why))
+            skipped.append(SkippedSetting(what=f"config {config.name} of group {config.group}", why=why))
             continue
         before = there.get((group, config.name))
         if before != config.value:
             changes.append(
                 ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value)
             )
-    return changes, left
+    return changes, skipped
 
 
 def _users(archived: Iterable[ScramUser], target: Target) -> Iterator[str]:
-    """Those that the target doesn't have, each with the command that makes it."""
+    """Yield the users that the target lacks, each with the command that creates it."""
     there = {(u.user, u.mechanism) for u in target.scram_users}
     for user in archived:
         if (user.user, user.mechanism) not in there:

@@ -32,8 +32,8 @@ _PARTS: dict[str, MetadataPartName] = {
 
 
 def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> SettingsReport | None:
-    """What is to be set of `plan.settings`; None where nothing was asked for. `RefusedError` where the restore point
-    or the target can't tell what it has."""
+    """Return the settings of `plan.settings` to set; None where none was selected. `RefusedError` where the restore
+    point or the target lacks the settings."""
     if not plan.settings:
         return None
     if not plan.restore_point:
@@ -43,7 +43,7 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     metadata = archive.metadata(point)
     names = Names(
         topics={t.source: t.target for t in plan.topics},
-        left_out={t.name for t in point.topics} - {t.source for t in plan.topics},
+        skipped_topics={t.name for t in point.topics} - {t.source for t in plan.topics},
         groups={g.source: g.target for g in plan.groups},
     )
     there = capture_settings(cluster, names.groups.values())
@@ -71,11 +71,12 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     return plan_settings(plan.settings, metadata, names, target)
 
 
-def _check_known(part: MetadataPartName, where: str, told: Metadata | Reading) -> None:
-    if getattr(told, part) is None:
-        why = reason_for(part, told.not_carried) or "it was made by an older version of kbackup"
+def _check_known(part: MetadataPartName, where: str, source: Metadata | Reading) -> None:
+    if getattr(source, part) is None:
+        why = reason_for(part, source.not_carried) or "it was made by an older version of kbackup"
         raise RefusedError(
-            f"{where} does not tell its {LABELS[part]}: {why}", "give that right, or leave them out of --with"
+            f"{where} does not tell its {LABELS[part]}: {why}",
+            "grant that right, or leave them out of --with",
         )
 
 

@@ -1,4 +1,4 @@
-"""Putting back what stood before a restore changed settings. `undo_of` is pure."""
+"""Undo the settings that a restore changed. `undo_of` is pure."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class SettingsUndone(Part, frozen=True, kw_only=True):
 
 
 def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
-    """What turns `now` back into what stood before the first of `captures`, in the places that they changed."""
+    """Return the changes that turn `now` back into the settings before the first of `captures`."""
     configs: dict[tuple[str, str, str], ConfigChange] = {}
     quotas: dict[object, QuotaChange] = {}
     made = {acl for capture in captures for acl in capture.changes.acls}
     for capture in captures:
         for config in capture.changes.configs:
-            configs.setdefault(config.place, config)
+            configs.setdefault(config.key, config)
         for quota in capture.changes.quotas:
-            quotas.setdefault(quota.place, quota)
+            quotas.setdefault(quota.key, quota)
     has_configs, has_quotas = _configs(now), quota_values(now.client_quotas or ())
     return Changes(
         deleted_acls=tuple(acl for acl in now.acls or () if acl in made),
@@ -47,23 +47,23 @@ def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
                 kind=c.kind,
                 owner=c.owner,
                 name=c.name,
-                before=has_configs.get(place),
+                before=has_configs.get(key),
                 after=c.before,
                 of_all=c.of_all,
             )
-            for place, c in configs.items()
-            if has_configs.get(place) != c.before
+            for key, c in configs.items()
+            if has_configs.get(key) != c.before
         ),
         quotas=tuple(
-            QuotaChange(entity=q.entity, name=q.name, before=has_quotas.get(q.place), after=q.before)
+            QuotaChange(entity=q.entity, name=q.name, before=has_quotas.get(q.key), after=q.before)
             for q in quotas.values()
-            if has_quotas.get(q.place) != q.before
+            if has_quotas.get(q.key) != q.before
         ),
     )
 
 
 def _configs(reading: Reading) -> dict[tuple[str, str, str], str | None]:
-    """By their places (`ConfigChange.place`)."""
+    """Return configs by `ConfigChange.key`."""
     found: dict[tuple[str, str, str], str | None] = {}
     for config in reading.broker_configs or ():
         found["broker", "" if config.broker is None else str(config.broker), config.name] = config.value

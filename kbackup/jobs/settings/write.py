@@ -23,7 +23,7 @@ _SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was changed, and in words what the target refused."""
+    """The changes that were made, and in words those that the target refused."""
 
     done: Changes
     refused: tuple[str, ...]
@@ -91,10 +91,10 @@ def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> li
         return [session.why for _ in changes]
     by_entity: dict[QuotaKey, dict[str, float | None]] = {}
     for change in changes:
-        entity, name = change.place
+        entity, name = change.key
         by_entity.setdefault(entity, {})[name] = change.after
     refused = session.write.set_quotas(by_entity) if by_entity else {}
-    return [refused[change.place[0]] for change in changes]
+    return [refused[change.key[0]] for change in changes]
 
 
 def _set(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:

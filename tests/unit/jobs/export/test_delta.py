@@ -1,4 +1,4 @@
-"""What an export gives to Delta, and what it does where Delta fails; without Spark."""
+"""The calls of an export to Delta, and failures of Delta; without Spark."""
 
 from __future__ import annotations
 

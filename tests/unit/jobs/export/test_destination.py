@@ -1,4 +1,4 @@
-"""Where an export may go."""
+"""Destinations that an export accepts and refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.config.jobs import Export
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.export.delta import export_delta
-from kbackup.jobs.export.destination import Place
+from kbackup.jobs.export.destination import Destination
 from kbackup.jobs.export.parquet import export_parquet
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options
@@ -28,15 +28,15 @@ def no_spark() -> Never:
 @pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("form", ["delta", "parquet"])
 @pytest.mark.parametrize(
-    "place", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"]
+    "destination", ["archive", "archive/", "archive/lake", "", "link/lake", "other", "file://"]
 )
-def test_never_into_or_around_an_archive(form: str, place: str, tmp_path: Path) -> None:
+def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: Path) -> None:
     job = export_delta if form == "delta" else export_parquet
     store = FileStore(tmp_path / "archive")
     make_archive(store)
     make_archive(FileStore(tmp_path / "other"))
     (tmp_path / "link").symlink_to(tmp_path / "archive")
-    url = f"file://{tmp_path}/archive" if place == "file://" else f"{tmp_path}/{place}"
+    url = f"file://{tmp_path}/archive" if destination == "file://" else f"{tmp_path}/{destination}"
     before = set(tmp_path.rglob("*"))
     with pytest.raises(
         UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"
@@ -49,31 +49,31 @@ def test_a_bucket_as_spark_writes_it_and_a_home_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert Place.at("s3a://lake/kafka/", S3Options()).url == "s3://lake/kafka"
-    assert Place.at("~/lake", S3Options()).url == f"{tmp_path}/lake"
+    assert Destination.at("s3a://lake/kafka/", S3Options()).url == "s3://lake/kafka"
+    assert Destination.at("~/lake", S3Options()).url == f"{tmp_path}/lake"
 
 
 def test_only_an_archive_that_goes_on_from_where_it_was(tmp_path: Path) -> None:
-    place = Place.at(f"{tmp_path}/lake", S3Options())
+    destination = Destination.at(f"{tmp_path}/lake", S3Options())
     store, lags, diverged = (FileStore(tmp_path / name) for name in ("archive", "lags", "diverged"))
     make_archive(store)
     copytree(tmp_path / "archive", tmp_path / "lags")
     copytree(tmp_path / "archive", tmp_path / "diverged")
     grow(store, 3, 50, 60)
-    place.check_goes_on(open_archive(store))
+    destination.check_same_lineage(open_archive(store))
     with pytest.raises(RefusedError, match=r"brought up to restore point 3, the newest of .*lags is 2"):
-        place.check_goes_on(open_archive(lags))
+        destination.check_same_lineage(open_archive(lags))
     for seq in (3, 4):
         grow(diverged, seq, seq * 17, seq * 17 + 10)
     with pytest.raises(
         RefusedError, match=r"lake has diverged from .*diverged: restore point 3 is of another"
     ):
-        place.check_goes_on(open_archive(diverged))
+        destination.check_same_lineage(open_archive(diverged))
     copytree(tmp_path / "archive", tmp_path / "lags", dirs_exist_ok=True)
     grow(lags, 4, 60, 70)
-    place.check_goes_on(open_archive(lags))
+    destination.check_same_lineage(open_archive(lags))
     with pytest.raises(RefusedError, match=r"brought up to restore point 4, the newest of .*archive is 3"):
-        place.check_goes_on(open_archive(store))
+        destination.check_same_lineage(open_archive(store))
 
 
 @pytest.mark.parametrize("form", ["delta", "parquet"])
@@ -83,6 +83,6 @@ def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Pa
     make_archive(store)
     copytree(tmp_path / "archive", tmp_path / "ahead")
     grow(ahead, 3, 50, 60)
-    Place.at(f"{tmp_path}/lake", S3Options()).check_goes_on(open_archive(ahead))
+    Destination.at(f"{tmp_path}/lake", S3Options()).check_same_lineage(open_archive(ahead))
     with pytest.raises(RefusedError, match="brought up to restore point 3"):
         job(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60)

@@ -14,7 +14,7 @@ from kbackup.archive.query.export_rows import to_export_batch
 from kbackup.formats.block import slice_block
 from kbackup.formats.scan import scan
 from kbackup.jobs.export import parquet as parquet_export
-from kbackup.jobs.export.destination import Place, point_key
+from kbackup.jobs.export.destination import Destination, point_key
 from kbackup.jobs.export.parquet import by_date, chunks
 from kbackup.store import S3Options
 from kbackup.types import RecordBlock
@@ -57,10 +57,10 @@ def test_a_file_for_each_date() -> None:
 
 
 def test_other_files_beside_the_points_are_let_alone(tmp_path: Path) -> None:
-    place = Place.at(str(tmp_path), S3Options())
-    assert parquet_export._reached(place) == 0
+    destination = Destination.at(str(tmp_path), S3Options())
+    assert parquet_export._reached(destination) == 0
     for seq in (9, 41, 12_345_678_901):
-        place.own.put(point_key(seq), b"{}")
+        destination.own.put(point_key(seq), b"{}")
         for other in ("README.txt", ".DS_Store", "old/0000000099.json", "0000000099.json.bak", "99.json"):
-            place.own.put(f"points/{other}", b"mine")
-        assert parquet_export._reached(place) == seq
+            destination.own.put(f"points/{other}", b"mine")
+        assert parquet_export._reached(destination) == seq

@@ -1,4 +1,4 @@
-"""What groups would get: the reasons, leader epochs, and what is left out."""
+"""Planned offsets of groups: the reasons, leader epochs, and skipped offsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_names_metadata_and_reasons_go_with_the_offset() -> None:
     )
     maps: dict[TopicPartition, Map] = {A1: _map(), A0: SameLog(0, 8)}
     (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {})
-    assert (plan.source, plan.group, plan.left_out) == ("g", "h", ())
+    assert (plan.source, plan.group, plan.skipped) == ("g", "h", ())
     assert [(o.tp, o.source, o.target, o.how, o.metadata) for o in plan.offsets] == [
         (A1, 14, 104, "exact", "time"),
         (A0, 3, 3, "exact", ""),
@@ -45,7 +45,7 @@ def test_what_can_not_be_set_is_named_and_the_rest_is_set() -> None:
     maps = {A0: SameLog(0, 8)}
     (plan,) = plan_groups([group], {"old": "new", "a": "a"}, maps, {A1: "new-1 is not on the target"})
     assert [o.tp for o in plan.offsets] == [A0]
-    assert plan.left_out == ("new-1 is not on the target",)
+    assert plan.skipped == ("new-1 is not on the target",)
 
 
 @pytest.mark.parametrize("same_log", [False, True])

@@ -91,9 +91,9 @@ def test_what_was_committed_elsewhere_since_stays(store: Store) -> None:
 
 def test_captures_are_stored_before_the_first_write(store: Store) -> None:
     class Watching(FakeGroups):
-        def commit_all(self, wanted: Any) -> dict[str, str]:
+        def commit_all(self, commits: Any) -> dict[str, str]:
             assert Captures(store, "r").numbers() == [1]
-            return super().commit_all(wanted)
+            return super().commit_all(commits)
 
     groups = Watching()
     _set(groups, store, _plan("g", a=1))
@@ -144,8 +144,8 @@ def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_p
     class CutOff(FakeGroups):
         portion = 0
 
-        def commit_all(self, wanted: Any) -> dict[str, str]:
-            super().commit_all({group: offsets[: self.portion] for group, offsets in wanted.items()})
+        def commit_all(self, commits: Any) -> dict[str, str]:
+            super().commit_all({group: offsets[: self.portion] for group, offsets in commits.items()})
             raise ClusterError("killed")
 
     held: dict[Place, Held] = {("a", 0): (5, None, ""), ("b", 0): (6, None, ""), ("d", 0): (8, None, "")}

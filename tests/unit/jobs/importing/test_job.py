@@ -1,4 +1,4 @@
-"""What a restore from Delta tables asks of them before it reads."""
+"""Checks of a restore from Delta tables before it reads them."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Backup, Restore
 from kbackup.errors import UsageError
-from kbackup.jobs.export.destination import Place, Reached
+from kbackup.jobs.export.destination import Destination, Reached
 from kbackup.jobs.importing import job as delta_import
 from kbackup.jobs.importing.commit import commit_import
 from kbackup.jobs.importing.job import DeltaImport, check_reached
-from kbackup.jobs.importing.rows import Held
+from kbackup.jobs.importing.rows import TableRange
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options
 from tests.support.archives import write
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place.at(str(tmp_path / "tables"), S3Options())
+def destination(tmp_path: Path) -> Destination:
+    return Destination.at(str(tmp_path / "tables"), S3Options())
 
 
-def note(place: Place, point: int, topics: Sequence[str] = ()) -> None:
-    place.note_reached(
+def note(destination: Destination, point: int, topics: Sequence[str] = ()) -> None:
+    destination.note_reached(
         Reached(archive_id="id", restore_point=point, topics=tuple(topics), exclude_topics=("/tmp.*/",))
     )
 
 
 @pytest.mark.parametrize(("noted", "ok"), [(None, False), (40, False), (41, True), (43, True)])
 def test_tables_of_a_restore_point_that_they_have_not_come_to(
-    place: Place, noted: int | None, ok: bool
+    destination: Destination, noted: int | None, ok: bool
 ) -> None:
     if noted is not None:
-        note(place, noted)
-    check_reached(place, ["a", "b"], [41, 45], 41)
-    check_reached(place, [], [41], 41)
+        note(destination, noted)
+    check_reached(destination, ["a", "b"], [41, 45], 41)
+    check_reached(destination, [], [41], 41)
     for topics, newest in ((["a", "b"], [41, 38]), ([], [38])):
         if ok:
-            check_reached(place, topics, newest, 41)
+            check_reached(destination, topics, newest, 41)
             continue
         with pytest.raises(UsageError, match="known to be at restore point 38, not at 41"):
-            check_reached(place, topics, newest, 41)
+            check_reached(destination, topics, newest, 41)
 
 
-def test_what_was_noted_of_other_topics_does_not_count(place: Place) -> None:
-    note(place, 41, ["/orders.*/"])
-    check_reached(place, ["orders", "orders2"], [3, 4], 41)
+def test_what_was_noted_of_other_topics_does_not_count(destination: Destination) -> None:
+    note(destination, 41, ["/orders.*/"])
+    check_reached(destination, ["orders", "orders2"], [3, 4], 41)
     for behind in ("clicks", "tmp"):
         with pytest.raises(UsageError, match=f"/{behind} is known to be at restore point 38, not at 41;"):
-            check_reached(place, ["orders", behind], [3, 38], 41)
+            check_reached(destination, ["orders", behind], [3, 38], 41)
     with pytest.raises(UsageError, match=r"/clicks is known .* not at 41, and 1 more are behind"):
-        check_reached(place, ["clicks", "orders", "tmp"], [38, 3, 39], 41)
+        check_reached(destination, ["clicks", "orders", "tmp"], [38, 3, 39], 41)
 
 
-def test_a_table_without_rows(place: Place) -> None:
+def test_a_table_without_rows(destination: Destination) -> None:
     with pytest.raises(UsageError, match="at restore point 0, not at 1"):
-        check_reached(place, [], [0], 1)
-    check_reached(place, [], [], 1)
+        check_reached(destination, [], [0], 1)
+    check_reached(destination, [], [], 1)
 
 
 @pytest.fixture
-def read(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
+def read(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
     """The options of imports that read tables; each makes an archive."""
     found: list[Restore] = []
 
     def fill(self: DeltaImport, writing: WritingRun, session: object) -> None:
         found.append(self.options)
         segments = write(writing.plain, Target("a", 1, 0, 1000, "none"), range(5))
-        commit_import(writing, [Held("a", 1, 0, 5, 0, 4, 1, 3)], segments)
+        commit_import(writing, [TableRange("a", 1, 0, 5, 0, 4, 1, 3)], segments)
 
     def nothing(*_: object) -> Any:
         return type("Nothing", (), {"connect": lambda self: None})()
@@ -85,23 +85,23 @@ def read(place: Place, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
     return found
 
 
-def run(place: Place, **options: Any) -> DeltaImport:
-    made = DeltaImport(place, Restore(**options), Backup(), "", "again")
+def run(destination: Destination, **options: Any) -> DeltaImport:
+    made = DeltaImport(destination, Restore(**options), Backup(), "", "again")
     made.run({}, made.staging, lambda: None, Silent())  # type: ignore[arg-type, return-value]
     return made
 
 
 def test_an_attempt_again_takes_what_was_imported_only_for_the_same_choice(
-    place: Place, read: list[Restore]
+    destination: Destination, read: list[Restore]
 ) -> None:
-    run(place, topics=("a",), backup=1)
-    run(place, topics=("a",), backup=1, to_time="2024-01-01T00:00:00Z")
-    run(place, range=("a:0:1-3", "a:1:4-"), backup=1)
+    run(destination, topics=("a",), backup=1)
+    run(destination, topics=("a",), backup=1, to_time="2024-01-01T00:00:00Z")
+    run(destination, range=("a:0:1-3", "a:1:4-"), backup=1)
     assert len(read) == 1
     for others in ({"topics": ("b",), "backup": 1}, {"backup": 1}, {"exclude_topics": ("b",)}, {"backup": 2}):
-        made = run(place, **others)
+        made = run(destination, **others)
         assert read[-1] == made.options
     assert len(read) == 5
     made.staging.put(layout.restore_key("again", layout.PLAN), b"{}")
-    run(place, topics=("a",))  # goes on with what was begun
+    run(destination, topics=("a",))  # goes on with what was begun
     assert len(read) == 5

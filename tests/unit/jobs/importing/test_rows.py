@@ -13,7 +13,7 @@ from kbackup.archive.segments.read import read_segment
 from kbackup.archive.segments.table import Segment, from_batches
 from kbackup.errors import CorruptError, UsageError, from_text
 from kbackup.formats.scan import scan
-from kbackup.jobs.importing.rows import Held, WriteSegments, held_of
+from kbackup.jobs.importing.rows import TableRange, WriteSegments, table_ranges
 from tests.support.memory_store import MemoryStore
 from tests.unit.formats.reference import Record, decode_records, encode_record
 
@@ -105,9 +105,9 @@ def test_the_newest_incarnation_of_what_is_selected() -> None:
         ("b", 1, 0, 9, 0, 8, 3, 4, 0),
         ("c", None, 0, 9, 0, 8, 3, None, 9),
     ]
-    assert held_of(sums, Selection.of(["a"], [])) == [
-        Held("a", 2, 0, 2, 3, 8, 0, 5),
-        Held("a", 2, 1, 5, 0, 8, 3, 6),
+    assert table_ranges(sums, Selection.of(["a"], [])) == [
+        TableRange("a", 2, 0, 2, 3, 8, 0, 5),
+        TableRange("a", 2, 1, 5, 0, 8, 3, 6),
     ]
 
 
@@ -123,6 +123,6 @@ def test_the_newest_incarnation_of_what_is_selected() -> None:
 )
 def test_rows_without_what_each_record_has(row: tuple[Any, ...]) -> None:
     with pytest.raises(CorruptError, match=r"1 rows.* lack what every record has"):
-        held_of([("a", 1, 0, 9, 0, 8, 3, 4, 0), row], Selection.of(["a"], []))
+        table_ranges([("a", 1, 0, 9, 0, 8, 3, 4, 0), row], Selection.of(["a"], []))
     with pytest.raises(UsageError, match="no topic orders with records in the Delta tables"):
-        held_of([("a", 1, 0, 9, 0, 8, 3, 4, 0)], Selection.of(["a", "orders"], []))
+        table_ranges([("a", 1, 0, 9, 0, 8, 3, 4, 0)], Selection.of(["a", "orders"], []))

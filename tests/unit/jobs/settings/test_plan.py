@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kbackup.archive.models import Metadata
-from kbackup.jobs.settings.acls import LeftOut, Names, map_acls
+from kbackup.jobs.settings.acls import SkippedSetting
 from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
 from kbackup.jobs.settings.plan import HOST_SPECIFIC, SettingsReport, Target, default_command, plan_settings
 from kbackup.metadata.entities import (
-    Acl,
-    BrokerConfig,
     ClientMetrics,
     ClientQuota,
     DelegationToken,
@@ -22,95 +15,7 @@ from kbackup.metadata.entities import (
     ScramUser,
 )
 from kbackup.metadata.parts import not_carried_entry
-
-SAME = Names({"orders": "orders"}, frozenset(), {"billing": "billing"})
-RENAMED = Names(
-    {"orders": "restored.orders", "swap": "other", "other": "swap"},
-    frozenset({"clicks"}),
-    {"billing": "drill"},
-)
-EMPTY = Target("h:1", [1, 2])
-EVERYTHING = ("acls", "configs", "quotas", "users")
-
-
-def acl(resource: str, name: str, pattern: str = "literal", **more: str) -> Acl:
-    fields = {"principal": "User:a", "host": "*", "operation": "read", "permission": "allow"} | more
-    return Acl(resource=resource, name=name, pattern=pattern, **fields)
-
-
-def archived(**settings: Any) -> Metadata:
-    return Metadata(captured_at="then", cluster_id="source", brokers=1, topics=(), **settings)
-
-
-def broker(number: int | None, name: str, value: str | None) -> BrokerConfig:
-    return BrokerConfig(broker=number, name=name, value=value)
-
-
-def change(owner: str, name: str, before: str | None, after: str, of_all: bool = False) -> ConfigChange:
-    return ConfigChange(kind="broker", owner=owner, name=name, before=before, after=after, of_all=of_all)
-
-
-ACLS = st.builds(
-    acl,
-    st.sampled_from(["topic", "group", "cluster", "transactional_id"]),
-    st.sampled_from(["orders", "clicks", "swap", "other", "billing", "future", "*", "ord"]),
-    st.sampled_from(["literal", "prefixed"]),
-    permission=st.sampled_from(["allow", "deny"]),
-)
-
-
-@given(st.sets(ACLS), st.sets(ACLS))
-def test_what_is_planned_is_what_is_missing(wanted: set[Acl], there: set[Acl]) -> None:
-    before = archived(acls=tuple(wanted))
-    planned = plan_settings(["acls"], before, RENAMED, Target("h:1", [1], acls=there))
-    mapped, left = map_acls(wanted, RENAMED)
-    assert {*planned.acls} == mapped - there
-    assert len({*planned.acls}) == len(planned.acls)
-    again = plan_settings(["acls"], before, RENAMED, Target("h:1", [1], acls=there | {*planned.acls}))
-    assert again.acls == ()
-    permissions = [a.permission for a in planned.acls]
-    assert permissions == sorted(permissions, reverse=True)  # a denial never comes after what it denies
-    assert len(left) == sum(
-        a.name == "clicks" and (a.resource, a.pattern) == ("topic", "literal") for a in wanted
-    )
-
-
-@given(st.sets(ACLS))
-def test_without_new_names_acls_stay_as_they_are(acls: set[Acl]) -> None:
-    assert map_acls(acls, Names({"orders": "orders"}, frozenset(), {})) == (acls, [])
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (acl("topic", "orders"), acl("topic", "restored.orders")),
-        (acl("topic", "swap"), acl("topic", "other")),
-        (acl("topic", "future"), acl("topic", "future")),
-        (acl("topic", "orders", "prefixed"), acl("topic", "orders", "prefixed")),
-        (acl("topic", "*"), acl("topic", "*")),
-        (acl("group", "billing"), acl("group", "drill")),
-        (acl("group", "orders"), acl("group", "orders")),
-        (acl("transactional_id", "orders"), acl("transactional_id", "orders")),
-        (acl("cluster", "kafka-cluster"), acl("cluster", "kafka-cluster")),
-    ],
-)
-def test_names_of_acls(before: Acl, after: Acl) -> None:
-    assert map_acls([before], RENAMED) == ({after}, [])
-
-
-def test_an_acl_of_a_topic_that_is_not_restored_is_left_out_by_name() -> None:
-    planned = plan_settings(["acls"], archived(acls=(acl("topic", "clicks"),)), RENAMED, EMPTY)
-    what = "ACL: allow read for User:a from * on topic clicks (literal)"
-    assert planned.not_carried == (LeftOut(what=what, why="the topic is not restored"),)
-    assert planned.acls == ()
-
-
-def test_patterns_are_pointed_out_where_names_change() -> None:
-    patterns = archived(acls=(acl("topic", "ord", "prefixed"), acl("group", "*"), acl("topic", "orders")))
-    said = " ".join(plan_settings(["acls"], patterns, RENAMED, EMPTY).warnings)
-    assert "topic ord (prefixed)" in said
-    assert "group * (any)" in said
-    assert plan_settings(["acls"], patterns, SAME, EMPTY).warnings == ()
+from tests.support.settings_plans import EMPTY, EVERYTHING, RENAMED, SAME, acl, archived, broker, change
 
 
 def test_configs_of_brokers() -> None:
@@ -201,7 +106,7 @@ def test_a_login_that_no_running_cluster_takes() -> None:
     planned = plan_settings(["users"], archived(scram_users=(user,), delegation_tokens=(token,)), SAME, EMPTY)
     (missing,) = planned.missing
     assert "'kbackup migrate bootstrap'" in missing
-    assert [left.what for left in planned.not_carried] == ["delegation token t of User:a"]
+    assert [skipped.what for skipped in planned.not_carried] == ["delegation token t of User:a"]
     assert "hush" not in repr(planned)
 
 
@@ -258,7 +163,7 @@ def test_configs_of_groups_follow_their_names() -> None:
     planned = plan_settings(["configs"], point, RENAMED, EMPTY)
     (made,) = planned.configs
     assert (made.kind, made.owner, made.before, made.after) == ("group", "drill", None, "50000")
-    assert [left.what for left in planned.not_carried] == [
+    assert [skipped.what for skipped in planned.not_carried] == [
         "config consumer.session.timeout.ms of group elsewhere"
     ]
 
@@ -296,7 +201,7 @@ def test_what_no_backup_holds_is_named() -> None:
         )
     )
     planned = plan_settings(["acls"], point, SAME, EMPTY)
-    assert planned.not_carried == (LeftOut(what="client quotas", why="so it is"),)
+    assert planned.not_carried == (SkippedSetting(what="client quotas", why="so it is"),)
     assert plan_settings([], point, SAME, EMPTY) == SettingsReport()
 
 

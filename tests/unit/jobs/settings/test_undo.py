@@ -78,7 +78,7 @@ def state(now: Reading) -> dict[Any, Any]:
 
 
 def changed(before: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
-    """What stands there after the changes."""
+    """Return the settings after the changes."""
     after = dict(before) | dict.fromkeys(changes.acls, True)
     for each in changes.deleted_acls:
         del after[each]
@@ -91,8 +91,8 @@ def changed(before: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
         assert after.get(place) == config.before
         after[place] = config.after
     for quota in changes.quotas:
-        assert after.get(("quota", *quota.place)) == quota.before
-        after["quota", *quota.place] = quota.after
+        assert after.get(("quota", *quota.key)) == quota.before
+        after["quota", *quota.key] = quota.after
     return {place: value for place, value in after.items() if value is not None}
 
 
