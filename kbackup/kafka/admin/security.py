@@ -130,7 +130,7 @@ class SecurityAdmin:
             for resource, future in self._describe(resources).items():
                 entries = self._ask(future, f"reading configs of group {resource.name}")
                 if isinstance(entries, Untold):
-                    return entries
+                    return self._without_group_configs(entries)
                 found += [
                     Setting(resource.name, e.name, None if e.is_sensitive else e.value)
                     for e in entries.values()
@@ -155,6 +155,15 @@ class SecurityAdmin:
 
     def set_group_config(self, group: str, name: str, value: str | None) -> str:
         return self._set(ConfigResource(ResourceType.GROUP, group), name, value, f"of group {group}")
+
+    def _without_group_configs(self, untold: Untold) -> Untold:
+        """Say so of a cluster with ZooKeeper or of old brokers, which call the request malformed."""
+        if untold.reason != "not supported":
+            return untold
+        return Untold(
+            untold.reason,
+            f"{self.connection.address} has no group configs: its brokers are too old, or use ZooKeeper",
+        )
 
     def _rights(self, doing: str) -> set[AclOperation] | Untold:
         """Return the operations on the cluster that are granted to us, Describe among them."""

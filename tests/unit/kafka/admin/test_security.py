@@ -177,6 +177,14 @@ def test_configs_of_many_groups() -> None:
     assert denied.reason == "denied"
 
 
+def test_a_cluster_without_group_configs_is_not_blamed_on_a_group() -> None:
+    told = security(Admin(groups={"g": KafkaError.INVALID_REQUEST})).group_configs(["g"])
+    assert told == Untold(
+        "not supported",
+        "source cluster at h:1 has no group configs: its brokers are too old, or use ZooKeeper",
+    )
+
+
 def test_many_acls_are_made_in_several_requests() -> None:
     sent: list[int] = []
 
