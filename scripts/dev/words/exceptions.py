@@ -58,5 +58,7 @@ EXEMPTIONS: list[Exemption] = [
     Exemption("tests/integration", "test_spark_source.py", "the tests of one session's data source"),
     Exemption("tests/integration", "test_web_page.py", "the tests of one browser and server, started once"),
     Exemption("tests/integration", "test_whole_metadata.py", "the tests of two clusters, started once"),
+    Exemption("tests/project/docs", "test_archive_format.py", "the tests of one archive with every file"),
+    Exemption("tests/project/infra", "test_kubernetes.py", "the tests of one set of manifests"),
     Exemption("tests/interop/migration", "test_walk.py", "one walk through a migration of one cluster"),
 ]

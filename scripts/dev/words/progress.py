@@ -27,7 +27,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "scripts/demo",
     "scripts/fuzz",
     "scripts/soak",
-    "tests/project",
     "tests/support",
     "tests/unit/*.py",
     "tests/unit/archive",

@@ -61,7 +61,7 @@ def _calls(document: Path, line: str, language: str = "sh") -> Iterator[Code]:
 
 
 def _commands(words: list[str]) -> Iterator[list[str]]:
-    """What stands between the shell's operators; where a redirection leads is left out."""
+    """Yield the commands between the shell's operators, without the targets of redirections."""
     command: list[str] = []
     into = False
     for word in words:

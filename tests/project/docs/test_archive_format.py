@@ -35,6 +35,7 @@ from kbackup.archive.models import (
 )
 from kbackup.archive.query.content import content_of
 from kbackup.archive.query.selection import Selection
+from kbackup.archive.reader import Archive
 from kbackup.archive.restores import offset_map
 from kbackup.archive.restores.flow_map.slot import FOLD
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
@@ -89,6 +90,21 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     archive = make_archive(made)
     with HeldLease(made, "kbackup backup", 60):
         pass
+    _write_restore(made, archive)
+    _write_captures(made)
+    store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
+    write_part(made, folder("A", "B", 3), PartName(1, "aa"), runs_table({}), None)
+    committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
+    age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
+    expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
+    keep(made, "latest")
+    label(made, "latest", "before-migration")
+    _write_flow(made, archive)
+    return made
+
+
+def _write_restore(made: Store, archive: Archive) -> None:
+    """Write the plan and the report of a restore."""
     point = archive.restore_point("latest")
     content = content_of(archive, point, point.topics)
     names = {t.name: f"restored.{t.name}" for t in content.topics}
@@ -124,17 +140,19 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )
     made.put_new(layout.restore_key("r1", layout.PLAN), dump(plan))
     made.put(layout.restore_key("r1", layout.REPORT), dump(report))
-    store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
+
+
+def _write_captures(made: Store) -> None:
+    """Write the groups and settings that a restore found before its changes."""
     had = GroupOffset(topic="restored.t", partition=0, offset=7, leader_epoch=1, metadata="m")
     gets = GroupOffset(topic="restored.t", partition=0, offset=9)
     Captures(made, "r1").write("apply", "target", [GroupBefore(group="g", offsets=(had,), writes=(gets,))])
     quota = QuotaChange(entity={"user": None}, name="producer_byte_rate", before=None, after=1.5)
     SettingsCaptures(made, "r1").write("restore", "target", Changes(quotas=(quota,)))
-    write_part(made, folder("A", "B", 3), PartName(1, "aa"), runs_table({}), None)
-    age = datetime.fromisoformat(point.committed_at) - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
-    expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
-    keep(made, "latest")
-    label(made, "latest", "before-migration")
+
+
+def _write_flow(made: Store, archive: Archive) -> None:
+    """Write the state and the status of a flow."""
     flow = FlowState(
         source="A",
         target="B",
@@ -145,7 +163,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     )
     made.put_new(layout.mirror_key("A", "B", "flow.json"), dump(flow))
     write_status(made, first_status(flow_of(), archive.info.id, None))
-    return made
 
 
 def json_files(store: Store) -> list[str]:
@@ -263,7 +280,7 @@ def test_a_changed_file_is_refused() -> None:
 
 
 class LaterGroups(Groups, frozen=True, kw_only=True):
-    """What a later version might make of groups.json."""
+    """The model of groups.json in an imagined later version."""
 
     added: int = 7
 
@@ -446,7 +463,7 @@ def test_what_is_told_of_mirrors() -> None:
 
 
 def test_documents_with_the_archive_id_are_told() -> None:
-    """Those of the first table in the layout; the others are bound by checksums."""
+    """Documents of the layout's first table hold the archive's id; checksums bind the others to it."""
     sentence = SPECIFICATION.partition("`archive.json` is created once. ")[2].partition(" have its `id`")[0]
     kinds = {
         "Catalogs": "catalog",

@@ -1,4 +1,4 @@
-"""What infra/docs/what-is-in-the-bucket.md says of each object is what happens when that object goes."""
+"""Delete each object, and compare the effects with infra/docs/what-is-in-the-bucket.md."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ NEWEST = ("archive.json", "catalog/0000000004.json", "points/0000000002-<run>/ma
 
 
 def row(key: str) -> str:
-    """What the page says of a key."""
+    """Return the effect of a missing key as the page describes it."""
     for name, fate in ROWS.items():
         pattern = re.escape(name).replace("…", ".+")
         if re.fullmatch(re.sub(r"<\w+>", "[^/]+", pattern), key):
@@ -127,7 +127,7 @@ def points_of(store: Store) -> dict[int, set[tuple[str, int, int, int]]]:
 
 
 def refers_to_points(store: Store, key: str) -> bool:
-    """Whether `key` is a chunk of the newest catalog's table of restore points."""
+    """Return whether `key` is a chunk of the newest catalog's table of restore points."""
     return any(f'"points": [\n   {{\n    "key": "{key}"' in text for text in newest_catalog(store))
 
 

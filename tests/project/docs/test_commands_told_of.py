@@ -1,4 +1,4 @@
-"""Where documents say which commands do something, they name all of them."""
+"""Check that documents name all commands of which a statement is true."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_commands_without_spark() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_defaults(name: str) -> None:
-    """Where an option is a word or a number by itself, its table says so."""
+    """Tables of options show the default of each option that has one."""
     document = (ROOT / "infra/docs/commands.md").read_text("utf-8")
     own, _, rest = document.partition(f"\n## kbackup {name}\n")[2].partition("\n## ")
     shared = rest[rest.index("Options of every command\n") :]

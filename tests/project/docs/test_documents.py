@@ -1,4 +1,4 @@
-"""What the documents show works: commands parse, configurations load, names and links lead somewhere."""
+"""Check examples in documents: commands parse, configurations load, names and links exist."""
 
 from __future__ import annotations
 

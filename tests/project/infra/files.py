@@ -1,4 +1,4 @@
-"""What `infra/` ships: its manifests, and what kbackup makes of a container's arguments and variables."""
+"""Read the manifests of `infra/`, and the configuration that a container's arguments and variables make."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def kustomization(folder: Path) -> Mapping[str, Any]:
 
 
 def variables(container: Mapping[str, Any]) -> dict[str, str]:
-    """What a container is given by name; what Kubernetes fills in is the name of the field."""
+    """Return the variables of a container; those that Kubernetes fills in are `from-the-cluster`."""
     return {item["name"]: item.get("value", "from-the-cluster") for item in container.get("env", [])}
 
 

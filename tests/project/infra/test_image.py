@@ -57,7 +57,7 @@ def test_its_own_commands_parse() -> None:
 
 
 def start(tmp_path: Path, *arguments: str, **environ: str) -> list[str]:
-    """What the entrypoint runs, by stand-ins that tell their arguments."""
+    """Run the entrypoint with stand-ins, and return the command line that it starts."""
     for name in ("java", "kbackup"):
         stand_in = tmp_path / name
         stand_in.write_text('#!/bin/bash\nprintf "%s\\0" "${0##*/}" "$@"\n')

@@ -140,7 +140,7 @@ def test_nothing_runs_as_root(workload: Resource) -> None:
 
 
 def assert_restricted(spec: dict[str, Any]) -> None:
-    """What the pod security standard `restricted` asks for; the user is the image's."""
+    """Check the requirements of the pod security standard `restricted`, with the user of the image."""
     pod = spec["securityContext"]
     user = re.findall(r"^USER (\d+):(\d+)$", (ROOT / "infra/image/Dockerfile").read_text(), re.MULTILINE)
     assert [(str(pod["runAsUser"]), str(pod["runAsGroup"]))] == user
@@ -281,7 +281,7 @@ def template(patch: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda path: path.stem)
 def test_drivers(patch: Path) -> None:
-    """What Spark is told agrees with what the pod has."""
+    """Spark's settings agree with the resources of the pod."""
     (body,) = documents(patch)
     (patched,) = [w for w in OURS if (w.kind, w.name) == (body["kind"], body["metadata"]["name"])]
     pod = template(patch)

@@ -1,4 +1,4 @@
-"""What the field's own tools say of the image and the manifests."""
+"""Check the image and the manifests with public linters."""
 
 from __future__ import annotations
 
