@@ -8,12 +8,11 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_count, human_duration, human_size, plural
+from kbackup.cli.common.key_options import key_option, key_options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_option,
     common_options,
-    key_option,
-    key_options,
     s3_options,
     source_options,
     spark_options,

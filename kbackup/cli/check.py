@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.key_options import client_file_option, key_option
 from kbackup.cli.common.options import (
     archive_option,
-    client_file_option,
     common_options,
-    key_option,
     s3_options,
     source_options,
     spark_options,

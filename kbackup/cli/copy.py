@@ -8,8 +8,9 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.key_options import options
 from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_option, common_options, options, s3_options
+from kbackup.cli.common.options import archive_option, common_options, s3_options
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 

@@ -11,14 +11,8 @@ import click
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    client_file_option,
-    common_options,
-    key_option,
-    key_options,
-    s3_options,
-)
+from kbackup.cli.common.key_options import client_file_option, key_option, key_options
+from kbackup.cli.common.options import archive_option, common_options, s3_options
 from kbackup.cli.common.output import Cell, Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK

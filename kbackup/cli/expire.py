@@ -9,8 +9,9 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.key_options import options
 from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_argument, archive_option, common_options, options, s3_options
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
 from kbackup.cli.common.output import Cell, Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.config.quantities import parse_duration

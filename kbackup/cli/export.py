@@ -9,15 +9,9 @@ import msgspec
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, plural
+from kbackup.cli.common.key_options import key_option, key_options
 from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    key_options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.options import archive_option, common_options, s3_options, spark_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, delta_config, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError

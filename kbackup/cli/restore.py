@@ -10,13 +10,12 @@ import msgspec
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
+from kbackup.cli.common.key_options import key_option, key_options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
-    key_option,
-    key_options,
     s3_options,
     spark_options,
     target_options,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.key_options import key_option
 from kbackup.cli.common.local_cache import looked_into
-from kbackup.cli.common.options import archive_option, cache_option, common_options, key_option, s3_options
+from kbackup.cli.common.options import archive_option, cache_option, common_options, s3_options
 from kbackup.errors import UsageError
 from kbackup.metrics.server import parse_address
 

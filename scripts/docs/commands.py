@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from kbackup.cli import COMMANDS, cli
-from kbackup.cli.common.options import archive_option, options, s3_options
+from kbackup.cli.common.key_options import options
+from kbackup.cli.common.options import archive_option, s3_options
 
 _HEAD = """\
 # Commands

@@ -8,7 +8,7 @@ import click
 
 from kbackup.cli.common.frame import State
 from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.options import key_option, key_options, options
+from kbackup.cli.common.key_options import key_option, key_options, options
 from kbackup.cli.common.output import Reporter
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import key_option, options
+from kbackup.cli.common.key_options import key_option, options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import UndecodableError, UsageError
 from kbackup.formats.rows import Row

@@ -11,7 +11,7 @@ import click
 
 from kbackup.archive.query.browse import Found
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.options import options
+from kbackup.cli.common.key_options import options
 from kbackup.cli.common.record_text import (
     AS_THEY_ARE,
     FORMAT_HELP,

@@ -16,8 +16,9 @@ from kbackup.archive.query.window import Window
 from kbackup.cli.common.arguments import moment_of, times_of, window_of
 from kbackup.cli.common.decoding import Decoding, Wish, decoding_options
 from kbackup.cli.common.frame import Frame
+from kbackup.cli.common.key_options import options
 from kbackup.cli.common.local_cache import looked_into
-from kbackup.cli.common.options import options, s3_options, state_options
+from kbackup.cli.common.options import s3_options, state_options
 from kbackup.cli.common.record_output import Style, style_options
 from kbackup.cli.common.record_text import Show
 from kbackup.cli.common.window_text import show_choice

@@ -9,13 +9,12 @@ import click
 from kbackup.archive import layout
 from kbackup.cli.common.compare import selection_options, show_against, show_option
 from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.key_options import key_option, key_options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
     common_options,
-    key_option,
-    key_options,
     s3_options,
     spark_options,
     target_options,

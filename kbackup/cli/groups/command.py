@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    options,
-    s3_options,
-    target_options,
-)
+from kbackup.cli.common.key_options import key_option, options
+from kbackup.cli.common.options import archive_option, common_options, s3_options, target_options
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.groups import tables as tables
 from kbackup.config import parse_time

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
+from kbackup.cli.common.key_options import key_options
 from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.options import archive_option, common_options, key_options, s3_options, source_options
+from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store, say_connecting
 

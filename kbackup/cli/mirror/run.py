@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.options import (
-    archive_option,
-    common_options,
-    key_option,
-    options,
-    s3_options,
-    spark_options,
-)
+from kbackup.cli.common.key_options import key_option, options
+from kbackup.cli.common.options import archive_option, common_options, s3_options, spark_options
 from kbackup.cli.common.session import spark_session
 from kbackup.cli.common.stop_signals import asked_by_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError

@@ -9,13 +9,8 @@ import click
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size, plural
-from kbackup.cli.common.options import (
-    archive_argument,
-    archive_option,
-    common_options,
-    key_option,
-    s3_options,
-)
+from kbackup.cli.common.key_options import key_option
+from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
 from kbackup.errors import UsageError, suggest_name
