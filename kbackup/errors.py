@@ -151,6 +151,7 @@ class OutcomeUnknownError(StoreError):
 
 class InterruptedByUserError(KbackupError):
     exit_code = 130
+    default_hint = ""  # whoever pressed Ctrl-C needs none
 
 
 def suggest_name(name: str, names: Iterable[str], otherwise: str) -> str:

@@ -1,5 +1,6 @@
-"""The command line. Each command is a file here with an object `command`; it is imported when it is asked
-for, so that `kbackup --help` starts at once."""
+"""The command line. Each command is a module with an object `command`.
+
+A module is imported when its command is called, so that `kbackup --help` starts at once."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from kbackup import __version__
 from kbackup.cli.common.exit_codes import EXIT_CODES
 from kbackup.cli.common.frame import State
 from kbackup.cli.common.lazy import load_command
-from kbackup.cli.common.metrics_file import ended, metrics_file
+from kbackup.cli.common.metrics_file import finish_metrics, requested_metrics_file
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
 from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
@@ -62,7 +63,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by `COMMANDS` and imports one when it is called or asked for help."""
+    """The group of `COMMANDS`; imports a command when it is called or its help is printed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -107,7 +108,7 @@ def cli() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command line and returns its exit code; errors are said on stderr, without a traceback."""
+    """Run a command line and return its exit code. Errors are printed on stderr, without a traceback."""
     args = list(sys.argv[1:] if arguments is None else arguments)
     command = next((argument for argument in args if argument in COMMANDS), "")
     counted.begin(command)
@@ -116,13 +117,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
     )
     with _sigterm_interrupts():
-        return ended(_guarded(args, command, state), state.metrics)
+        return finish_metrics(_guarded(args, command, state), state.metrics)
 
 
 def _guarded(args: list[str], command: str, state: State) -> int:
-    """All ends in a code."""
+    """Run the command line and turn every exception into an exit code."""
     try:
-        state.metrics = metrics_file(args, command)
+        state.metrics = requested_metrics_file(args, command)
         return _run(args, state)
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -130,7 +131,7 @@ def _guarded(args: list[str], command: str, state: State) -> int:
         shown.show()
         return UsageError.exit_code
     except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 (the outermost frame: all end in a code)
-        if isinstance(raised, BrokenPipeError) and _stdout_is_gone():
+        if isinstance(raised, BrokenPipeError) and _is_stdout_closed():
             return KbackupError.exit_code
         if state.debug:
             print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
@@ -138,8 +139,9 @@ def _guarded(args: list[str], command: str, state: State) -> int:
 
 
 def _run(args: list[str], state: State) -> int:
-    """What click's own `main` does, without its handling of exceptions: it would take a socket's broken pipe
-    for stdout's, and an early end of a stream for Ctrl-D."""
+    """Run the command line like click's own `main`, but without its handling of exceptions.
+
+    That takes a socket's broken pipe for stdout's, and an early end of a stream for Ctrl-D."""
     if instruction := os.environ.get("_KBACKUP_COMPLETE"):
         return shell_complete(cli, {}, "kbackup", "_KBACKUP_COMPLETE", instruction)
     with cli.make_context("kbackup", args, obj=state) as context:
@@ -147,9 +149,9 @@ def _run(args: list[str], state: State) -> int:
 
 
 def _as_error(raised: BaseException) -> KbackupError:
-    """The error to tell of: kbackup's own, also when it comes in an executor's traceback."""
+    """Return the error to print: kbackup's own, also if it comes in an executor's traceback."""
     if _is_interrupt(raised):
-        return InterruptedByUserError("interrupted", "")
+        return InterruptedByUserError("interrupted")
     if isinstance(raised, KbackupError):
         return raised
     if isinstance(raised, click.ClickException):
@@ -163,7 +165,7 @@ def _as_error(raised: BaseException) -> KbackupError:
 
 
 def _is_interrupt(raised: BaseException | None) -> bool:
-    """Whether an interrupt, or what failed because of one: Spark's cancelled job raises over it."""
+    """Return whether an interrupt caused the exception: Spark's cancelled job raises another one over it."""
     while raised is not None:
         if isinstance(raised, KeyboardInterrupt | click.Abort):
             return True
@@ -177,32 +179,32 @@ def _report(error: KbackupError, state: State) -> int:
         if text:
             print(f"{label}: {_lines(text)}", file=sys.stderr)
     if state.json and not (state.reporter and state.reporter.documents):
-        told = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-        Reporter(json=True).document({"error": {**told, "exit_code": error.exit_code}})
+        fields = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+        Reporter(json=True).document({"error": {**fields, "exit_code": error.exit_code}})
     return error.exit_code
 
 
 def _lines(text: str) -> str:
-    """Lines after the first are indented: a name with a line feed in it can't pass for a line of its own."""
+    """Return a text with all lines but the first indented: a line feed in a name can't fake a line of output."""
     first, *others = map(printable, text.split("\n"))
     return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in others)])
 
 
-def _stdout_is_gone() -> bool:
-    """Whether the reader of stdout has left (`kbackup list | head`); what is still to be flushed then goes
-    nowhere."""
+def _is_stdout_closed() -> bool:
+    """Return whether the reader of stdout has ended (`kbackup list | head`); if so, discard the rest of the output."""
     poll = select.poll()
     poll.register(sys.stdout, 0)
-    gone = any(events & select.POLLERR for _, events in poll.poll(0))
-    if gone:
+    closed = any(events & select.POLLERR for _, events in poll.poll(0))
+    if closed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return gone
+    return closed
 
 
 @contextmanager
 def _sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does, with what there is to clean up; that is Spark's to say once it runs:
-    it cancels the jobs that would have to be waited for otherwise."""
+    """Let SIGTERM end a run as Ctrl-C does, with its cleaning up.
+
+    A running Spark replaces the handler of SIGINT: it cancels jobs, which the run would wait for otherwise."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         on_interrupt = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`kbackup adopt`: a folder of the Java tool becomes an archive."""
+"""`kbackup adopt`: make an archive of a folder of the Java tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbackup backup`: one new restore point, or with `--follow` one after the other."""
+"""`kbackup backup`: write a new restore point, or with `--follow` one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, delta_config, say_connecting, spark_session
+from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
 from kbackup.cli.export import show_export
 from kbackup.cli.follow import follow_until_stopped
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
@@ -68,10 +68,12 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     """
     if follow:
         if label:
-            raise UsageError("--label is not for --follow", "run 'kbackup label latest NAME' beside it")
-        _refuse_what_does_not_follow(frame)
+            raise UsageError(
+                "--label excludes --follow", "run 'kbackup label latest NAME' after a restore point"
+            )
+        _refuse_options_without_follow(frame)
         return follow_until_stopped(frame)
-    _refuse_what_only_follows(frame)
+    _refuse_options_of_follow(frame)
     if label:
         from kbackup.jobs.points.job import check_label
 
@@ -79,7 +81,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
     url = config.export.delta
-    say_connecting(frame, "source")
+    show_connecting(frame, "source")
     with (
         spark_session(delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
@@ -88,7 +90,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
         from kbackup.jobs.backup.job import backup  # while the JVM starts
 
         def session() -> SparkSession:
-            """A restore point is taken, too, where Spark doesn't start with the jars that tables need."""
+            """Return a session; without the jars of tables if Spark can't start with them, so that the backup runs."""
             try:
                 return for_tables()
             except UnreachableError:
@@ -102,7 +104,7 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
             store,
             session,
             shown,
-            lambda plan: _say_plan(plan, reporter),
+            lambda plan: _show_plan(plan, reporter),
             label or "",
         )
         show(report, reporter)
@@ -119,8 +121,9 @@ def _export(
     session: Callable[[], SparkSession],
     shown: ShownProgress,
 ) -> tuple[str, ...]:
-    """The restore point stands, whatever becomes of the tables; that they are behind is told by the exit code. Returns
-    what they can't get any more."""
+    """Write the restore point to Delta tables and return the losses of the tables.
+
+    An error leaves the restore point in the archive; its exit code says that the tables are behind."""
     from kbackup.jobs.export.delta import export_delta
 
     config = frame.config
@@ -129,31 +132,33 @@ def _export(
         done = export_delta(config.export, url, store, config.s3, session, shown, config.backup.lease_seconds)
     except KbackupError as error:
         raise type(error)(
-            f"restore point {report.restore_point} is committed, but not all Delta tables at {url} have it: "
+            f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "
             f"{error.message}",
-            f"the next backup or 'kbackup export --delta {url}' goes on there; {error.hint}",
+            f"run 'kbackup export --delta {url}' to resume; {error.hint}",
         ) from error
     show_export(done, frame.reporter)
     return done.losses
 
 
-def _refuse_what_does_not_follow(frame: Frame) -> None:
+def _refuse_options_without_follow(frame: Frame) -> None:
+    """Refuse options that `--follow` does not know."""
     if not frame.config.export.delta:
         return
     origin = frame.loaded.origins["export.delta"]
     if origin.kind == "flag" and origin.name != "--set":
-        raise UsageError("--delta is not for --follow", "run 'kbackup export --delta URL' beside it")
-    frame.reporter.note("Delta tables are not written by --follow: run 'kbackup export' beside it")
+        raise UsageError("--delta excludes --follow", "run 'kbackup export --delta URL' at the same time")
+    frame.reporter.note("--follow writes no Delta tables: run 'kbackup export' at the same time")
 
 
-def _refuse_what_only_follows(frame: Frame) -> None:
+def _refuse_options_of_follow(frame: Frame) -> None:
+    """Refuse options that need `--follow`."""
     for path, origin in frame.loaded.origins.items():
         if path.startswith("follow.") and origin.kind == "flag" and origin.name != "--set":
-            raise UsageError(f"{origin.name} is only of use with --follow", "add --follow, or leave it out")
+            raise UsageError(f"{origin.name} needs --follow", "add --follow, or leave it out")
 
 
-def _say_plan(plan: Plan, reporter: Reporter) -> None:
-    """Offsets may have gaps: there are at most so many records."""
+def _show_plan(plan: Plan, reporter: Reporter) -> None:
+    """Print the size of the backup. Offsets may be missing, so the number of records is an upper bound."""
     records = sum(r.end - r.start for r in plan.ranges)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     reporter.doing(

@@ -1,4 +1,4 @@
-"""`kbackup cat`: records of an archive."""
+"""`kbackup cat`: print records of an archive."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from kbackup.archive.query.browse import Catalogue, Found, records, tail
 from kbackup.archive.query.window import Window
 from kbackup.cli.common.arguments import parse_address
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.record_output import printed
-from kbackup.cli.common.record_selection import Look, look_options, partitions_of, with_look
+from kbackup.cli.common.record_output import print_records
+from kbackup.cli.common.record_selection import (
+    RecordRequest,
+    partitions_of,
+    record_options,
+    with_record_request,
+)
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.store import Store
@@ -19,7 +24,7 @@ from kbackup.types import TopicPartition
 
 
 @click.command("cat")
-@click.argument("place", metavar="PLACE")
+@click.argument("address_text", metavar="PLACE")
 @click.option(
     "--tail",
     "last",
@@ -27,10 +32,10 @@ from kbackup.types import TopicPartition
     metavar="N",
     help="Print the last N records of each partition.",
 )
-@look_options
+@record_options
 @pass_frame
-@with_look
-def command(frame: Frame, look: Look, place: str, last: int | None) -> None:
+@with_record_request
+def command(frame: Frame, request: RecordRequest, address_text: str, last: int | None) -> None:
     """Print records by partition, in order of their offsets.
 
     PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. From is included,
@@ -42,40 +47,38 @@ def command(frame: Frame, look: Look, place: str, last: int | None) -> None:
 
     A schema registry or schema files decode keys and values to JSON.
     """
-    show, decoding = look.show(frame)
-    address = parse_address(place)
-    window = look.window(address)
-    if last is not None and (window.timed or address.ranged or look.limit is not None):
-        raise UsageError(
-            "--tail goes with a topic or a partition alone", "leave out offsets, times and --limit"
-        )
-    store, whole = look.open(frame, address)
-    found = _found(store, whole, address, window, last, look.limit)
-    if not printed(found, show, decoding) and address.one and not window.timed:
-        raise _no_such_record(whole, address)
-    decoding.tell(frame.reporter)
+    show, decoding = request.show(frame)
+    address = parse_address(address_text)
+    window = request.window(address)
+    if last is not None and (window.timed or address.ranged or request.limit is not None):
+        raise UsageError("--tail needs a topic or a partition alone", "leave out offsets, times and --limit")
+    store, catalogue = request.open(frame, address)
+    batches = _read_records(store, catalogue, address, window, last, request.limit)
+    if not print_records(batches, show, decoding) and address.one and not window.timed:
+        raise _no_such_record(catalogue, address)
+    decoding.report_undecoded(frame.reporter)
 
 
-def _found(
-    store: Store, whole: Catalogue, address: Address, window: Window, last: int | None, limit: int | None
+def _read_records(
+    store: Store, catalogue: Catalogue, address: Address, window: Window, last: int | None, limit: int | None
 ) -> Iterator[Found]:
-    left = limit
-    for partition in partitions_of(whole, address):
+    remaining = limit
+    for partition in partitions_of(catalogue, address):
         if last is not None:
             yield from tail(store, address.topic, partition, last)
             continue
-        for found in records(store, address.topic, partition, window, left):
-            yield found
-            left = None if left is None else left - len(found.block)
-        if left == 0:
+        for batch in records(store, address.topic, partition, window, remaining):
+            yield batch
+            remaining = None if remaining is None else remaining - len(batch.block)
+        if remaining == 0:
             return
 
 
-def _no_such_record(whole: Catalogue, address: Address) -> UsageError:
-    (partition,) = partitions_of(whole, address)
+def _no_such_record(catalogue: Catalogue, address: Address) -> UsageError:
+    (partition,) = partitions_of(catalogue, address)
     tp = TopicPartition(address.topic, partition.partition)
     return UsageError(
-        f"there is no record at offset {address.start} of {tp} in {whole.place}",
-        f"archived are offsets {partition.start} to {partition.end} (exclusive), with gaps where compaction or "
-        f"transactions left them: '{address.topic}:{partition.partition}:{address.start}-' begins at the next record",
+        f"there is no record at offset {address.start} of {tp} in {catalogue.place}",
+        f"use '{address.topic}:{partition.partition}:{address.start}-' to begin at the next record; the archive has "
+        f"offsets {partition.start} to {partition.end} (exclusive), without those of compaction and transactions",
     )

@@ -1,4 +1,4 @@
-"""`kbackup check`: whether a backup would work, step by step."""
+"""`kbackup check`: check step by step whether a backup would work."""
 
 from __future__ import annotations
 

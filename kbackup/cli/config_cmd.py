@@ -1,4 +1,4 @@
-"""`kbackup config`: the configuration as it is seen, and the reference of its keys."""
+"""`kbackup config`: show the configuration in effect, and the reference of its keys."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from kbackup.config import KEYS, VARIABLES, settings_in_effect, show_value, show
 
 @click.command("config")
 @click.option(
-    "--show", "what", flag_value="show", default="show", help="Show all values and where each came from."
+    "--show", "output", flag_value="show", default="show", help="Show all values and where each came from."
 )
-@click.option("--keys", "what", flag_value="keys", help="Show all keys with type, default and meaning.")
+@click.option("--keys", "output", flag_value="keys", help="Show all keys with type, default and meaning.")
 @common_options
 @key_option("archive", "-a", "--archive")
 @s3_options
 @spark_options
 @pass_frame
-def command(frame: Frame, what: str) -> None:
+def command(frame: Frame, output: str) -> None:
     """Show the configuration and where each value came from; secrets are hidden."""
-    if what == "keys":
+    if output == "keys":
         _keys(frame)
     else:
         _show(frame)

@@ -1,4 +1,4 @@
-"""`kbackup copy`: an archive in another store."""
+"""`kbackup copy`: copy an archive to another store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbackup.cli.common.options import archive_option, common_options, s3_option
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 
-_place_options = options(
+_destination_options = options(
     click.option("--to-s3-endpoint-url", metavar="URL", help="DEST's S3 endpoint, if it differs."),
     click.option("--to-s3-region", metavar="REGION", help="DEST's region."),
     click.option("--to-s3-profile", metavar="NAME", help="DEST's profile of the AWS configuration files."),
@@ -37,7 +37,7 @@ _place_options = options(
     help="Copy this restore point alone, with all that it needs. [default all]",
 )
 @click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source.")
-@_place_options
+@_destination_options
 @s3_options
 @pass_frame
 def command(
@@ -76,17 +76,17 @@ def command(
     with ShownProgress(frame.reporter) as shown:
         report = copy_archive(source, target, lease, shown, point=backup, keep=keep)
     points = report.restore_points
-    what = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
-    what += f", {plural(len(report.dropped), 'restore point')} dropped" if report.dropped else ""
+    summary = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
+    summary += f", {plural(len(report.dropped), 'restore point')} dropped" if report.dropped else ""
     frame.reporter.line(
-        f"{report.destination}: {what}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
+        f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
         f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"
     )
     frame.reporter.document(report)
 
 
 def _target(frame: Frame, url: str, given: dict[str, object]) -> Store:
-    """A profile brings credentials of its own."""
+    """Open the destination. A profile of its own replaces the credentials of the source."""
     if "profile" in given:
         given |= {"access_key_id": "", "secret_access_key": "", "session_token": ""}
     s3: S3Options = dataclasses.replace(frame.config.s3, **given)  # type: ignore[arg-type]

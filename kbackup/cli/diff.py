@@ -1,4 +1,4 @@
-"""`kbackup diff`: what is different between two restore points, or a restore point and a cluster."""
+"""`kbackup diff`: show differences between two restore points, or a restore point and a cluster."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     from kbackup.jobs.diff.views import check_selections
 
     topics, groups = _selections(frame)
-    take = _views(frame, topics, groups)
-    views = [take(a), take(b)]
+    read_view = _view_reader(frame, topics, groups)
+    views = [read_view(a), read_view(b)]
     check_selections(views, topics, groups)
-    found = diff(*views)
-    _show(found, frame.reporter)
-    frame.reporter.document(found)
-    return EXIT_LOSS if exit_code and not found.same else EXIT_OK
+    differences = diff(*views)
+    _show(differences, frame.reporter)
+    frame.reporter.document(differences)
+    return EXIT_LOSS if exit_code and not differences.same else EXIT_OK
 
 
 def _selections(frame: Frame) -> tuple[Selection, Selection]:
-    """The topics and the groups to compare."""
+    """Return the selections of topics and groups to compare."""
     options = frame.config.backup
     return (
         Selection.of(options.topics, options.exclude_topics),
@@ -70,41 +70,41 @@ def _selections(frame: Frame) -> tuple[Selection, Selection]:
     )
 
 
-def _views(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
-    """What makes a view of a name."""
+def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
+    """Return a function that reads the view of a restore point or a cluster."""
     from kbackup.jobs.diff.views import live_view, point_view
 
     @functools.cache
     def archive() -> Archive:
         return open_archive(archive_store(frame))
 
-    def take(name: str) -> View:
+    def read_view(name: str) -> View:
         if name in LIVE:
             properties = frame.config.source if name == "source" else frame.config.target
             return live_view(properties, name, topics, groups, frame.config.backup.isolation_level)
         return point_view(archive(), archive().restore_point(name), topics, groups)
 
-    return take
+    return read_view
 
 
-def _show(found: Diff, reporter: Reporter) -> None:
-    reporter.note(f"from {found.a} to {found.b}")
+def _show(diff: Diff, reporter: Reporter) -> None:
+    reporter.note(f"from {diff.a} to {diff.b}")
     _table(
         reporter,
         ("topic", "change", "partitions", "replication"),
-        [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in found.topics],
+        [(t.topic, t.change, _change(*t.partitions), _change(*t.replication)) for t in diff.topics],
     )
-    configs = [value for topic in found.topics for value in topic.configs]
+    configs = [value for topic in diff.topics for value in topic.configs]
     _table(reporter, ("topic", "config", "change", "before", "after"), map(_value, configs))
     _table(
         reporter,
         ("topic", "partition", "start", "end", "added"),
-        [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in found.offsets],
+        [(o.topic, o.partition, _change(*o.start), _change(*o.end), o.added) for o in diff.offsets],
     )
     _table(
         reporter,
         ("group", "change", "topic", "partition", "before", "after"),
-        [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in found.groups for m in g.moved],
+        [(g.group, g.change, m.topic, m.partition, m.before, m.after) for g in diff.groups for m in g.moved],
     )
     _table(
         reporter,
@@ -114,28 +114,28 @@ def _show(found: Diff, reporter: Reporter) -> None:
                 *(d.change, d.acl.principal, d.acl.host, d.acl.permission, d.acl.operation),
                 *(d.acl.resource, d.acl.name, d.acl.pattern),
             )
-            for d in found.acls
+            for d in diff.acls
         ],
     )
-    _table(reporter, ("user", "mechanism", "change", "before", "after"), map(_value, found.users))
-    _table(reporter, ("broker", "config", "change", "before", "after"), map(_value, found.broker_configs))
-    _table(reporter, ("group", "config", "change", "before", "after"), map(_value, found.group_configs))
-    _table(reporter, ("entity", "quota", "change", "before", "after"), map(_value, found.quotas))
-    _table(reporter, ("owner", "token", "change", "before", "after"), map(_value, found.tokens))
+    _table(reporter, ("user", "mechanism", "change", "before", "after"), map(_value, diff.users))
+    _table(reporter, ("broker", "config", "change", "before", "after"), map(_value, diff.broker_configs))
+    _table(reporter, ("group", "config", "change", "before", "after"), map(_value, diff.group_configs))
+    _table(reporter, ("entity", "quota", "change", "before", "after"), map(_value, diff.quotas))
+    _table(reporter, ("owner", "token", "change", "before", "after"), map(_value, diff.tokens))
     _table(
-        reporter, ("client metrics", "config", "change", "before", "after"), map(_value, found.client_metrics)
+        reporter, ("client metrics", "config", "change", "before", "after"), map(_value, diff.client_metrics)
     )
-    _table(reporter, ("of", "feature", "change", "before", "after"), map(_value, found.features))
-    for what, why in found.not_compared.items():
-        reporter.note(f"not compared: {what} ({why})")
-    reporter.line("there are no differences" if found.same else _sum(found))
+    _table(reporter, ("of", "feature", "change", "before", "after"), map(_value, diff.features))
+    for subject, why in diff.not_compared.items():
+        reporter.note(f"not compared: {subject} ({why})")
+    reporter.line("there are no differences" if diff.same else _sum(diff))
 
 
 def _table(reporter: Reporter, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]) -> None:
-    """Followed by an empty line; nothing where there are no rows."""
-    found = list(rows)
-    if found:
-        reporter.table(columns, found)
+    """Print a table and an empty line; print nothing without rows."""
+    shown = list(rows)
+    if shown:
+        reporter.table(columns, shown)
         reporter.line()
 
 
@@ -149,18 +149,18 @@ def _change(before: int | None, after: int | None) -> str:
     return " -> ".join("-" if number is None else f"{number:,}" for number in (before, after))
 
 
-def _sum(found: Diff) -> str:
-    added = sum(max(0, o.added) for o in found.offsets)
+def _sum(diff: Diff) -> str:
+    added = sum(max(0, o.added) for o in diff.offsets)
     counts = (
-        (len(found.topics), "topics"),
-        (len(found.offsets), f"partitions ({added:,} new offsets)"),
-        (len(found.groups), "groups"),
-        (len(found.acls), "ACLs"),
-        (len(found.users), "users"),
-        (len(found.broker_configs) + len(found.group_configs), "settings of brokers and groups"),
-        (len(found.quotas), "quotas"),
-        (len(found.tokens), "tokens"),
-        (len(found.client_metrics), "settings of client metrics"),
-        (len(found.features), "features"),
+        (len(diff.topics), "topics"),
+        (len(diff.offsets), f"partitions ({added:,} new offsets)"),
+        (len(diff.groups), "groups"),
+        (len(diff.acls), "ACLs"),
+        (len(diff.users), "users"),
+        (len(diff.broker_configs) + len(diff.group_configs), "settings of brokers and groups"),
+        (len(diff.quotas), "quotas"),
+        (len(diff.tokens), "tokens"),
+        (len(diff.client_metrics), "settings of client metrics"),
+        (len(diff.features), "features"),
     )
-    return "different: " + ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return "different: " + ", ".join(f"{count:,} {label}" for count, label in counts if count)

@@ -1,4 +1,4 @@
-"""`kbackup expire`: lets restore points and old records go."""
+"""`kbackup expire`: expire restore points and old records."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from kbackup.jobs.retention.report import ExpireReport, PointFate
 
 _LONGEST = 100 * 365 * 86_400.0
-"""s: no archive is older."""
+"""Longest duration in seconds: no archive is older."""
 _FAILED = 10
-"""So many objects that can't be deleted are named."""
+"""Number of objects to name that can't be deleted."""
 
 
 class _Span(click.ParamType[timedelta]):
@@ -38,7 +38,7 @@ class _Span(click.ParamType[timedelta]):
         try:
             seconds = parse_duration(value)
         except ValueError:
-            self.fail(f"{value} is no duration: give one such as 30d or 12h", parameter, context)
+            self.fail(f"{value} is not a duration: give one such as 30d or 12h", parameter, context)
         return timedelta(seconds=min(seconds, _LONGEST))
 
 
@@ -143,8 +143,8 @@ def command(
     frame.reporter.document(report)
     if report.failed:
         raise StoreError(
-            f"{plural(len(report.failed), 'object')} could not be deleted; all else is done",
-            "the next 'kbackup expire --confirm' tries again: is the bucket locked, or may this user not delete?",
+            f"{plural(len(report.failed), 'object')} could not be deleted; the rest of the expiration is done",
+            "check the bucket's object lock and this user's right to delete; then run 'kbackup expire --confirm' again",
         )
 
 
@@ -158,13 +158,13 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
             f"note: topic {topic} keeps all records: it is compacted, or its settings are not known"
         )
     for flow in report.mirrors:
-        reporter.note(f"note: flow {flow} has not applied everything: --ignore-mirrors lets its records go")
-    going = [p for p in report.restore_points if not p.stays]
+        reporter.note(f"note: flow {flow} has not applied all records: --ignore-mirrors expires them")
+    expiring = [p for p in report.restore_points if not p.stays]
     done = report.confirmed
     if report.expiration is not None:
         old = f" (before {report.before})" if report.before else ""
         reporter.line(
-            f"{'expired' if done else 'would expire'}: {plural(len(going), 'restore point')}, "
+            f"{'expired' if done else 'would expire'}: {plural(len(expiring), 'restore point')}, "
             f"{plural(report.records, 'record')} in {plural(report.segments, 'segment')}{old}; "
             f"{human_size(report.bytes)} can be deleted from {report.deleted_from} on"
         )
@@ -172,17 +172,17 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         reporter.line(f"nothing {'was' if done else 'is'} to expire")
     if report.deleted or report.failed:
         reporter.line(
-            f"{plural(report.deleted, 'object')} that nobody needs any more were deleted: "
+            f"{plural(report.deleted, 'object')} without a reference deleted: "
             f"{human_size(report.deleted_bytes)}"
         )
     if report.unreadable is not None:
         reporter.warning(
-            f"catalog {report.unreadable} is damaged: nothing is deleted before its grace time is over"
+            f"catalog {report.unreadable} is damaged: no object is deleted before its grace time ends"
         )
     for key, why in list(report.failed.items())[:_FAILED]:
         reporter.warning(f"{key} can't be deleted: {why}")
     if not done:
-        reporter.note("nothing was changed: add --confirm to do it, and to delete orphans")
+        reporter.note("nothing was changed: add --confirm to expire, and to delete orphans")
 
 
 def _fate(point: PointFate) -> tuple[Cell, ...]:

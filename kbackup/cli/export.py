@@ -1,4 +1,4 @@
-"""`kbackup export`: an archive's records as Delta tables or Parquet files."""
+"""`kbackup export`: write an archive's records into Delta tables or Parquet files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(frame: Frame) -> int:
     config, reporter = frame.config, frame.reporter
     export = config.export
     if not export.delta and not export.parquet:
-        raise UsageError("nowhere to export to", "give --delta URL or --parquet URL")
+        raise UsageError("no destination is named", "give --delta URL or --parquet URL")
     store = archive_store(frame)
     session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []

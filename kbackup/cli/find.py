@@ -1,4 +1,4 @@
-"""`kbackup find`: records that have something in them."""
+"""`kbackup find`: search records."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common.arguments import parse_address
 from kbackup.cli.common.decoding import Decoding
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.record_output import first, printed
-from kbackup.cli.common.record_selection import Look, look_options, partitions_of, with_look
+from kbackup.cli.common.record_output import limit_records, print_records
+from kbackup.cli.common.record_selection import (
+    RecordRequest,
+    partitions_of,
+    record_options,
+    with_record_request,
+)
 from kbackup.config.windows import Address
 from kbackup.errors import UsageError
 from kbackup.schemas.base import EXTRA
@@ -25,14 +30,14 @@ if TYPE_CHECKING:
     from kbackup.cli.common.expression import Expression
 
 Out = Callable[[Iterator[Found], Callable[[], AbstractContextManager[None]]], object]
-"""Prints what is found, within a context that keeps the progress out of the way."""
+"""Prints the records of batches, within a context that hides the progress bar."""
 
 _PARTS = ("key", "value", "headers")
 
 
 @click.command("find")
 @click.argument("pattern", metavar="[TEXT]", required=False)
-@click.argument("place", metavar="[PLACE]", required=False)
+@click.argument("address_text", metavar="[PLACE]", required=False)
 @click.option("-E", "--regex", is_flag=True, help="Read TEXT as a regular expression (RE2, over bytes).")
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore the case of ASCII letters.")
 @click.option(
@@ -45,14 +50,14 @@ _PARTS = ("key", "value", "headers")
 @click.option(
     "--jq", "expression", metavar="EXPR", help="Print records for which the jq expression EXPR is true."
 )
-@look_options
+@record_options
 @pass_frame
-@with_look
+@with_record_request
 def command(
     frame: Frame,
-    look: Look,
+    request: RecordRequest,
     pattern: str | None,
-    place: str | None,
+    address_text: str | None,
     regex: bool,
     ignore_case: bool,
     parts: tuple[str, ...],
@@ -66,21 +71,23 @@ def command(
     --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
     --jq, a single argument is PLACE. With TEXT before PLACE, only records with TEXT are tested, which is faster.
     """
-    if expression is not None and place is None:
-        pattern, place = None, pattern
-    show, decoding = look.show(frame)
+    if expression is not None and address_text is None:
+        pattern, address_text = None, pattern
+    show, decoding = request.show(frame)
     text = _text(pattern, regex, ignore_case, parts)
-    asked = _expression(expression, decoding, text)
-    matches = asked or text
+    compiled = _expression(expression, decoding, text)
+    matches = compiled or text
     if matches is None:
-        raise UsageError("there is nothing to look for", "give TEXT, or an expression with --jq")
-    address = parse_address(place) if place is not None else None
-    # an expression saw to the decoding, and counted it
-    decode = decoding if asked is None else decoding.uncounted
-    _search(frame, look, address, matches, lambda found, aside: printed(found, show, decode, aside))
-    decoding.tell(frame.reporter)
-    if asked is not None:
-        asked.tell(frame.reporter)
+        raise UsageError("no search text is given", "give TEXT, or an expression with --jq")
+    address = parse_address(address_text) if address_text is not None else None
+    # an expression has decoded each record, and counted it
+    decode = decoding if compiled is None else decoding.decode_uncounted
+    _search(
+        frame, request, address, matches, lambda batches, hidden: print_records(batches, show, decode, hidden)
+    )
+    decoding.report_undecoded(frame.reporter)
+    if compiled is not None:
+        compiled.report_failures(frame.reporter)
 
 
 def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str, ...]) -> Pattern | None:
@@ -88,9 +95,7 @@ def _text(pattern: str | None, regex: bool, ignore_case: bool, parts: tuple[str,
 
     if pattern is None:
         if regex or ignore_case or parts:
-            raise UsageError(
-                "--regex, --ignore-case and --in are about TEXT", "give TEXT and PLACE with --jq"
-            )
+            raise UsageError("--regex, --ignore-case and --in need TEXT", "give TEXT and PLACE with --jq")
         return None
     text = Pattern(pattern, regex, ignore_case, tuple(p for p in PARTS if not parts or p in parts))
     text.require()
@@ -107,24 +112,29 @@ def _expression(text: str | None, decoding: Decoding, before: Pattern | None) ->
     return Expression(text, decoding, before)
 
 
-def _search(frame: Frame, look: Look, address: Address | None, matches: Matches, out: Out) -> None:
+def _search(
+    frame: Frame, request: RecordRequest, address: Address | None, matches: Matches, out: Out
+) -> None:
     from kbackup.archive.query.find import find, to_search
 
-    window = look.window(address)
-    store, whole = look.open(frame, address)
-    partitions = list(_partitions(whole, address))
+    window = request.window(address)
+    store, catalogue = request.open(frame, address)
+    partitions = list(_partitions(catalogue, address))
     sizes = [to_search(p, window) for _, p in partitions]
     records, nbytes = (sum(size[n] for size in sizes) for n in (0, 1))
     with (
         frame.reporter.progress("searched", records=records, nbytes=nbytes) as progress,
-        closing(find(store, partitions, matches, window, progress.advance)) as found,
+        closing(find(store, partitions, matches, window, progress.advance)) as batches,
     ):
-        out(first(found, look.limit), partial(progress.aside, again=look.style.whole_lines))
+        out(
+            limit_records(batches, request.limit),
+            partial(progress.hidden, restart=request.style.whole_lines),
+        )
 
 
-def _partitions(whole: Catalogue, address: Address | None) -> Iterator[tuple[str, ArchivedPartition]]:
+def _partitions(catalogue: Catalogue, address: Address | None) -> Iterator[tuple[str, ArchivedPartition]]:
     if address is not None:
-        yield from ((address.topic, partition) for partition in partitions_of(whole, address))
+        yield from ((address.topic, partition) for partition in partitions_of(catalogue, address))
         return
-    for topic in whole.topics:
+    for topic in catalogue.topics:
         yield from ((topic.name, partition) for partition in topic.partitions)

@@ -1,4 +1,4 @@
-"""`kbackup backup --follow`: restore points until it is asked to stop."""
+"""`kbackup backup --follow`: write restore points until stopped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.listener import ShownProgress
-from kbackup.cli.common.session import archive_store, say_connecting, spark_session
-from kbackup.cli.common.stop_signals import asked_by_signals
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session
+from kbackup.cli.common.stop_signals import stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.common.stop import Stop
 from kbackup.metrics import registry as metrics
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from kbackup.metrics.server import Health
 
 
-class Told:
-    """Says on stderr what each round did, and keeps health and metrics file up to date. `label` begins each line, where
-    a process follows several clusters."""
+class RoundReporter:
+    """Prints the result of each round on stderr, and updates health and metrics file.
+
+    `label` begins each line, if a process follows several clusters."""
 
     def __init__(self, frame: Frame, health: Health | None, label: str = "") -> None:
         self._reporter, self._metrics, self._health = frame.reporter, frame.metrics, health
@@ -50,7 +51,7 @@ class Told:
         metrics.well()
 
     def failed(self, error: KbackupError, pause: float) -> None:
-        self._reporter.warning(f"{self._label}{error}; trying again in {human_duration(pause)}")
+        self._reporter.warning(f"{self._label}{error}; retrying in {human_duration(pause)}")
         if self._health is not None:
             self._health.failed(error.message)
         self._write()
@@ -76,15 +77,22 @@ def follow_until_stopped(frame: Frame) -> int:
             health = Health(config.follow.stale_after_seconds)
             server = stack.enter_context(Server(config.follow.listen, health))
             frame.reporter.note(f"metrics on port {server.port}")
-        say_connecting(frame, "source")
+        show_connecting(frame, "source")
         session = stack.enter_context(spark_session(config, at_once=True, reporter=frame.reporter))
         shown = stack.enter_context(ShownProgress(frame.reporter))
         stop = stack.enter_context(closing(Stop()))
-        stack.enter_context(asked_by_signals(stop))
+        stack.enter_context(stop_at_signals(stop))
         from kbackup.jobs.backup.follow import Follower  # while the JVM starts
 
         follower = Follower(
-            config.backup, config.follow, config.source, store, session, shown, Told(frame, health), stop
+            config.backup,
+            config.follow,
+            config.source,
+            store,
+            session,
+            shown,
+            RoundReporter(frame, health),
+            stop,
         )
         report = follower.follow()
     _show(report, frame)
@@ -92,11 +100,11 @@ def follow_until_stopped(frame: Frame) -> int:
 
 
 def check_stale_after(follow: Follow) -> None:
-    """`UsageError` where a process that is well would be called stale."""
+    """Raise `UsageError` for a limit under which a healthy process counts as stale."""
     if follow.stale_after_seconds <= follow.interval_seconds:
         raise UsageError(
             f"follow.stale_after_seconds is {human_duration(follow.stale_after_seconds)}, no longer than the interval",
-            "/healthz would say 503 between any two rounds: give --stale-after more than --interval",
+            "give --stale-after more than --interval: else /healthz answers 503 between rounds",
         )
 
 

@@ -1,4 +1,4 @@
-"""`kbackup info`: what an archive holds, as a whole or of one topic."""
+"""`kbackup info`: show the content of an archive, or of one topic."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from kbackup.archive.query.sums import Sums
 from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size, plural
-from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import s3_options, state_options
 from kbackup.cli.common.output import Cell, Reporter
-from kbackup.cli.common.window_text import show_choice
+from kbackup.cli.common.window_text import show_window
 from kbackup.errors import UsageError, suggest_name
 from kbackup.util.times import human_time
 
@@ -31,45 +31,49 @@ def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> Non
     bounds. ARCHIVE may also be a folder that the Java tool kafka-backup wrote.
     """
     moment = moment_of("--at", at) if at is not None else None
-    whole = overview(looked_into(frame), backup, moment, topic)
-    if whole.choice is not None:
-        frame.reporter.note(f"{whole.archive} as a restore would bring it back:")
-        show_choice(whole.choice, frame.reporter)
+    archived = overview(cached_archive_store(frame), backup, moment, topic)
+    if archived.choice is not None:
+        frame.reporter.note(f"{archived.archive} as a restore would bring it back:")
+        show_window(archived.choice, frame.reporter)
     if topic is None:
-        _show_archive(whole, frame.reporter)
-        frame.reporter.document(whole)
+        _show_archive(archived, frame.reporter)
+        frame.reporter.document(archived)
         return
-    found = _topic(whole, topic)
-    _show_topic(found, frame.reporter)
-    document = {"archive": whole.archive, "restore_point": whole.restore_point, "topic": found}
-    frame.reporter.document(document | ({"choice": whole.choice} if whole.choice is not None else {}))
+    overview_of_topic = _topic(archived, topic)
+    _show_topic(overview_of_topic, frame.reporter)
+    document = {
+        "archive": archived.archive,
+        "restore_point": archived.restore_point,
+        "topic": overview_of_topic,
+    }
+    frame.reporter.document(document | ({"choice": archived.choice} if archived.choice is not None else {}))
 
 
-def _topic(whole: ArchiveOverview, name: str) -> TopicOverview:
-    for topic in whole.topics:
+def _topic(archived: ArchiveOverview, name: str) -> TopicOverview:
+    for topic in archived.topics:
         if topic.name == name:
             return topic
-    hint = suggest_name(name, [t.name for t in whole.topics], "'kbackup info' lists them")
-    where = f"restore point {whole.restore_point}" if whole.restore_point else whole.archive
+    hint = suggest_name(name, [t.name for t in archived.topics], "run 'kbackup info' to list them")
+    where = f"restore point {archived.restore_point}" if archived.restore_point else archived.archive
     raise UsageError(f"there is no topic {name} in {where}", hint)
 
 
-def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
-    fields: list[tuple[str, Cell]] = [("archive", whole.archive), ("id", whole.archive_id)]
-    if whole.restore_point is None:
+def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
+    fields: list[tuple[str, Cell]] = [("archive", archived.archive), ("id", archived.archive_id)]
+    if archived.restore_point is None:
         fields[1] = ("written by", "the Java tool kafka-backup")
-    elif whole.oldest is not None and whole.newest is not None:
+    elif archived.oldest is not None and archived.newest is not None:
         fields += [
-            ("shown", f"restore point {whole.restore_point} of {whole.committed_at}"),
-            ("restore points", whole.restore_points),
-            ("oldest", f"{whole.oldest.number} of {whole.oldest.committed_at}"),
-            ("newest", f"{whole.newest.number} of {whole.newest.committed_at}"),
+            ("shown", f"restore point {archived.restore_point} of {archived.committed_at}"),
+            ("restore points", archived.restore_points),
+            ("oldest", f"{archived.oldest.number} of {archived.oldest.committed_at}"),
+            ("newest", f"{archived.newest.number} of {archived.newest.committed_at}"),
         ]
-    if whole.let_go:
-        fields.append(("expired or lost", plural(whole.let_go, "restore point")))
-    fields += [*_sum_fields(whole.sums), ("groups", ", ".join(whole.groups) or "none")]
-    if whole.restore_point is not None:
-        fields += _settings_fields(whole)
+    if archived.let_go:
+        fields.append(("expired or lost", plural(archived.let_go, "restore point")))
+    fields += [*_sum_fields(archived.sums), ("groups", ", ".join(archived.groups) or "none")]
+    if archived.restore_point is not None:
+        fields += _settings_fields(archived)
     reporter.fields(fields)
     reporter.line()
     reporter.table(
@@ -86,24 +90,24 @@ def _show_archive(whole: ArchiveOverview, reporter: Reporter) -> None:
                 *_sum_cells(t.sums),
                 len(t.losses),
             )
-            for t in whole.topics
+            for t in archived.topics
         ],
     )
-    _show_losses(whole.losses, reporter)
-    for unknown in whole.not_known:
+    _show_losses(archived.losses, reporter)
+    for unknown in archived.not_known:
         reporter.warning(f"not known: {unknown}")
-    for warning in whole.warnings:
+    for warning in archived.warnings:
         reporter.warning(warning)
 
 
-def _settings_fields(whole: ArchiveOverview) -> list[tuple[str, Cell]]:
-    """Kinds of metadata that the restore point has some of, and kinds that were not captured."""
+def _settings_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
+    """Return counts of each kind of metadata in the restore point, and the kinds that were not captured."""
     from kbackup.metadata.parts import PARTS
 
     counts = [
-        f"{part.label} {whole.settings[part.name]:,}" for part in PARTS if whole.settings.get(part.name)
+        f"{part.label} {archived.settings[part.name]:,}" for part in PARTS if archived.settings.get(part.name)
     ]
-    lacking = [each.what for each in whole.not_carried if each.reason != "not there"]
+    lacking = [each.what for each in archived.not_carried if each.reason != "not there"]
     fields: list[tuple[str, Cell]] = [("settings", ", ".join(counts) or "none")]
     return [*fields, ("not captured", ", ".join(lacking))] if lacking else fields
 

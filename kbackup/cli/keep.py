@@ -1,4 +1,4 @@
-"""`kbackup keep`: pins a restore point."""
+"""`kbackup keep`: pin a restore point."""
 
 from __future__ import annotations
 

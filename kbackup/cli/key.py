@@ -1,4 +1,4 @@
-"""`kbackup key`: the keys of encrypted archives."""
+"""`kbackup key`: generate, list and rotate keys of encrypted archives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def generate(frame: Frame, file: Path) -> None:
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise UsageError(
-            f"{file}: {(error.strerror or str(error)).lower()}", "name a file that is not there yet"
+            f"{file}: {(error.strerror or str(error)).lower()}", "name a file that does not exist yet"
         ) from error
     with os.fdopen(handle, "w", encoding="ascii") as out:
         out.write(generate_key() + "\n")

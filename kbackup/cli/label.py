@@ -1,4 +1,4 @@
-"""`kbackup label`: names for restore points."""
+"""`kbackup label`: give restore points labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbackup list`: the restore points of an archive."""
+"""`kbackup list`: list the restore points of an archive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size, plural
-from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -33,14 +33,14 @@ from kbackup.errors import NoArchiveError, UsageError
 @pass_frame
 def command(frame: Frame, label: str | None) -> None:
     """List an archive's restore points, and who is writing to it."""
-    store = looked_into(frame)
+    store = cached_archive_store(frame)
     try:
         archive = open_archive(store)
     except NoArchiveError:
         if is_java_archive(store):
             raise NoArchiveError(
                 f"the folder of the Java tool at {store.url} has no restore points",
-                "'kbackup info' shows what it holds, 'kbackup restore' restores it as it is",
+                "run 'kbackup info' to show its content, or 'kbackup restore' to restore it",
             ) from None
         raise
     if label is not None and label not in archive.state.labels:

@@ -1,4 +1,4 @@
-"""`kbackup log`: the history of an archive."""
+"""`kbackup log`: show the history of an archive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import (
     archive_argument,
     archive_option,
@@ -28,7 +28,7 @@ def command(frame: Frame, limit: int | None) -> None:
     """Show the history of an archive: backups, expirations, pins, repairs and copies, with time, user and result."""
     from kbackup.jobs.history.job import history
 
-    store = looked_into(frame)
+    store = cached_archive_store(frame)
     rows = history(open_archive(store), limit)
     frame.reporter.table(
         ("catalog", "at", "what", "by", "result"), [(r.catalog, r.at, r.kind, r.by, r.summary) for r in rows]

@@ -1,4 +1,4 @@
-"""`kbackup ls`: an archive's topics, a topic's partitions, a partition's segments."""
+"""`kbackup ls`: list an archive's topics, a topic's partitions, or a partition's segments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size
 from kbackup.cli.common.options import s3_options, state_options
 from kbackup.cli.common.output import Cell
-from kbackup.cli.common.record_selection import opened
+from kbackup.cli.common.record_selection import open_archive_at
 from kbackup.util.times import human_time
 
 _Row = Mapping[str, Cell]
@@ -29,33 +29,35 @@ _TIMES = ("min_timestamp", "max_timestamp")
 
 
 @click.command("ls")
-@click.argument("place", metavar="[PLACE]", required=False)
+@click.argument("address_text", metavar="[PLACE]", required=False)
 @state_options
 @s3_options
 @pass_frame
-def command(frame: Frame, place: str | None, backup: str, at: str | None) -> None:
+def command(frame: Frame, address_text: str | None, backup: str, at: str | None) -> None:
     """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
 
     A slash may stand for the colon. A partition's offsets run from its first to the next one to archive, a segment's
     from its first to its last record. --at shows what a restore to that time would read; its records are upper bounds.
     """
-    address = parse_partition(place)
+    address = parse_partition(address_text)
     moment = moment_of("--at", at) if at is not None else None
-    whole = opened(frame, backup, moment, address.topic if address is not None else None).whole
+    catalogue = open_archive_at(
+        frame, backup, moment, address.topic if address is not None else None
+    ).catalogue
     if address is None:
-        level, rows = "topics", [_topic(t) for t in whole.topics]
+        level, rows = "topics", [_topic(t) for t in catalogue.topics]
     elif address.partition is None:
-        level, rows = "partitions", [_partition(p) for t in whole.topics for p in t.partitions]
+        level, rows = "partitions", [_partition(p) for t in catalogue.topics for p in t.partitions]
     else:
         level, rows = (
             "segments",
-            [_segment(s) for s in whole.partition(address.topic, address.partition).segments],
+            [_segment(s) for s in catalogue.partition(address.topic, address.partition).segments],
         )
     names = _COLUMNS[level]
     frame.reporter.table(
         [_HEADINGS.get(name, name) for name in names], [[_cell(n, row[n]) for n in names] for row in rows]
     )
-    frame.reporter.document(_document(whole, level, rows))
+    frame.reporter.document(_document(catalogue, level, rows))
 
 
 _SUMS = ("records", "bytes", "stored_bytes", *_TIMES)
@@ -66,13 +68,13 @@ _COLUMNS: dict[str, Sequence[str]] = {
 }
 
 
-def _document(whole: Catalogue, level: str, rows: Sequence[_Row]) -> dict[str, object]:
+def _document(catalogue: Catalogue, level: str, rows: Sequence[_Row]) -> dict[str, object]:
     return {
-        "archive": whole.archive,
-        "restore_point": whole.restore_point,
-        "committed_at": whole.committed_at,
+        "archive": catalogue.archive,
+        "restore_point": catalogue.restore_point,
+        "committed_at": catalogue.committed_at,
         level: rows,
-        **({"choice": whole.choice} if whole.choice is not None else {}),
+        **({"choice": catalogue.choice} if catalogue.choice is not None else {}),
     }
 
 

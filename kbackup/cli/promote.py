@@ -1,4 +1,4 @@
-"""`kbackup promote`: makes a copy an archive of its own."""
+"""`kbackup promote`: make a copy an independent archive."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def command(frame: Frame) -> None:
     from kbackup.jobs.copy.promote import promote
 
     report = promote(archive_store(frame))
-    frame.reporter.line(f"{report.archive} is an archive of its own; it was a copy of {report.origin}")
+    frame.reporter.line(f"{report.archive} is an independent archive; it was a copy of {report.origin}")
     frame.reporter.document(report)

@@ -1,4 +1,4 @@
-"""`kbackup release`: takes the pin of a restore point away."""
+"""`kbackup release`: remove the pin of a restore point."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def command(frame: Frame, restore_point: str) -> None:
     from kbackup.jobs.points.job import release
 
     report = release(archive_store(frame), restore_point)
-    frame.reporter.line(f"restore point {report.restore_point} is not pinned any more")
+    frame.reporter.line(f"restore point {report.restore_point} is no longer pinned")
     frame.reporter.document(report)

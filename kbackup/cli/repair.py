@@ -1,4 +1,4 @@
-"""`kbackup repair`: an archive that has lost files, as whole as it can be made from what is left."""
+"""`kbackup repair`: repair an archive that has lost files."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def show(report: RepairReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
     if not done and report.changes:
-        reporter.note("nothing was written: give --confirm to do it")
+        reporter.note("nothing was written: give --confirm to repair")
     reporter.document(report)
 
 
 def _summary(report: RepairReport) -> str:
     parts = [
-        f"{plural(len(numbers), 'restore point')} {what}: {', '.join(map(str, numbers))}"
-        for numbers, what in ((report.restored, "listed again"), (report.lost, "lost"))
+        f"{plural(len(numbers), 'restore point')} {result}: {', '.join(map(str, numbers))}"
+        for numbers, result in ((report.restored, "listed again"), (report.lost, "lost"))
         if numbers
     ]
     if report.new_point is not None:
@@ -82,8 +82,8 @@ def _summary(report: RepairReport) -> str:
             if report.segments
             else ""
         )
-        what = "made" if report.confirmed else "to be made"
-        parts.append(f"restore point {report.new_point} {what}{of}")
+        result = "made" if report.confirmed else "to be made"
+        parts.append(f"restore point {report.new_point} {result}{of}")
     if report.losses:
         parts.append("1 loss" if len(report.losses) == 1 else f"{len(report.losses):,} losses")
     if report.mended:

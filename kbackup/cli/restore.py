@@ -1,4 +1,4 @@
-"""`kbackup restore`: a restore point back into a cluster."""
+"""`kbackup restore`: restore a restore point into a cluster."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from kbackup.cli.common.options import (
     target_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, delta_config, say_connecting, spark_session
+from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
 from kbackup.cli.common.settings import show_settings
 from kbackup.cli.common.settings import undo as undo_settings
-from kbackup.cli.common.window_text import show_choice
+from kbackup.cli.common.window_text import show_window
 from kbackup.cli.groups.tables import show_results
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.store import open_store
@@ -91,8 +91,8 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         return undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
     options = config.restore
-    made = _delta_import(frame) if options.from_delta else None
-    store = archive_store(frame) if made is None else made.staging
+    delta_import = _delta_import(frame) if options.from_delta else None
+    store = archive_store(frame) if delta_import is None else delta_import.staging
     state = open_store(options.state, config.s3, config.encryption.key or "") if options.state else store
 
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
@@ -101,21 +101,23 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     def show_with(settings: SettingsReport) -> None:
         show_settings(settings, reporter)
 
-    of_spark = delta_config(config, options.from_delta)
-    at_once = made is not None or not dry_run
-    say_connecting(frame, "target")
+    spark_config = delta_config(config, options.from_delta)
+    at_once = delta_import is not None or not dry_run
+    show_connecting(frame, "target")
     with (
-        spark_session(of_spark, at_once=at_once, reporter=reporter) as session,
+        spark_session(spark_config, at_once=at_once, reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
         from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 
-        if made is not None:
-            reporter.note(f"restore {made.restore_id}: reading the Delta tables at {made.tables.url}")
-            made.run(config.target, state, session, shown)
-            options = msgspec.structs.replace(options, restore_id=made.restore_id, backup="latest")
-        with made.leaving(state) if made is not None else nullcontext():
+        if delta_import is not None:
+            reporter.note(
+                f"restore {delta_import.restore_id}: reading the Delta tables at {delta_import.tables.url}"
+            )
+            delta_import.run(config.target, state, session, shown)
+            options = msgspec.structs.replace(options, restore_id=delta_import.restore_id, backup="latest")
+        with delta_import.leaving(state) if delta_import is not None else nullcontext():
             job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
             report = restore(job, dry_run)
     if not dry_run:
@@ -126,7 +128,7 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
 
 
 def _delta_import(frame: Frame) -> DeltaImport:
-    """What is to be read from Delta tables."""
+    """Return the import of Delta tables that comes before the restore."""
     from kbackup.jobs.export.destination import Destination
     from kbackup.jobs.importing.job import DeltaImport
     from kbackup.jobs.restore.content import new_restore_id
@@ -135,21 +137,21 @@ def _delta_import(frame: Frame) -> DeltaImport:
     options = config.restore
     named = frame.loaded.origins.get("archive")
     if named is not None and named.kind == "flag":
-        raise UsageError("--from-delta restores from Delta tables", "leave the archive out")
+        raise UsageError("--from-delta and an archive exclude each other", "leave the archive out")
     if options.settings:
-        raise UsageError("Delta tables hold records alone, no settings", "leave --with out")
+        raise UsageError("Delta tables hold no settings", "leave --with out")
     if options.groups or options.map_group:
-        raise UsageError("Delta tables hold records alone, no groups", "leave --group and --map-group out")
-    place = Destination.at(options.from_delta or "", config.s3)
+        raise UsageError("Delta tables hold no groups", "leave --group and --map-group out")
+    tables = Destination.at(options.from_delta or "", config.s3)
     restore_id = options.restore_id or new_restore_id()
-    return DeltaImport(place, options, config.backup, config.encryption.key or "", restore_id)
+    return DeltaImport(tables, options, config.backup, config.encryption.key or "", restore_id)
 
 
 def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: Reporter) -> None:
-    where = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
-    reporter.note(f"restore {plan.restore_id}: {where} into cluster {plan.target_cluster_id}")
+    origin = f"restore point {plan.restore_point}" if plan.restore_point else "a folder of the Java tool"
+    reporter.note(f"restore {plan.restore_id}: {origin} into cluster {plan.target_cluster_id}")
     if dry_run:
-        _show_what_would_be(plan, reporter)
+        _show_dry_run(plan, reporter)
     else:
         partitions = sum(topic.partitions for topic in plan.topics)
         reporter.doing(
@@ -157,14 +159,14 @@ def _show_plan(plan: RestorePlan, warnings: list[str], dry_run: bool, reporter: 
             f"{'' if plan.choice is None else 'at most '}{plural(plan.records, 'record')}"
         )
     if plan.transactions and not dry_run:
-        reporter.note(f"  to go on with it after an interruption: --restore-id {plan.restore_id}")
+        reporter.note(f"  to resume after an interruption: --restore-id {plan.restore_id}")
     if plan.choice is not None:
-        show_choice(plan.choice, reporter)
+        show_window(plan.choice, reporter)
     for warning in (*(plan.damaged if dry_run else ()), *plan.group_warnings, *warnings):
         reporter.warning(warning)
 
 
-def _show_what_would_be(plan: RestorePlan, reporter: Reporter) -> None:
+def _show_dry_run(plan: RestorePlan, reporter: Reporter) -> None:
     records = "records" if plan.choice is None else "records, at most"
     reporter.table(
         ("topic", "becomes", "as of", "partitions", records, "bytes"),
@@ -203,4 +205,4 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
         f"{human_duration(sum(report.seconds.values()))}"
     )
     if applied:
-        reporter.note(f"to undo what groups got: kbackup groups undo --restore-id {report.restore_id}")
+        reporter.note(f"to undo the groups: kbackup groups undo --restore-id {report.restore_id}")

@@ -1,4 +1,4 @@
-"""`kbackup unlock`: who holds an archive's lease, and breaking it."""
+"""`kbackup unlock`: show the holder of an archive's lease, and break the lease."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     """
     store = archive_store(frame)
     seen = look(store)
-    told: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
-    told["lease"] = _fields(seen.lease) if seen else None
+    document: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
+    document["lease"] = _fields(seen.lease) if seen else None
     if seen is None or seen.state == "released":
         frame.reporter.line(f"archive {store.url}: nobody holds the lease")
-        frame.reporter.document(told | {"broken": False, "free_at": None})
+        frame.reporter.document(document | {"broken": False, "free_at": None})
         return
     _show(frame, seen)
     if seen.state == "dead" or force:
         _ask(seen, yes)
-    left = break_lease(store, seen, force=force, seconds=frame.config.backup.lease_seconds)
-    until = "now" if left.released else f"from {left.expires_at} on"
+    broken = break_lease(store, seen, force=force, seconds=frame.config.backup.lease_seconds)
+    until = "now" if broken.released else f"from {broken.expires_at} on"
     frame.reporter.line(f"the lease is broken; it is free {until}")
-    frame.reporter.document(told | {"broken": True, "free_at": left.expires_at})
+    frame.reporter.document(document | {"broken": True, "free_at": broken.expires_at})
 
 
 def _show(frame: Frame, seen: Seen) -> None:
-    what = "has run out" if seen.state == "dead" else "is alive"
-    frame.reporter.line(f"archive {frame.archive}: the lease of {describe(seen.lease)} {what}")
+    condition = "has run out" if seen.state == "dead" else "is alive"
+    frame.reporter.line(f"archive {frame.archive}: the lease of {describe(seen.lease)} {condition}")
 
 
 def _ask(seen: Seen, yes: bool) -> None:
-    """Returns where it is to be broken."""
+    """Ask whether to break the lease; return only if the answer is yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("a lease is broken after a question, and nobody is there to answer it", "give --yes")
-    means = " and stop the run that holds it" if seen.state == "alive" else ""
-    if not click.confirm(f"break it{means}?", err=True):
-        raise RefusedError("the lease was left as it is", "")
+        raise UsageError("unlock asks before it breaks a lease, and stdin is not a terminal", "give --yes")
+    effect = " and stop the run that holds it" if seen.state == "alive" else ""
+    if not click.confirm(f"break the lease{effect}?", err=True):
+        raise RefusedError("the lease is not broken", "run 'kbackup unlock' again and answer yes")
 
 
 def _fields(lease: Lease) -> dict[str, str | int]:

@@ -1,11 +1,11 @@
-"""`kbackup verify`: an archive against what its restore points promise, or a cluster against an archive."""
+"""`kbackup verify`: verify an archive's objects, or compare a cluster with an archive."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
-from kbackup.cli.common.compare import against_options, choices_given, show_against
+from kbackup.cli.common.compare import against_options, has_selection_options, show_comparison
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_duration, human_size
 from kbackup.cli.common.listener import ShownProgress
@@ -17,7 +17,7 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
 from kbackup.jobs.compare.report import count_comparison
 from kbackup.jobs.verify.job import VerifyReport, count_verification, verify
@@ -58,8 +58,8 @@ def command(
         if quick:
             raise UsageError("--quick reads no records", "leave it out with --against")
         return _against(frame, backup, against, groups, exact, show)
-    if groups or exact or choices_given():
-        raise UsageError("what is to be compared is chosen with --against", "give --against target or source")
+    if groups or exact or has_selection_options():
+        raise UsageError("options of a comparison need --against", "give --against target or source")
     store = archive_store(frame)
     with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
         report = verify(store, backup, quick, session, shown)
@@ -74,16 +74,16 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
     if backup != "all":
         options = msgspec.structs.replace(options, backup=int(backup) if backup.isdecimal() else backup)
     store = archive_store(frame)
-    say_connecting(frame, "source" if against == "source" else "target")
+    show_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.compare.job import verify_against  # while the JVM starts
         from kbackup.jobs.compare.plan import Asked
 
-        asked = Asked("source" if against == "source" else "target", options, groups, exact, show)
+        comparison = Asked("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
-        report = verify_against(asked, cluster, store, state_store(frame, store), session, shown)
+        report = verify_against(comparison, cluster, store, state_store(frame, store), session, shown)
     count_comparison(report)
-    show_against(report, reporter)
+    show_comparison(report, reporter)
     reporter.document(report)
     return EXIT_LOSS if report.findings else EXIT_OK
 

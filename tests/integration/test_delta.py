@@ -212,7 +212,7 @@ def test_a_table_for_each_topic_in_a_directory(
         behind = kbackup(*backup)
     assert behind.code == 11
     assert behind.document["restore_point"] == 2
-    assert "restore point 2 is committed, but not all Delta tables" in behind.err
+    assert "restore point 2 is committed, but an export to the Delta tables" in behind.err
     topics.produce(broker, hidden, 0, [b"third"])
     assert kbackup(*backup).code == 0
     tables = {

@@ -170,7 +170,7 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
         (["apply", "--same-offsets", "-g", "nobody"], "there is no group nobody to be set"),
         (["show", "nobody"], "there is no group nobody in restore point 2"),
         (["show", "--at", "yesterday"], "'yesterday' is not a time such as"),
-        (["show", "--at", "now", "--backup", "1"], "--backup and --at both say as of when"),
+        (["show", "--at", "now", "--backup", "1"], "--backup and --at exclude each other"),
     ],
 )
 def test_what_can_not_be_meant(kept_once: Kept, arguments: list[str], message: str) -> None:

@@ -6,21 +6,21 @@ import time
 
 from kbackup.archive.query.window import Window
 from kbackup.config.windows import ADDRESSES, TIMES, Address, parse_time
-from kbackup.config.windows import parse_address as parsed
+from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
 from kbackup.util.times import time_text
 
 
 def parse_address(text: str) -> Address:
-    """`UsageError` for what is none."""
+    """Parse an address in an archive. Raises `UsageError` if it is invalid."""
     try:
-        return parsed(text)
+        return parse_config_address(text)
     except ValueError:
         raise UsageError(f"{text} is not an address in an archive", f"give {ADDRESSES}") from None
 
 
 def parse_partition(text: str | None) -> Address | None:
-    """What `kbackup ls` takes: a topic or a partition; None for all topics. `UsageError` for others."""
+    """Parse a topic or a partition, the argument of `kbackup ls`; return None for all topics."""
     if text is None or text == "/":
         return None
     address = parse_address(text)
@@ -30,7 +30,7 @@ def parse_partition(text: str | None) -> Address | None:
 
 
 def window_of(address: Address | None, times: Window) -> Window:
-    """`times`, and the offsets of `address` where it names some."""
+    """Return the window of times `times`, limited to the offsets that `address` names."""
     if address is None or not address.ranged:
         return times
     end = address.end if address.end is not None else 2**63 - 1
@@ -38,8 +38,9 @@ def window_of(address: Address | None, times: Window) -> Window:
 
 
 def times_of(from_time: str | None, to_time: str | None, at: int | None = None) -> Window:
-    """All bounds are included; `at` is one more on the end. `UsageError` where one is no time, and where they leave
-    nothing."""
+    """Return the window between two times, both included; `at` (ms) is a second upper bound.
+
+    Raises `UsageError` for an invalid time and for an empty window."""
     start = moment_of("--from-time", from_time, up=True) if from_time is not None else None
     end = moment_of("--to-time", to_time) if to_time is not None else None
     last, until = "--to-time", to_time
@@ -48,14 +49,14 @@ def times_of(from_time: str | None, to_time: str | None, at: int | None = None) 
     if start is not None and end is not None and start > end:
         raise UsageError(
             f"--from-time {from_time} is later than {last} {until}",
-            "both are included, the earlier one first",
+            "give the earlier time as --from-time",
         )
     return Window(from_time=start, to_time=end)
 
 
 def moment_of(option: str, text: str, *, up: bool = False) -> int:
-    """ms since the epoch. `UsageError` where it is no time."""
+    """Return a time in ms since the epoch. Raises `UsageError` if it is invalid."""
     try:
         return parse_time(text, int(time.time() * 1000), up=up)
     except ValueError:
-        raise UsageError(f"{option} {text} is no time", f"give {TIMES}") from None
+        raise UsageError(f"{option} {text} is not a time", f"give {TIMES}") from None

@@ -1,4 +1,4 @@
-"""What `verify --against` and `drill` share: options, and how a comparison is shown."""
+"""Options and output of comparisons, shared by `verify --against` and `drill`."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ against_options = options(
 )
 
 
-def choices_given() -> bool:
-    """Whether an option says what of an archive is meant."""
+def has_selection_options() -> bool:
+    """Return whether the command line selects topics, times or offsets of the archive."""
     settings = click.get_current_context().ensure_object(State).settings
     return any(s.path.startswith("restore.") and s.origin.name != "--set" for s in settings)
 
 
-def show_against(report: AgainstReport, reporter: Reporter) -> None:
-    """The table of topics, the differences that are named, and one line with the result."""
+def show_comparison(report: AgainstReport, reporter: Reporter) -> None:
+    """Print the table of topics, the differences to name, and one line with the result."""
     reporter.table(
         ("topic", "compared with", "partitions", "records", "same", "result"),
         [
@@ -58,7 +58,7 @@ def show_against(report: AgainstReport, reporter: Reporter) -> None:
             for t in report.topics
         ],
     )
-    lines = [line for found in report.partitions for line in _named(found)]
+    lines = [line for partition in report.partitions for line in _difference_lines(partition)]
     if lines:
         reporter.line()
     for line in lines:
@@ -76,24 +76,26 @@ def show_against(report: AgainstReport, reporter: Reporter) -> None:
     )
 
 
-def _named(found: Comparison) -> list[str]:
-    return [f"{found.target}-{found.partition}: {difference_text(each)}" for each in found.differences]
+def _difference_lines(compared: Comparison) -> list[str]:
+    return [
+        f"{compared.target}-{compared.partition}: {difference_text(each)}" for each in compared.differences
+    ]
 
 
 def difference_text(each: Difference) -> str:
-    """'value differs: source offset 12, target offset 14'"""
-    where = [f"source offset {each.source}"] if each.source is not None else []
-    where += [f"target offset {each.target}"] if each.target is not None else []
+    """Return a difference as text: 'value differs: source offset 12, target offset 14'."""
+    offsets = [f"source offset {each.source}"] if each.source is not None else []
+    offsets += [f"target offset {each.target}"] if each.target is not None else []
     if each.what == ("place",):
-        due = (
+        expected = (
             f", which should be {each.expected}"
             if each.expected is not None
             else ", which the map doesn't have"
         )
-        return f"elsewhere: {', '.join(where)}{due}"
+        return f"elsewhere: {', '.join(offsets)}{expected}"
     many = f"{each.count:,} records from " if each.count > 1 else ""
     if each.what[0] in ("missing", "extra"):
-        return f"{each.what[0]}: {many}{where[0]}"
+        return f"{each.what[0]}: {many}{offsets[0]}"
     if each.what == ("order",):
-        return f"in another order: {', '.join(where)}"
-    return f"{' and '.join(each.what)} differ{'s' if len(each.what) == 1 else ''}: {', '.join(where)}"
+        return f"in another order: {', '.join(offsets)}"
+    return f"{' and '.join(each.what)} differ{'s' if len(each.what) == 1 else ''}: {', '.join(offsets)}"

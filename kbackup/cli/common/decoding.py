@@ -1,4 +1,4 @@
-"""Keys and values by their schemas, where that is asked for: `--decode`, `--schema-registry`, `--value-schema`, ..."""
+"""Decode keys and values by their schemas: `--decode`, `--schema-registry`, `--value-schema` and related options."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ decoding_options = options(
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What `decoding_options` said."""
+class DecodingRequest:
+    """The values of `decoding_options`."""
 
     decode: tuple[str, ...]
     key_schema: str | None
@@ -58,7 +58,7 @@ class Wish:
     strict: bool
 
     def decoding(self, frame: Frame) -> Decoding:
-        """`UsageError` for what does not go together, for a file that is no schema, and where a library is missing."""
+        """Make the decoding. Raises `UsageError` for a contradiction, an invalid schema file or a missing library."""
         files = {"key": (self.key_schema, self.key_message), "value": (self.value_schema, self.value_message)}
         decoders: dict[str, Decoder] = {}
         for part, (file, message) in files.items():
@@ -66,23 +66,29 @@ class Wish:
                 decoders[part] = _by_file(file, message)
             elif message is not None:
                 option = "--message" if part == "value" else "--key-message"
-                raise UsageError(f"{option} {message} is of no schema", f"give --{part}-schema FILE as well")
+                raise UsageError(
+                    f"{option} {message} names a message without a schema",
+                    f"give --{part}-schema FILE as well",
+                )
         named = frame.loaded.origins["schema_registry.url"].kind == "flag"
-        asked = [part for part in self.decode if part != MM2] or (PARTS if named else ())
-        rest = [part for part in asked if part not in decoders]
+        requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
+        rest = [part for part in requested if part not in decoders]
         if rest:
             registry = _registry(frame)
             decoders |= {part: ByRegistry(registry, HEADERS[part]) for part in rest}
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
-            raise UsageError("--strict is about decoding", "give --schema-registry, --decode or a schema")
+            raise UsageError(
+                "--strict without decoding has no effect", "give --schema-registry, --decode or a schema"
+            )
         return Decoding(decoders, self.strict, mm2)
 
 
 @dataclass
 class Decoding:
-    """Decodes records and counts what it could not; thread-safe. `decoders` are by part; with `mm2`, MirrorMaker 2's
-    internal topics have decoders of their own."""
+    """Decodes records and counts keys and values that it can't decode; thread-safe.
+
+    `decoders` are by part: key or value. With `mm2`, MirrorMaker 2's internal topics have decoders of their own."""
 
     decoders: dict[str, Decoder]
     strict: bool = False
@@ -94,22 +100,22 @@ class Decoding:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, tp: TopicPartition, row: Row) -> DecodedRecord:
-        """`UndecodableError` where all must be decoded."""
-        parts = self.uncounted(tp, row)
+        """Decode a record and count it. Raises `UndecodableError` with `--strict`."""
+        parts = self.decode_uncounted(tp, row)
         for part, made in zip(PARTS, parts, strict=True):
             if getattr(row, part) is not None and self._decoder(tp.topic, part) is not None:
                 self._count(part, made, f"{tp.topic}:{tp.partition}:{row.offset}")
         return parts
 
-    def uncounted(self, tp: TopicPartition, row: Row) -> DecodedRecord:
-        """For those who have had the record counted before."""
+    def decode_uncounted(self, tp: TopicPartition, row: Row) -> DecodedRecord:
+        """Decode a record that is counted already."""
         if not self.active:
             return _NOTHING
-        return DecodedRecord(self._made(tp, "key", row.key, row), self._made(tp, "value", row.value, row))
+        return DecodedRecord(self._decode(tp, "key", row.key, row), self._decode(tp, "value", row.value, row))
 
     @property
     def active(self) -> bool:
-        """Whether anything may be decoded."""
+        """True if any decoder is set."""
         return bool(self.decoders) or self.mm2
 
     def _decoder(self, topic: str, part: str) -> Decoder | None:
@@ -120,15 +126,15 @@ class Decoding:
                 return decoder
         return self.decoders.get(part)
 
-    def _made(self, tp: TopicPartition, part: str, data: bytes | None, row: Row) -> Made:
+    def _decode(self, tp: TopicPartition, part: str, data: bytes | None, row: Row) -> Made:
         decoder = None if data is None else self._decoder(tp.topic, part)
         return None if decoder is None or data is None else decoder(data, row.headers)
 
-    def _count(self, part: str, made: Made, place: str) -> None:
+    def _count(self, part: str, made: Made, address: str) -> None:
         why = made.why if isinstance(made, Undecoded) else "it names no schema" if made is None else ""
         if why and self.strict:
             raise UndecodableError(
-                f"the {part} of {place} can't be decoded: {why}", "without --strict it is shown as it is"
+                f"the {part} of {address} can't be decoded: {why}", "leave --strict out to show it undecoded"
             )
         with self._lock:
             self.seen[part] += 1
@@ -136,19 +142,19 @@ class Decoding:
                 self.bare[part] += 1
             elif why:
                 self.failed[part] += 1
-                self.reasons.setdefault(part, f"{place}: {why}")
+                self.reasons.setdefault(part, f"{address}: {why}")
 
-    def tell(self, reporter: Reporter) -> None:
-        """What is shown as it is, and why."""
+    def report_undecoded(self, reporter: Reporter) -> None:
+        """Print how many keys and values were not decoded, and why."""
         for part in PARTS:
             of = f"of {self.seen[part]:,} {part}s"
             if self.failed[part]:
                 reporter.warning(
-                    f"{self.failed[part]:,} {of} could not be decoded, and are taken as they are; "
+                    f"{self.failed[part]:,} {of} could not be decoded and are used undecoded; "
                     f"the first: {self.reasons[part]}"
                 )
             if self.bare[part]:
-                reporter.note(f"{self.bare[part]:,} {of} name no schema, and are taken as they are")
+                reporter.note(f"{self.bare[part]:,} {of} name no schema and are used undecoded")
 
 
 _NOTHING = DecodedRecord()

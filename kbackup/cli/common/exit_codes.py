@@ -1,4 +1,4 @@
-"""What each exit code means; the codes themselves belong to the classes in `kbackup.errors`."""
+"""The meaning of each exit code; the codes themselves belong to the classes in `kbackup.errors`."""
 
 EXIT_CODES: dict[int, str] = {
     0: "done",

@@ -1,4 +1,4 @@
-"""Records by an expression of jq's language (extra `schemas`), over what `kbackup cat --json` prints of them."""
+"""Select records by an expression of jq's language (extra `schemas`), over the output of `kbackup cat --json`."""
 
 from __future__ import annotations
 
@@ -19,37 +19,40 @@ from kbackup.formats.block import select_records
 from kbackup.formats.rows import Row, rows
 from kbackup.types import RecordBlock, TopicPartition
 
-Found = npt.NDArray[np.bool_]
+Mask = npt.NDArray[np.bool_]
+"""bool[n]: True for selected records."""
 
 
 class Expression:
-    """The records for which `text` gives anything that is neither null nor false, as jq's own `select` has it; among
-    those that `before` leaves. A value that was not decoded by a schema is what it holds as JSON, where it is JSON.
+    """Selects the records for which an expression yields a value that is neither null nor false, as jq's `select` does.
 
-    Where the expression fails the record is left out, and counted. Thread-safe. `UsageError` for what is no expression.
+    `before` selects the records to test. A value that no schema decoded is tested as JSON if it is JSON. A record for
+    which the expression fails is not selected, and is counted. Thread-safe. Raises `UsageError` for an invalid
+    expression.
     """
 
     def __init__(
-        self, text: str, decoding: Decoding, before: Callable[[TopicPartition, RecordBlock], Found] | None
+        self, text: str, decoding: Decoding, before: Callable[[TopicPartition, RecordBlock], Mask] | None
     ) -> None:
         try:
             self._program = jq.compile(text)
         except ValueError as error:  # also of text that is not Unicode
-            said = str(error).strip().partition("\n")[0]
+            message = str(error).strip().partition("\n")[0]
             raise UsageError(
-                f"--jq {text} can't be used: {said}", """for instance '.value.status == "failed"'"""
+                f"--jq {text} can't be used: {message}",
+                """give an expression such as '.value.status == "failed"'""",
             ) from None
         self._decoding, self._before = decoding, before
         self._failed, self._first = 0, ""
         self._lock = threading.Lock()
 
-    def __call__(self, tp: TopicPartition, block: RecordBlock) -> Found:
-        """bool[n]: which records are looked for."""
-        left = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
-        some = select_records(block, left)
-        if len(some):
-            left[left] = [self._holds(tp, row) for row in rows(some, str(tp))]
-        return left
+    def __call__(self, tp: TopicPartition, block: RecordBlock) -> Mask:
+        """Return which records of a block are selected."""
+        mask = np.ones(len(block), np.bool_) if self._before is None else self._before(tp, block)
+        candidates = select_records(block, mask)
+        if len(candidates):
+            mask[mask] = [self._holds(tp, row) for row in rows(candidates, str(tp))]
+        return mask
 
     def _holds(self, tp: TopicPartition, row: Row) -> bool:
         try:
@@ -58,8 +61,8 @@ class Expression:
         except ValueError as error:  # what the expression raises, or can't do with this record
             with self._lock:
                 self._failed += 1
-                said = str(error).strip().partition("\n")[0]
-                self._first = self._first or f"{tp.topic}:{tp.partition}:{row.offset}: {said}"
+                message = str(error).strip().partition("\n")[0]
+                self._first = self._first or f"{tp.topic}:{tp.partition}:{row.offset}: {message}"
             return False
 
     def _text(self, tp: TopicPartition, row: Row) -> str:
@@ -73,9 +76,10 @@ class Expression:
                 pass  # then it is text, or bytes
         return msgspec.json.encode(whole).decode()
 
-    def tell(self, reporter: Reporter) -> None:
-        """What was left out because the expression failed."""
+    def report_failures(self, reporter: Reporter) -> None:
+        """Print for how many records the expression failed."""
         if self._failed:
             reporter.warning(
-                f"the expression failed for {plural(self._failed, 'record')}, left out here; the first: {self._first}"
+                f"the expression failed for {plural(self._failed, 'record')}, which are not printed; "
+                f"the first: {self._first}"
             )

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class State:
-    """What the flags said, collected while click parses them; one a run, shared by group and command."""
+    """The values of the flags, collected while click parses them; one for each run, shared by group and command."""
 
     settings: list[Setting] = field(default_factory=list)
     files: Files = field(default_factory=Files)
@@ -38,7 +38,7 @@ class State:
 
 @dataclass(frozen=True)
 class Frame:
-    """A command's surroundings. Its first argument, where it is decorated with `pass_frame`."""
+    """The configuration and the reporter of a command; the first argument of a command with `pass_frame`."""
 
     loaded: Loaded
     reporter: Reporter
@@ -51,7 +51,7 @@ class Frame:
 
     @property
     def archive(self) -> str:
-        """The archive's URL; `UsageError` where none is named."""
+        """The archive's URL. Raises `UsageError` if none is named."""
         if not self.config.archive:
             raise UsageError(
                 "no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml"
@@ -60,12 +60,12 @@ class Frame:
 
 
 def load_config(state: State) -> Loaded:
-    """The configuration under the flags of `state`; what had to be left out is logged, and what lies open warned of."""
+    """Load the configuration with the flags of `state`. Logs its notes, and warns of secrets on the command line."""
     loaded = load(state.settings, state.files)
     for setting in state.settings:
         if exposes_secret(setting.path, setting.value):
             log.warning(
-                "%s stands on the command line, which everybody on this machine can read: "
+                "%s is on the command line, which every user of this machine can read: "
                 "write ${env:NAME} or ${file:/path}",
                 setting.path,
             )
@@ -75,7 +75,7 @@ def load_config(state: State) -> Loaded:
 
 
 def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable[P, int]:
-    """Makes a function a command's body: it gets a `Frame` first and may return an exit code (None is 0)."""
+    """Make a function the body of a command: its first argument is a `Frame`, its result the exit code (None is 0)."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:

@@ -25,7 +25,7 @@ _METAVARS = {
 
 
 def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
-    """One decorator of many; the first stands first in the help."""
+    """Return one decorator made of many, in the order of the help."""
 
     def decorate(command: F) -> F:
         for decorator in reversed(decorators):
@@ -38,10 +38,10 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 def key_option(
     path: str, *names: str, help: str | None = None, default: str | None = None
 ) -> Callable[[F], F]:
-    """An option that sets the key `path`, with its help and default from the table of keys. `default` is what the help
-    says of a command that has a default of its own.
+    """Return an option that sets the key `path`, with help and default from the table of keys.
 
-    It is called `--<last part>` unless `names` say otherwise. Lists and tables are given one item a time.
+    Its name is `--<last part of the path>`, unless `names` are given. `default` replaces the default in the help, for
+    commands with a default of their own. Lists and tables take one item for each use of the option.
     """
     key = KEYS[path]
     return click.option(
@@ -61,12 +61,12 @@ def key_option(
 
 
 def key_options(*paths: str) -> Callable[[F], F]:
-    """`key_option` for each path."""
+    """Return a `key_option` for each path."""
     return options(*map(key_option, paths))
 
 
 def client_file_option(section: str) -> Callable[[F], F]:
-    """`--<section>-config`"""
+    """Return the option `--<section>-config`."""
     return click.option(
         f"--{section}-config",
         metavar="FILE",
@@ -77,7 +77,7 @@ def client_file_option(section: str) -> Callable[[F], F]:
 
 
 def cluster_options(section: str) -> Callable[[F], F]:
-    """`--<section>-config` and `--bootstrap-server` for the section "source" or "target"."""
+    """Return `--<section>-config` and `--bootstrap-server` for the section "source" or "target"."""
     return options(
         client_file_option(section),
         click.option(

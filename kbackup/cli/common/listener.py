@@ -1,4 +1,4 @@
-"""Shows on stderr what a job tells while it works (`kbackup.metrics.events.Listener`)."""
+"""Show a job's progress on stderr (`kbackup.metrics.events.Listener`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from kbackup.cli.common.progress import Progress
 
 
 class ShownProgress:
-    """A job's listener: one progress a phase, from its first count on. Leave it as a context manager: a bar must be
-    taken down."""
+    """A job's listener: one progress for each phase, from its first count on.
+
+    Use it as a context manager: the end removes the bar."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

@@ -1,4 +1,4 @@
-"""What commands keep on this machine: metadata that they read, and the newest catalog that they saw."""
+"""Files of commands on this machine: a cache of metadata, and the newest catalog that they read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from kbackup.util.folders import cache_folder
 log = logging.getLogger(__name__)
 
 
-def looked_into(frame: Frame, address: str | None = None) -> Store:
-    """The store of the archive that the command is about; `address`: of one of several that it is about."""
+def cached_archive_store(frame: Frame, address: str | None = None) -> Store:
+    """Open the store of the command's archive, or of the archive at `address`, with the cache of metadata."""
     config = frame.config
     folder = cache_folder() if config.metadata_cache else None
     key = config.encryption.key or ""
@@ -31,7 +31,9 @@ def looked_into(frame: Frame, address: str | None = None) -> Store:
 
 
 def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
-    """Compare the newest catalog with the newest that this machine has seen; again at the end where it `commits`."""
+    """Compare the newest catalog with the newest that this machine has read.
+
+    A command that `commits` stores the number of the newest catalog at its end."""
     folder = cache_folder() if frame.config.metadata_cache else None
     if folder is None:
         return
@@ -42,7 +44,7 @@ def check_seen(frame: Frame, store: Store, *, commits: bool = False) -> None:
         try:
             seen.remember()
         except KbackupError as error:
-            log.info("the newest catalog number can't be asked for: %s", error)
+            log.info("can't read the number of the newest catalog: %s", error)
 
     if commits:
         click.get_current_context().call_on_close(remember)

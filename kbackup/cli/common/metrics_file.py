@@ -1,4 +1,4 @@
-"""How a command ended, counted; and the file of `--metrics-file`, which is written in any case."""
+"""Count the end of a command, and write the file of `--metrics-file`, also after an error."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 OPTION = "--metrics-file"
 
 
-def metrics_file(args: Sequence[str], command: str) -> MetricsFile | None:
-    """The file that is asked for, read off the arguments themselves: that they can't be understood is to be counted,
-    too. `UsageError` where it can't be written."""
+def requested_metrics_file(args: Sequence[str], command: str) -> MetricsFile | None:
+    """Return the file of `--metrics-file`, or None. Raises `UsageError` if it can't be written.
+
+    Reads the raw arguments: a command line that click can't parse is counted, too."""
     path = ""
     for at, argument in enumerate(args):
         if argument == OPTION:
@@ -32,8 +33,8 @@ def metrics_file(args: Sequence[str], command: str) -> MetricsFile | None:
     return MetricsFile(path, command)
 
 
-def ended(code: int, file: MetricsFile | None) -> int:
-    """The exit code: that of the command, unless all went well but the writing of its metrics."""
+def finish_metrics(code: int, file: MetricsFile | None) -> int:
+    """Count the end, write the metrics and return the exit code: an error if only writing the metrics failed."""
     counted.end(code)
     if file is None:
         return code

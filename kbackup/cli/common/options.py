@@ -108,4 +108,4 @@ state_options = options(
     ),
     cache_option,
 )
-"""Which state of an archive is looked into."""
+"""Select the state of an archive to read."""

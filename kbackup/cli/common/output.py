@@ -1,7 +1,7 @@
-"""What a command says: data on stdout, everything else on stderr.
+"""Print the output of a command: data on stdout, everything else on stderr.
 
-With `--json` stdout holds exactly one JSON document; tables and lines are for people and stay silent then,
-and the document stays silent without it: a command calls both.
+With `--json` stdout holds exactly one JSON document, and tables and lines print nothing. Without `--json` the document
+prints nothing. A command calls both.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _GAP = 2  # blanks between columns
 
 
 class Reporter:
-    """`quiet` silences notes and progress, never data, warnings and errors. Streams are looked up when used.
-    `documents` counts the JSON documents that were printed: none or one.
+    """Prints the output of a command. Streams are looked up at each use.
+
+    `quiet` silences notes and progress, never data, warnings and errors. `documents` counts the printed JSON documents:
+    none or one.
     """
 
     def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
@@ -36,8 +38,7 @@ class Reporter:
         self.documents = 0
 
     def document(self, value: object) -> None:
-        """The one JSON document: anything msgspec can encode. A second one is a caller's mistake:
-        `RuntimeError`."""
+        """Print the JSON document: anything that msgspec can encode. A second call raises `RuntimeError`."""
         if not self.json:
             return
         if self.documents:
@@ -50,15 +51,16 @@ class Reporter:
             _print(printable(text), sys.stdout)
 
     def fields(self, pairs: Iterable[tuple[str, Cell]]) -> None:
-        """One `name: value` a line, values in a column."""
+        """Print one `name: value` on each line, values in a column."""
         rows = [(f"{name}:", cell_text(value)) for name, value in pairs]
         width = max((len(name) for name, _ in rows), default=0)
         for name, value in rows:
             self.line(f"{name:<{width}} {value}")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """A table; columns of numbers are aligned right, None is "-". On a terminal that is too narrow for it, names
-        lose their middle; where stdout is no terminal everything is whole."""
+        """Print a table; columns of numbers are aligned right, None is "-".
+
+        On a narrow terminal, names lose their middle. Elsewhere nothing is cut."""
         if self.json:
             return
         cells = [tuple(row) for row in rows]
@@ -70,21 +72,21 @@ class Reporter:
             _plain_table(columns, text, right)
 
     def note(self, text: str) -> None:
-        """Something worth knowing, for people."""
+        """Print information for people on stderr."""
         if not self.quiet:
             _print(printable(text), sys.stderr)
 
     def doing(self, text: str) -> None:
-        """What a command is about to wait for. Nothing where stderr is no terminal."""
+        """Print what the command waits for next, if stderr is a terminal."""
         if sys.stderr.isatty():
             self.note(text)
 
     def warning(self, text: str) -> None:
         _print(f"warning: {printable(text)}", sys.stderr)
 
-    def progress(self, what: str, *, records: int | None = None, nbytes: int | None = None) -> Progress:
-        """A context manager that shows how far `what` is; totals where they are known."""
-        return Progress(what, records, nbytes, shown=not self.quiet)
+    def progress(self, label: str, *, records: int | None = None, nbytes: int | None = None) -> Progress:
+        """Return a context manager that shows the progress of `label`; pass totals if they are known."""
+        return Progress(label, records, nbytes, shown=not self.quiet)
 
 
 def cell_text(cell: Cell) -> str:
@@ -94,7 +96,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def _json(value: object) -> str:
-    """Indented, with all escaped that a terminal could take for a command; what reads JSON reads the same."""
+    """Return indented JSON with control characters escaped; its content is unchanged."""
     try:
         text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
@@ -104,7 +106,7 @@ def _json(value: object) -> str:
 
 
 def json_line(value: object) -> str:
-    """The same in one line; text must be Unicode."""
+    """Return JSON in one line, with control characters escaped; text must be Unicode."""
     text = msgspec.json.encode(value).decode()
     return text if text.isprintable() else "".join(map(_escaped, text))
 
@@ -136,8 +138,9 @@ def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
 
 
 def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[list[str]]:
-    """The rows with shorter names, the longest first, until they take `room` characters. Text with blanks stays whole:
-    it is wrapped."""
+    """Return the rows with names shortened to fit `room` characters, the widest column first.
+
+    Text with blanks is not shortened: it is wrapped."""
     widths = _widths([columns, *rows])
     for at in sorted(range(len(columns)), key=lambda at: -widths[at]):
         excess = sum(widths) + _GAP * (len(columns) - 1) - room
@@ -164,7 +167,7 @@ def _rich_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]
 
 
 class _Stderr(logging.Handler):
-    """Writes to whatever sys.stderr is at that time: a progress bar puts itself between."""
+    """Writes to the present sys.stderr: a progress bar replaces it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -186,9 +189,9 @@ class _Formatter(logging.Formatter):
 
 
 def configure_logging(verbose: int = 0) -> None:
-    """Logs on stderr: warnings; with 1 kbackup's INFO, with 2 its DEBUG and the libraries' INFO.
+    """Log to stderr: warnings; with `verbose` 1 kbackup's INFO, with 2 its DEBUG and the libraries' INFO.
 
-    Never the libraries' DEBUG: botocore's and librdkafka's hold what signs and logs in.
+    The libraries' DEBUG is never logged: those of botocore and librdkafka hold credentials.
     """
     handler = _Stderr()
     handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -197,7 +200,7 @@ def configure_logging(verbose: int = 0) -> None:
     )
     levels = {0: logging.WARNING, 1: logging.INFO}
     logging.getLogger("kbackup").setLevel(levels.get(verbose, logging.DEBUG))
-    # of a JVM that has heard Ctrl-C, too; what it says else is in our errors
+    # py4j logs the end of a JVM after Ctrl-C; our errors hold its other messages
     logging.getLogger("py4j").setLevel(logging.NOTSET if verbose > 1 else logging.CRITICAL)
-    # ten lines a second while a broker is away; what it said last is in our errors
+    # librdkafka logs ten lines a second while a broker is down; our errors hold its last message
     logging.getLogger("kbackup.librdkafka").setLevel(logging.WARNING if verbose else logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, elsewhere a plain line every ten seconds."""
+"""Show progress on stderr: a bar on a terminal, elsewhere a plain line every ten seconds."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ _BAR = 20  # columns
 
 
 class Progress:
-    """Counts records and bytes; thread-safe. The share that is done goes by bytes where their total is
-    known."""
+    """Counts records and bytes; thread-safe.
+
+    The bar shows the share of bytes if their total is known, else of records."""
 
     def __init__(
         self,
-        what: str,
+        label: str,
         records: int | None,
         nbytes: int | None,
         *,
         shown: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.what = printable(what)
+        self.label = printable(label)
         self.total_records, self.total_bytes = records, nbytes
         self.records = self.nbytes = 0
         self._shown, self._clock = shown, clock
-        self._started = self._said = clock()
+        self._started = self._printed_at = clock()
         self._lock = threading.Lock()
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Self:
-        self._started = self._said = self._clock()
+        self._started = self._printed_at = self._clock()
         if self._shown and sys.stderr.isatty():
-            self._bar = _rich_bar(self.what)
+            self._bar = _rich_bar(self.label)
             self._bar.start()
         return self
 
@@ -55,25 +56,27 @@ class Progress:
             self._bar.stop()
 
     @contextmanager
-    def aside(self, *, again: bool = True) -> Iterator[None]:
-        """For as long as something is printed to stdout: the bar goes where both are one terminal. (Rich would print it
-        above the bar, with line feeds of its own.) `again`: then it comes back, on a line that must be empty."""
+    def hidden(self, *, restart: bool = True) -> Iterator[None]:
+        """Hide the bar while the caller prints to stdout, if stdout is the same terminal.
+
+        `restart` shows the bar afterwards, on a line that must be empty. (Rich would print the output above the
+        bar, and add line feeds.)"""
         bar = self._bar if sys.stdout.isatty() else None
         if bar is not None:
             bar.stop()
         try:
             yield
         finally:
-            if bar is not None and again:
+            if bar is not None and restart:
                 bar.start()
 
     def advance(self, records: int = 0, nbytes: int = 0) -> None:
-        """Adds what is newly done."""
+        """Add records and bytes."""
         with self._lock:
             self._reach(self.records + records, self.nbytes + nbytes)
 
     def reach(self, records: int, nbytes: int, expected: int) -> None:
-        """Sets what is done in all, and how many records are expected."""
+        """Set the records and bytes that are done, and the expected number of records."""
         with self._lock:
             self.total_records = expected
             self._reach(records, nbytes)
@@ -82,13 +85,14 @@ class Progress:
         self.records, self.nbytes = records, nbytes
         if self._bar is not None:
             self._show()
-        elif self._shown and self._clock() - self._said >= PLAIN_INTERVAL:
-            self._said = self._clock()
-            print(f"{self.what}: {self.status()}", file=sys.stderr, flush=True)
+        elif self._shown and self._clock() - self._printed_at >= PLAIN_INTERVAL:
+            self._printed_at = self._clock()
+            print(f"{self.label}: {self.status()}", file=sys.stderr, flush=True)
 
     def status(self, room: int | None = None) -> str:
-        """Records, bytes, rates and time left in one line of `room` columns. Where that is too little, what says least
-        is left out, the time left never."""
+        """Return records, bytes, rates and the remaining time, in at most `room` columns.
+
+        Leaves out the least important parts if they don't fit, but never the remaining time."""
         seconds = max(self._clock() - self._started, 1e-3)
         records = f"{_of(self.records, self.total_records, human_count)} records"
         size = _of(self.nbytes, self.total_bytes, human_size)
@@ -105,7 +109,7 @@ class Progress:
         return ", ".join(parts)
 
     def _share(self) -> float | None:
-        """From 0 to 1; None where no total is known."""
+        """Return the share that is done, from 0 to 1; None without a total."""
         done, total = (
             (self.nbytes, self.total_bytes) if self.total_bytes else (self.records, self.total_records)
         )
@@ -116,7 +120,7 @@ class Progress:
             return
         share = self._share()
         total = None if share is None else 1.0
-        room = self._bar.console.width - len(self.what) - _BAR - 2  # a space beside the bar on each side
+        room = self._bar.console.width - len(self.label) - _BAR - 2  # a space beside the bar on each side
         self._bar.update(
             self._bar.task_ids[0], total=total, completed=share or 0.0, status=self.status(max(room, 0))
         )
@@ -126,7 +130,7 @@ def _of(done: int, total: int | None, text: Callable[[float], str]) -> str:
     return f"{text(done)} of {text(total)}" if total else text(done)
 
 
-def _rich_bar(what: str) -> RichProgress:
+def _rich_bar(label: str) -> RichProgress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -135,8 +139,9 @@ def _rich_bar(what: str) -> RichProgress:
         BarColumn(bar_width=_BAR),
         TextColumn("{task.fields[status]}", markup=False),
     )
-    # rich would show on stderr what goes to a file or a pipe
-    aside = sys.stdout.isatty()
-    bar = Progress(*columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=aside)
-    bar.add_task(what, total=None, status="")
+    # rich would redirect output for a file or a pipe to stderr
+    bar = Progress(
+        *columns, console=Console(file=sys.stderr), transient=True, redirect_stdout=sys.stdout.isatty()
+    )
+    bar.add_task(label, total=None, status="")
     return bar

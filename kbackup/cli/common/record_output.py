@@ -1,4 +1,4 @@
-"""How records are shown: `--output`, `--format` and `--raw`, and printing them as they are found."""
+"""Print records in the style of `--output`, `--format` and `--raw`, as they are read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kbackup.archive.query.browse import Found
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.key_options import options
 from kbackup.cli.common.record_text import (
-    AS_THEY_ARE,
     FORMAT_HELP,
+    UNDECODED,
     Show,
     as_format,
     as_hex,
     as_json,
     as_text,
-    put,
+    write_text,
 )
 from kbackup.errors import UsageError
 from kbackup.formats.block import slice_block
@@ -46,7 +46,7 @@ style_options = options(
 
 @dataclass(frozen=True)
 class Style:
-    """What `style_options` said."""
+    """The values of `style_options`."""
 
     output: str | None
     template: str | None
@@ -57,55 +57,55 @@ class Style:
         return self.template is None or self.template.endswith(r"\n")
 
     def show(self, frame: Frame) -> Show:
-        """`UsageError` for what does not go together, and for bytes that a terminal would take for commands."""
+        """Return the function that prints a record.
+
+        Raises `UsageError` for a contradiction, and for raw bytes on a terminal."""
         if self.template is None:
             if self.raw:
-                raise UsageError("--raw is for --format", "for instance --format '%v' --raw")
+                raise UsageError("--raw needs --format", "give a format, as in --format '%v' --raw")
             return _documents(frame) if frame.reporter.json else SHOWS[self.output or "text"]
         if self.output is not None or frame.reporter.json:
-            raise UsageError(
-                "--format goes with neither --output nor --json", f"give one of them: {', '.join(SHOWS)}"
-            )
+            raise UsageError("--format excludes --output and --json", "give one of the three")
         if self.raw and sys.stdout.isatty():
             raise UsageError(
-                "--raw writes bytes as they are, and stdout is a terminal", "send them to a file or a pipe"
+                "--raw prints unescaped bytes, and stdout is a terminal", "send them to a file or a pipe"
             )
         return as_format(self.template, raw=self.raw)
 
 
 def _documents(frame: Frame) -> Show:
-    """As JSON lines. Once there is one, what fails is told on stderr alone: its document would not be a record."""
+    """Print records as JSON lines. After the first one, errors go to stderr alone: their document is not a record."""
 
-    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
+    def show(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
         frame.reporter.documents += 1
         return as_json(tp, row, parts)
 
     return show
 
 
-def printed(
-    found: Iterable[Found],
+def print_records(
+    batches: Iterable[Found],
     show: Show,
     decode: Callable[[TopicPartition, Row], DecodedRecord],
-    aside: Callable[[], AbstractContextManager[None]] = nullcontext,
+    hidden_bar: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> int:
-    """How many records; each piece is out before the next one is read. `aside` is entered while one is printed."""
+    """Print records and return their number. Flushes each batch before reading the next, within `hidden_bar`."""
     count = 0
-    for tp, block in found:
-        with aside():
+    for tp, block in batches:
+        with hidden_bar():
             for row in rows(block, str(tp)):
-                put(show(tp, row, decode(tp, row)))
+                write_text(show(tp, row, decode(tp, row)))
                 count += 1
             sys.stdout.flush()
     return count
 
 
-def first(found: Iterator[Found], limit: int | None) -> Iterator[Found]:
-    """Its first `limit` records; no more is read then."""
-    left = limit
-    for tp, block in found:
-        kept = block if left is None else slice_block(block, 0, min(left, len(block)))
-        yield Found(tp, kept)
-        left = None if left is None else left - len(kept)
-        if left == 0:
+def limit_records(batches: Iterator[Found], limit: int | None) -> Iterator[Found]:
+    """Yield the first `limit` records, and then read no more."""
+    remaining = limit
+    for tp, block in batches:
+        records = block if remaining is None else slice_block(block, 0, min(remaining, len(block)))
+        yield Found(tp, records)
+        remaining = None if remaining is None else remaining - len(records)
+        if remaining == 0:
             return

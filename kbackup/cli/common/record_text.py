@@ -1,4 +1,4 @@
-"""Records as text: for people, as JSON lines, in hexadecimal, and in a format of the user's own (kcat's letters)."""
+"""Format records as text, as JSON lines, in hexadecimal, or by a user's format with kcat's letters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from kbackup.types import TopicPartition
 from kbackup.util.printable import printable
 from kbackup.util.times import time_text
 
-AS_THEY_ARE = DecodedRecord()
+UNDECODED = DecodedRecord()
 
 
 class Show(Protocol):
-    """What is printed of a record, with the line feed that it ends in. What was made of key and value by their schemas
-    takes the place of their bytes. Bytes are not safe for a terminal."""
+    """Returns the output for a record, with the line feed at its end.
 
-    def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str | bytes: ...
+    A decoded key or value replaces its bytes. Output as bytes is not safe for a terminal."""
+
+    def __call__(self, tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str | bytes: ...
 
 
 TYPES = {-2: "CreateTime", -1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
@@ -59,15 +60,15 @@ FORMAT_HELP = (
 
 
 def text(data: bytes) -> str:
-    """Bytes as text that is safe for a terminal; what is not UTF-8 as `\\xff`."""
+    """Return bytes as text that is safe for a terminal; bytes that are not UTF-8 become `\\xff`."""
     return printable(data.decode("utf-8", "backslashreplace"))
 
 
-def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
-    """place, time, key, value and headers with tabs between; null is `null`."""
+def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return address, time, key, value and headers with tabs between; null is `null`."""
     headers = ",".join(f"{text(key)}={_or_null(value)}" for key, value in row.headers)
     cells = (
-        _place(tp, row),
+        _address(tp, row),
         _time(row),
         _part(row.key, parts.key),
         _part(row.value, parts.value),
@@ -76,13 +77,13 @@ def as_text(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) ->
     return "\t".join(cells) + "\n"
 
 
-def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
-    """One line; bytes that are not UTF-8 are {"base64": "…"}."""
+def as_json(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return JSON in one line; bytes that are not UTF-8 are {"base64": "…"}."""
     return json_line(document(tp, row, parts)) + "\n"
 
 
-def document(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> dict[str, object]:
-    """What was decoded has its schema beside it, what could not be has the reason."""
+def document(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> dict[str, object]:
+    """Return a record as a JSON object, with the schema of a decoded part, or the reason why it is not decoded."""
     made = [(name, part) for name, part in zip(parts._fields, parts, strict=True) if part is not None]
     return {
         "topic": tp.topic,
@@ -98,9 +99,9 @@ def document(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -
     }
 
 
-def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
-    """Key, value and headers as `hexdump -C` shows them, and an empty line; never decoded."""
-    lines = [f"{_place(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
+def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Return undecoded key, value and headers as `hexdump -C` shows them, and an empty line."""
+    lines = [f"{_address(tp, row)}  {_time(row)}  {TYPES[row.timestamp_type]}"]
     for name, data in (("key", row.key), ("value", row.value)):
         lines += [f"{name}, {_size(data)}", *_dump(data)]
     for key, value in row.headers:
@@ -109,54 +110,55 @@ def as_hex(tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> 
 
 
 def as_format(template: str, *, raw: bool = False) -> Show:
-    """By `template`; `raw`: fields and all as the bytes that they are, else safe for a terminal. `UsageError` for a
-    letter that stands for nothing."""
+    """Return the function that formats a record by `template`: safe for a terminal, or with `raw` as bytes.
+
+    Raises `UsageError` for an unknown letter."""
     try:
         template.encode()
     except UnicodeEncodeError:
         raise UsageError("--format is not UTF-8", r"write a byte as \xff") from None
     pieces: list[_Part] = []
     at = 0
-    for found in _TOKEN.finditer(template):
-        pieces += [template[at : found.start()], _piece(found)]
-        at = found.end()
+    for token in _TOKEN.finditer(template):
+        pieces += [template[at : token.start()], _piece(token)]
+        at = token.end()
     pieces.append(template[at:])
     return partial(_raw, pieces) if raw else partial(_safe, pieces)
 
 
-def put(shown: str | bytes) -> None:
-    """To stdout."""
+def write_text(shown: str | bytes) -> None:
+    """Write the output for a record to stdout."""
     if isinstance(shown, str):
         sys.stdout.write(shown)
     else:
         sys.stdout.buffer.write(shown)
 
 
-def _piece(found: re.Match[str]) -> _Part:
-    if found["hex"]:
-        return bytes.fromhex(found["hex"])
-    if found["escape"]:
-        return _ESCAPES[found["escape"]]
-    if found["field"] not in _FIELDS:
+def _piece(token: re.Match[str]) -> _Part:
+    if token["hex"]:
+        return bytes.fromhex(token["hex"])
+    if token["escape"]:
+        return _ESCAPES[token["escape"]]
+    if token["field"] not in _FIELDS:
         raise UsageError(
-            f"--format has %{found['field']}, which stands for nothing",
-            f"known are {' '.join('%' + name for name in _FIELDS)}",
+            f"--format has the unknown letter %{token['field']}",
+            f"use {' '.join('%' + name for name in _FIELDS)}",
         )
-    return _FIELDS[found["field"]]
+    return _FIELDS[token["field"]]
 
 
-def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> bytes:
+def _raw(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> bytes:
     made = (piece(tp, row, parts) if callable(piece) else piece for piece in pieces)
     return b"".join(piece.encode() if isinstance(piece, str) else piece for piece in made)
 
 
-def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = AS_THEY_ARE) -> str:
-    """What stands in the template is the user's own, escapes and all."""
+def _safe(pieces: Sequence[_Part], tp: TopicPartition, row: Row, parts: DecodedRecord = UNDECODED) -> str:
+    """Format a record with its fields escaped; the text of the template is not escaped."""
     made = (text(piece(tp, row, parts)) if callable(piece) else piece for piece in pieces)
     return "".join(piece.decode("latin-1") if isinstance(piece, bytes) else piece for piece in made)
 
 
-def _place(tp: TopicPartition, row: Row) -> str:
+def _address(tp: TopicPartition, row: Row) -> str:
     return f"{tp.topic}:{tp.partition}:{row.offset}"
 
 

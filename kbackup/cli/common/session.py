@@ -1,4 +1,4 @@
-"""What commands share that work with archives and Spark: the store, and a session that is built when it is needed."""
+"""Open the stores and the Spark session of a command."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 
 def archive_store(frame: Frame, *, lost: bool = False) -> Store:
-    """The store of the archive that the command is about; `lost`: its archive.json may be. `MismatchError` where it is
-    another one than `archive_id` says."""
-    return archive_at(frame, frame.archive, lost=lost)
+    """Open the store of the command's archive; `lost` accepts an archive without its archive.json.
+
+    Raises `MismatchError` if the archive has another id than `archive_id`."""
+    return archive_store_at(frame, frame.archive, lost=lost)
 
 
-def archive_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
-    """The same for an archive at an address, of a command that is about several."""
+def archive_store_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
+    """Open the store of the archive at an address, as `archive_store` does."""
     config = frame.config
     store = open_store(address, config.s3, config.encryption.key or "", archive_id=config.archive_id)
     counted.archive(store.url)
@@ -40,28 +41,28 @@ def archive_at(frame: Frame, address: str, *, lost: bool = False) -> Store:
 
 
 def state_store(frame: Frame, store: Store) -> Store:
-    """Where restores and flows keep their plans, offset maps and reports: in the archive of `store`, unless set."""
+    """Open the store for plans, offset maps and reports of restores and flows: that of the archive, unless set."""
     config = frame.config
     if not config.restore.state:
         return store
     return open_store(config.restore.state, config.s3, config.encryption.key or "")
 
 
-def say_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
-    """Names the cluster that is about to be asked: its answer, and the modules that ask, may take seconds."""
+def show_connecting(frame: Frame, role: Literal["source", "target"]) -> None:
+    """Print the cluster to connect to. The imports and its answer may take seconds."""
     properties = frame.config.source if role == "source" else frame.config.target
     if servers := properties.get("bootstrap.servers"):
         frame.reporter.doing(f"connecting to the {role} cluster at {servers}")
 
 
 def delta_config(config: Config, *urls: str | None) -> Config:
-    """The same with what Spark takes for Delta tables at `urls`; as it is where there are none."""
-    wanted = tuple(filter(None, urls))
-    if not wanted:
+    """Return the configuration with Spark's settings for Delta tables at `urls`; unchanged without tables."""
+    tables = tuple(filter(None, urls))
+    if not tables:
         return config
     from kbackup.spark.delta import session_conf
 
-    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, wanted))
+    spark = msgspec.structs.replace(config.spark, conf=session_conf(config.spark.conf, tables))
     return msgspec.structs.replace(config, spark=spark)
 
 
@@ -69,19 +70,19 @@ def delta_config(config: Config, *urls: str | None) -> Config:
 def spark_session(
     config: Config, *, at_once: bool = False, reporter: Reporter | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
-    """A function that gives the session, and waits for it; `reporter` says so. It is stopped at the end.
+    """Provide a function that returns the Spark session, and stop the session at the end.
 
-    It starts at the first call; with `at_once` now, beside what the command does before it needs it: for commands that
-    surely will.
+    The session starts at the first call, which waits and notes that on `reporter`. With `at_once` it starts now, while
+    the command does other work.
     """
-    made: list[Starting] = []
+    started: list[Starting] = []
 
     def start() -> Starting:
-        if not made:
+        if not started:
             from kbackup.spark.session import Starting
 
-            made.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
-        return made[0]
+            started.append(Starting(config.spark.master, config.spark.conf, config.spark.task_attempts))
+        return started[0]
 
     def session() -> SparkSession:
         starting = start()
@@ -90,10 +91,10 @@ def spark_session(
         return starting()
 
     def cancel() -> None:
-        # a job goes on, and whoever waits for it waits, until it is cancelled
-        for starting in made:
+        # a job runs on, and its callers wait, until it is cancelled
+        for starting in started:
             if starting.session is not None:
-                with suppress(Exception):  # a JVM that has heard Ctrl-C as well may be gone
+                with suppress(Exception):  # Ctrl-C may have ended the JVM
                     starting.session.sparkContext.cancelAllJobs()
 
     if at_once:
@@ -101,16 +102,16 @@ def spark_session(
     try:
         with _on_interrupt(cancel):
             yield session
-        for starting in made:
+        for starting in started:
             starting.dump_classes()
     finally:
-        for starting in made:
+        for starting in started:
             starting.leave()
 
 
 @contextmanager
 def _on_interrupt(cancel: Callable[[], None]) -> Iterator[None]:
-    """Calls `cancel` at Ctrl-C, before what is done then anyway. Only a main thread hears signals."""
+    """Call `cancel` at Ctrl-C, before the previous handler. Only a main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

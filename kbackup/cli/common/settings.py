@@ -1,4 +1,4 @@
-"""What a restore sets beside records, shown before it does; and taking that back."""
+"""Show the settings that a restore changes, and undo these changes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kbackup.store import open_store
 
 
 def show_settings(planned: SettingsReport, reporter: Reporter) -> None:
-    """Differences to the target; nothing where nothing was asked for, or there are none."""
+    """Print the differences to the target, and what is not carried."""
     show_changes(planned.changes, reporter)
-    for left in planned.not_carried:
-        reporter.note(f"not carried: {left.what} ({left.why})")
+    for entry in planned.not_carried:
+        reporter.note(f"not carried: {entry.what} ({entry.why})")
     for warning in (*planned.warnings, *planned.missing):
         reporter.warning(warning)
 
@@ -52,7 +52,7 @@ def _owner(change: ConfigChange) -> str:
 
 
 def undo(frame: Frame, dry_run: bool) -> int:
-    """Put back what stood before a restore set ACLs, configs and quotas on the target."""
+    """Put back the ACLs, configs and quotas that the target had before a restore."""
     from kbackup.jobs.settings.undo import undo_settings
     from kbackup.kafka.admin.cluster import Cluster
 
@@ -60,8 +60,8 @@ def undo(frame: Frame, dry_run: bool) -> int:
     restore_id = config.restore.restore_id
     if restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
-    place = config.restore.state
-    state = open_store(place, config.s3, config.encryption.key or "") if place else archive_store(frame)
+    address = config.restore.state
+    state = open_store(address, config.s3, config.encryption.key or "") if address else archive_store(frame)
     undone = undo_settings(Cluster(config.target, "target"), state, restore_id, dry_run)
     show_changes(undone.changes, reporter)
     for why in undone.missing:

@@ -12,6 +12,8 @@ from kbackup.config import Key, Origin, Setting
 
 
 def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return a callback that records the value of a key, or of an entry of a table."""
+
     def record(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value is None or value == ():
             return
@@ -31,18 +33,20 @@ def record_key(key: Key, entry: str = "") -> Callable[[click.Context, click.Para
 
 
 def _listed(key: Key, values: tuple[str, ...]) -> list[str]:
-    """One item a flag; a word of a choice has no comma in it, so that they may as well be given at once."""
+    """Return the items of a list: one a flag. Words of a choice have no commas, so a flag may give several of them."""
     return [item for text in values for item in (text.split(",") if key.choices else [text])]
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip():
-        raise click.BadParameter("it takes name=value")
+        raise click.BadParameter("expected name=value")
     return name.strip(), value
 
 
 def store_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return a callback that sets an attribute of the state, if the flag is given."""
+
     def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         if value:
             setattr(context.ensure_object(State), name, value)
@@ -51,6 +55,8 @@ def store_flag(name: str) -> Callable[[click.Context, click.Parameter, Any], Non
 
 
 def store_file(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """Return a callback that sets a file of the state, if the flag is given."""
+
     def store(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value:
             state = context.ensure_object(State)
@@ -60,10 +66,11 @@ def store_file(name: str) -> Callable[[click.Context, click.Parameter, Any], Non
 
 
 def record_settings(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> None:
+    """Record the keys of `--set`."""
     pairs = map(_pair, values)
     origin = Origin("flag", "--set")
     context.ensure_object(State).settings.extend(Setting(path, value, origin) for path, value in pairs)
 
 
 def ignore_value(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    """`kbackup.cli.common.metrics_file` has read it by now."""
+    """Ignore the value: `kbackup.cli.common.metrics_file` reads it before click does."""

@@ -1,4 +1,4 @@
-"""Ending what runs until it is asked to stop."""
+"""Stop long-running commands at SIGTERM and SIGINT."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from types import FrameType
 from kbackup.jobs.common.stop import Stop
 
 GRACE = 25.0
-"""Seconds for what a stop still has to do. Kubernetes and Docker's defaults are 30 and 10 until they kill."""
+"""Seconds for the work after a stop. By default Kubernetes kills after 30 s and Docker after 10 s."""
 
 
 @contextmanager
-def asked_by_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
-    """SIGTERM and SIGINT ask `stop`; a second one, and `grace` seconds, interrupt what is under way. Only a main thread
-    hears signals."""
+def stop_at_signals(stop: Stop, grace: float = GRACE) -> Iterator[None]:
+    """Ask `stop` at SIGTERM and SIGINT. A second signal, or the end of `grace` seconds, interrupts the work.
+
+    Only a main thread receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     interrupt = signal.getsignal(signal.SIGINT)
-    enough = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
-    enough.daemon = True
+    grace_timer = threading.Timer(grace, os.kill, (os.getpid(), signal.SIGINT))
+    grace_timer.daemon = True
 
-    def heard(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         if not stop.asked:
             stop.ask()
-            enough.start()
+            grace_timer.start()
         else:
             if callable(interrupt):
                 interrupt(signal.SIGINT, frame)
-            raise KeyboardInterrupt  # where a shell had it ignored, as for jobs in the background
+            raise KeyboardInterrupt  # a shell ignores SIGINT for jobs in the background
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        enough.cancel()
+        grace_timer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What was chosen for a window in time or in offsets, and why, for people."""
+"""Show the window of times and offsets that a restore would read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from kbackup.archive.query.window import Choice
 
 
-def show_choice(choice: Choice, reporter: Reporter) -> None:
-    """Notes say why; what is left out is a warning."""
+def show_window(choice: Choice, reporter: Reporter) -> None:
+    """Print the bounds and their reasons as notes, and excluded records as warnings."""
     from kbackup.util.times import time_text
 
     bounds = [

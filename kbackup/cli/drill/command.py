@@ -1,4 +1,4 @@
-"""`kbackup drill`: a restore for practice, compared with the archive, and a report of it."""
+"""`kbackup drill`: restore for practice, compare the result with the archive, and report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kbackup.archive import layout
-from kbackup.cli.common.compare import selection_options, show_against, show_option
+from kbackup.cli.common.compare import selection_options, show_comparison, show_option
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option, key_options
 from kbackup.cli.common.listener import ShownProgress
@@ -20,7 +20,7 @@ from kbackup.cli.common.options import (
     target_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, say_connecting, spark_session, state_store
+from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
 from kbackup.store import Store
@@ -70,18 +70,18 @@ def command(
     store = archive_store(frame)
     state = state_store(frame, store)
     if folder is not None:
-        _make(folder)
+        _make_folder(folder)
 
     def publish(report: DrillReport) -> None:
         _publish(report, folder, state, reporter)
 
-    say_connecting(frame, "target")
+    show_connecting(frame, "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.drill.job import drill  # while the JVM starts
         from kbackup.jobs.drill.run import Drill  # while the JVM starts
 
-        asked = Drill(config.restore, prefix, keep, on_source, show)
-        report = drill(asked, config.target, store, state, session, shown, publish)
+        options = Drill(config.restore, prefix, keep, on_source, show)
+        report = drill(options, config.target, store, state, session, shown, publish)
     count_drill(report)
     _show(report, state, reporter)
     reporter.document(report)
@@ -90,8 +90,8 @@ def command(
     return EXIT_LOSS if report.findings else EXIT_OK
 
 
-def _make(folder: Path) -> None:
-    """Before the work: a report that can't be written must not be found out at the end."""
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the report before the drill: an error must not come after hours of work."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -113,17 +113,16 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
     except KbackupError as error:
         if report.error is None:
             raise
-        reporter.warning(
-            f"the report could not be stored: {error}"
-        )  # what ended the drill is what is to be told
+        # the error that ended the drill gives the exit code
+        reporter.warning(f"the report could not be stored: {error}")
 
 
 def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     if report.comparison is not None:
-        show_against(report.comparison, reporter)
-    told = set(report.comparison.findings) if report.comparison is not None else set()
+        show_comparison(report.comparison, reporter)
+    shown = set(report.comparison.findings) if report.comparison is not None else set()
     for finding in report.findings:
-        if finding not in told:
+        if finding not in shown:
             reporter.warning(finding)
     for name in report.kept:
         reporter.note(f"kept: {name}")
@@ -131,5 +130,5 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:
             reporter.note(f"hint: {report.error.hint}")
-    where = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
-    reporter.line(f"drill {report.drill_id} {report.result}; its report: {where}")
+    address = f"{state.url.rstrip('/')}/{layout.drill_key(report.drill_id, layout.PAGE)}"
+    reporter.line(f"drill {report.drill_id} {report.result}; its report: {address}")

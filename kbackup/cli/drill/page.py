@@ -1,4 +1,4 @@
-"""A drill's report as one HTML page for people: no scripts, nothing from elsewhere, for screen and paper. Pure."""
+"""Render a drill's report as one HTML page without scripts and without other files, for screen and paper. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Group(NamedTuple):
 
 
 def drill_page(report: DrillReport) -> str:
-    """Whatever names the report has, they are text on this page."""
+    """Return the page of a report. Names of the report can't become markup."""
     compared = report.comparison
     return (
         _environment()
@@ -55,18 +55,18 @@ def drill_page(report: DrillReport) -> str:
 
 
 def _environment() -> Environment:
-    made = templates("kbackup.cli.drill")
-    made.filters |= {
+    environment = templates("kbackup.cli.drill")
+    environment.filters |= {
         "size": human_size,
         "count": human_count,
         "duration": human_duration,
         "moment": _moment,
     }
-    return made
+    return environment
 
 
 def _moment(rfc3339: str) -> str:
-    """'2026-01-31T01:02:03.456Z' is '2026-01-31 01:02 UTC'; what is no time stays as it is."""
+    """Return '2026-01-31 01:02 UTC' for '2026-01-31T01:02:03.456Z'; other text is returned unchanged."""
     try:
         return datetime.fromisoformat(rfc3339).astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
     except ValueError:
@@ -108,10 +108,10 @@ def _restore_seconds(report: DrillReport) -> float | None:
 
 
 def _groups(compared: AgainstReport) -> list[_Group]:
-    found: dict[str, list[bool]] = {}
+    results: dict[str, list[bool]] = {}
     for check in compared.groups:
-        found.setdefault(check.source_group, []).append(check.ok)
-    groups = [_Group(name, len(oks), all(oks)) for name, oks in found.items()]
+        results.setdefault(check.source_group, []).append(check.ok)
+    groups = [_Group(name, len(oks), all(oks)) for name, oks in results.items()]
     return sorted(groups, key=lambda g: (g.ok, g.name))
 
 
@@ -124,9 +124,9 @@ def _groups_note(compared: AgainstReport | None) -> str:
 
 def _differences(compared: AgainstReport) -> list[tuple[str, str]]:
     return [
-        (f"{found.topic}-{found.partition}", difference_text(each))
-        for found in compared.partitions
-        for each in found.differences
+        (f"{partition.topic}-{partition.partition}", difference_text(each))
+        for partition in compared.partitions
+        for each in partition.differences
     ]
 
 

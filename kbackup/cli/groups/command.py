@@ -1,4 +1,4 @@
-"""`kbackup groups`: consumer groups of an archive, what they would get on a target, setting them, and back."""
+"""`kbackup groups`: show, plan, set and undo offsets of consumer groups."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _moment_options = options(
         "--at", metavar="TIME", callback=_time, help=f"Groups as captured last up to this time: {TIMES}."
     ),
 )
-_choice_options = options(
+_selection_options = options(
     key_option("restore.restore_id", help="Restore whose offset map to use."),
     click.option(
         "--same-offsets",
@@ -89,21 +89,21 @@ def show(frame: Frame, group: str | None, backup: str | None, at: int | None) ->
     except NoArchiveError:
         if moment or not is_java_archive(store):
             raise
-        found = java_groups_overview(store)
+        overview = java_groups_overview(store)
     else:
-        found = groups_overview(archive, moment.of(archive))
+        overview = groups_overview(archive, moment.of(archive))
     if group is None:
-        tables.show_groups(found, frame.reporter)
-        frame.reporter.document(found)
+        tables.show_groups(overview, frame.reporter)
+        frame.reporter.document(overview)
         return
-    one = tables.one(found, group)
-    tables.show_group(one, found, frame.reporter)
+    shown = tables.find_group(overview, group)
+    tables.show_group(shown, overview, frame.reporter)
     frame.reporter.document(
         {
-            "archive": found.archive,
-            "restore_point": found.restore_point,
-            "captured_at": found.captured_at,
-            "group": one,
+            "archive": overview.archive,
+            "restore_point": overview.restore_point,
+            "captured_at": overview.captured_at,
+            "group": shown,
         }
     )
 
@@ -112,7 +112,7 @@ def show(frame: Frame, group: str | None, backup: str | None, at: int | None) ->
 @common_options
 @archive_option
 @target_options
-@_choice_options
+@_selection_options
 @s3_options
 @pass_frame
 def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
@@ -133,7 +133,7 @@ def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -
 @common_options
 @archive_option
 @target_options
-@_choice_options
+@_selection_options
 @s3_options
 @pass_frame
 def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
@@ -199,7 +199,7 @@ def _moment(backup: str | None, at: int | None) -> Moment:
     from kbackup.jobs.groups.selection import Moment
 
     if backup is not None and at is not None:
-        raise UsageError("--backup and --at both say as of when", "give one of them")
+        raise UsageError("--backup and --at exclude each other", "give one of them")
     return Moment(backup, at)
 
 

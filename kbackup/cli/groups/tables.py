@@ -1,4 +1,4 @@
-"""What `kbackup groups` shows to people."""
+"""Print the groups of `kbackup groups` as tables."""
 
 from __future__ import annotations
 
@@ -16,40 +16,44 @@ if TYPE_CHECKING:
     from kbackup.jobs.groups.undo import UndoReport
 
 
-def one(found: GroupsOverview, name: str) -> GroupOverview:
-    for group in found.groups:
+def find_group(overview: GroupsOverview, name: str) -> GroupOverview:
+    """Return a captured group by name. Raises `UsageError` if it was not captured."""
+    for group in overview.groups:
         if group.group == name:
             return group
-    if name in found.not_carried:
-        raise UsageError(f"group {name} is not carried: {found.not_carried[name]}", "")
-    hint = suggest_name(name, [g.group for g in found.groups], "'kbackup groups show' lists them")
-    raise UsageError(f"there is no group {name} in {_where(found)}", hint)
+    if name in overview.not_carried:
+        raise UsageError(
+            f"group {name} was not captured: {overview.not_carried[name]}",
+            "select another restore point with --backup",
+        )
+    hint = suggest_name(name, [g.group for g in overview.groups], "run 'kbackup groups show' to list them")
+    raise UsageError(f"there is no group {name} in {_origin(overview)}", hint)
 
 
-def _where(found: GroupsOverview) -> str:
-    return f"restore point {found.restore_point}" if found.restore_point else found.archive
+def _origin(overview: GroupsOverview) -> str:
+    return f"restore point {overview.restore_point}" if overview.restore_point else overview.archive
 
 
-def _head(found: GroupsOverview) -> list[tuple[str, Cell]]:
-    captured: list[tuple[str, Cell]] = [("captured at", found.captured_at)] if found.captured_at else []
-    return [("archive", found.archive), ("restore point", found.restore_point or "none"), *captured]
+def _head(overview: GroupsOverview) -> list[tuple[str, Cell]]:
+    captured: list[tuple[str, Cell]] = [("captured at", overview.captured_at)] if overview.captured_at else []
+    return [("archive", overview.archive), ("restore point", overview.restore_point or "none"), *captured]
 
 
-def show_groups(found: GroupsOverview, reporter: Reporter) -> None:
-    reporter.fields(_head(found))
+def show_groups(overview: GroupsOverview, reporter: Reporter) -> None:
+    reporter.fields(_head(overview))
     reporter.line()
     reporter.table(
         ("group", "type", "state", "partitions", "lag"),
-        [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in found.groups],
+        [(g.group, g.type or None, g.state or None, g.partitions, g.lag) for g in overview.groups],
     )
-    for group, why in found.not_carried.items():
-        reporter.warning(f"group {group} is not carried: {why}")
+    for group, why in overview.not_carried.items():
+        reporter.warning(f"group {group} was not captured: {why}")
 
 
-def show_group(group: GroupOverview, found: GroupsOverview, reporter: Reporter) -> None:
+def show_group(group: GroupOverview, overview: GroupsOverview, reporter: Reporter) -> None:
     reporter.fields(
         [
-            *_head(found),
+            *_head(overview),
             ("group", group.group),
             ("type", group.type or None),
             ("state", group.state or None),
@@ -87,7 +91,7 @@ def _as_of(report: GroupsPlanReport | GroupsReport) -> str:
 
 
 def show_results(groups: Iterable[GroupResult], reporter: Reporter) -> None:
-    """Where each group was set, or was to be."""
+    """Print the offsets of each group, and whether they were set."""
     reporter.table(
         ("group", "topic", "partition", "source offset", "target offset", "how", "status"),
         [
@@ -105,7 +109,7 @@ def show_applied(report: GroupsReport, reporter: Reporter) -> None:
     applied = sum(g.status == "applied" for g in report.groups)
     reporter.line(f"{plural(applied, 'group')} set, {_as_of(report)}")
     if report.capture:
-        reporter.note(f"to undo it: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
+        reporter.note(f"to undo: kbackup groups undo --restore-id {report.restore_id} {report.capture}")
 
 
 def show_undone(report: UndoReport, reporter: Reporter) -> None:

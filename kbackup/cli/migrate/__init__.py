@@ -1,4 +1,4 @@
-"""`kbackup migrate`: around a cluster's way from ZooKeeper to KRaft. Each subcommand is a module here."""
+"""`kbackup migrate`: check, watch and archive a migration from ZooKeeper to KRaft. Each subcommand is a module here."""
 
 from kbackup.cli.migrate.group import command
 

@@ -1,4 +1,4 @@
-"""`kbackup migrate archive`: a restore point of metadata alone."""
+"""`kbackup migrate archive`: write a restore point of metadata alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbackup.cli.common.key_options import key_options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, say_connecting
+from kbackup.cli.common.session import archive_store, show_connecting
 
 if TYPE_CHECKING:
     from kbackup.jobs.migrate.archive import ArchiveReport
@@ -39,7 +39,7 @@ def command(frame: Frame, label: str | None) -> None:
 
         check_label(label)
     store = archive_store(frame)
-    say_connecting(frame, "source")
+    show_connecting(frame, "source")
     with ShownProgress(frame.reporter) as shown:
         report = archive_metadata(frame.config.backup, frame.config.sources, store, shown, label or "")
     show(report, frame.reporter)

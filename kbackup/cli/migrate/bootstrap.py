@@ -1,4 +1,4 @@
-"""`kbackup migrate bootstrap`: users and quotas for a fresh KRaft cluster."""
+"""`kbackup migrate bootstrap`: write users and quotas for a new KRaft cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbackup migrate status --follow`: look again and again until asked to stop."""
+"""`kbackup migrate status --follow`: read the state repeatedly until stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kbackup.cli.common.human import printable
 from kbackup.cli.common.output import Reporter, cell_text, json_line
-from kbackup.cli.common.stop_signals import asked_by_signals
+from kbackup.cli.common.stop_signals import stop_at_signals
 from kbackup.cli.migrate.state_text import state_document, state_fields, state_line
 from kbackup.jobs.common.stop import Stop
 from kbackup.util.times import now
@@ -19,24 +19,25 @@ if TYPE_CHECKING:
 
     from kbackup.jobs.migrate.states.judge import StateReport
 
-Look = Callable[[], "StateReport"]
+ReadState = Callable[[], "StateReport"]
 
 
-def follow(look: Look, interval: float, reporter: Reporter) -> None:
-    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change. The records that
-    ZooKeeper is behind are no change."""
-    with closing(Stop()) as stop, asked_by_signals(stop):
-        reports = _reports(look, interval, stop)
+def follow(read_state: ReadState, interval: float, reporter: Reporter) -> None:
+    """Redraw on a terminal; else print a line, or a JSON document in a line, for each change.
+
+    A change of ZooKeeper's lag alone prints nothing."""
+    with closing(Stop()) as stop, stop_at_signals(stop):
+        reports = _reports(read_state, interval, stop)
         if sys.stdout.isatty() and not reporter.json:
             _redraw(reports)
         else:
             _print_changes(reports, reporter)
 
 
-def _reports(look: Look, interval: float, stop: Stop) -> Iterator[StateReport]:
-    yield look()
+def _reports(read_state: ReadState, interval: float, stop: Stop) -> Iterator[StateReport]:
+    yield read_state()
     while not stop.wait(interval):
-        yield look()
+        yield read_state()
 
 
 def _print_changes(reports: Iterator[StateReport], reporter: Reporter) -> None:

@@ -1,4 +1,4 @@
-"""`kbackup migrate preflight`: whether a cluster is ready for its migration."""
+"""`kbackup migrate preflight`: check whether a cluster is ready for its migration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
-from kbackup.cli.common.session import archive_store, say_connecting
+from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate.options import controller_config_option
 
 
@@ -30,7 +30,7 @@ def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     from kbackup.jobs.migrate.preflight.read import read_preflight
 
     reporter = frame.reporter
-    say_connecting(frame, "source")
+    show_connecting(frame, "source")
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     report = judge(read_preflight(frame.config.sources, controller_files, store))
     for line in report.lines:

@@ -1,4 +1,4 @@
-"""`kbackup migrate rollback`: the way back to ZooKeeper."""
+"""`kbackup migrate rollback`: roll a migration back to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, say_connecting
+from kbackup.cli.common.session import archive_store, show_connecting
 from kbackup.cli.migrate.options import controller_config_option, metrics_option
 from kbackup.cli.migrate.state_text import state_document, state_words
 from kbackup.errors import MismatchError, UsageError
@@ -68,7 +68,7 @@ def command(
     sources, reporter = frame.config.sources, frame.reporter
     if sources.zookeeper is None:
         raise UsageError("no ZooKeeper is named", "set zookeeper.connect in [source]")
-    say_connecting(frame, "source")
+    show_connecting(frame, "source")
     options = RollbackOptions(metrics_urls, controller_files, controllers, stopped)
     store = (lambda: archive_store(frame)) if frame.config.archive else None
     deleted: Sequence[ZnodeContent] = ()
@@ -89,9 +89,9 @@ def command(
         }
     )
     if not situation.report.way_back:
-        words = "is" if situation.report.is_certain else "may be"
+        verb = "is" if situation.report.is_certain else "may be"
         raise MismatchError(
-            f"there {words} no way back: the state is {state_words(situation.report)}", guards[0].hint
+            f"there {verb} no way back: the state is {state_words(situation.report)}", guards[0].hint
         )
 
 

@@ -1,4 +1,4 @@
-"""The state of a migration as people and machines read it."""
+"""Format the state of a migration for people and for `--json`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbackup.jobs.migrate.states.judge import StateReport
 
 
 def state_document(report: StateReport) -> dict[str, object]:
-    """The report for `--json`."""
+    """Return the report for `--json`."""
     return {
         "state": report.state,
         "certain": report.is_certain,
@@ -27,14 +27,14 @@ def state_document(report: StateReport) -> dict[str, object]:
 
 
 def state_words(report: StateReport) -> str:
-    """'dual write', or 'unknown: dual write or brokers moved'."""
+    """Return the state as words: 'dual write', or 'unknown: dual write or brokers moved'."""
     if report.state != "unknown":
         return report.state if report.is_certain else f"{report.state}, not certain"
     return f"unknown: {' or '.join(report.possible)}" if report.possible else "unknown"
 
 
 def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
-    """What `status` shows of the state."""
+    """Return the fields that `status` shows."""
     way_back = "yes" if report.way_back else "not certain" if report.state == "unknown" else "no"
     behind = "-" if report.lag is None else plural(report.lag, "record")
     return [
@@ -50,7 +50,7 @@ def state_fields(report: StateReport) -> list[tuple[str, Cell]]:
 
 
 def state_line(report: StateReport) -> str:
-    """The state in one line, for `--follow` where stdout is no terminal."""
+    """Return the state in one line, for `--follow` without a terminal."""
     parts = [state_words(report)]
     if report.zk_brokers is not None:
         parts.append(f"{plural(report.zk_brokers, 'broker')} in ZooKeeper mode")

@@ -1,4 +1,4 @@
-"""`kbackup migrate status`: where a migration is."""
+"""`kbackup migrate status`: show the state of a migration."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval:
     from kbackup.jobs.migrate.states.read import read_witnesses
 
     for url in metrics_urls:
-        shown_url(url)  # refuses what is no URL before anything is read
+        shown_url(url)  # refuses an invalid URL before the first read
 
-    def look() -> StateReport:
+    def read_state() -> StateReport:
         return judge(read_witnesses(frame.config.sources, metrics_urls))
 
     if follow:
-        follow_states(look, interval, frame.reporter)
+        follow_states(read_state, interval, frame.reporter)
         return EXIT_OK
-    report = look()
+    report = read_state()
     show_state(report, frame.reporter)
     frame.reporter.document(state_document(report))
     return EXIT_LOSS if report.disagreements else EXIT_OK

@@ -1,4 +1,4 @@
-"""`kbackup migrate verify`: ZooKeeper against KRaft against the archive."""
+"""`kbackup migrate verify`: compare ZooKeeper, KRaft and the archive."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(frame: Frame, backup: str, lag: str) -> int:
     try:
         seconds = parse_duration(lag)
     except ValueError:
-        raise UsageError(f"--lag {lag} can't be used", "give a duration such as 10s") from None
+        raise UsageError(f"--lag {lag} is not a duration", "give a duration such as 10s") from None
     archive = open_archive(archive_store(frame)) if frame.config.archive else None
     report = verify_migration(frame.config.sources, archive, backup, seconds)
     show(report, frame.reporter)

@@ -1,4 +1,4 @@
-"""`kbackup mirror`: MirrorMaker 2 by way of an archive. Each subcommand is a module here."""
+"""`kbackup mirror`: mirror clusters through an archive. Each subcommand is a module here."""
 
 from kbackup.cli.mirror.group import command
 

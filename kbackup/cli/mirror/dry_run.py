@@ -1,4 +1,4 @@
-"""`kbackup mirror FILE --dry-run`."""
+"""`kbackup mirror FILE --dry-run`: show what a mirror would do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.human import plural
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_at
+from kbackup.cli.common.session import archive_store_at
 from kbackup.errors import EXIT_OK
 from kbackup.jobs.mirror.dry_run import DryRun, dry_run, dry_run_of_take
 from kbackup.jobs.mirror.flow import Flow
@@ -18,11 +18,10 @@ from kbackup.kafka.admin.cluster import Cluster
 def show_dry_runs(
     frame: Frame, properties: MirrorProperties, flows: Iterable[Flow], *, take: bool, apply: bool
 ) -> int:
-    """Show what a round of each flow would do; of the `take` half alone, or of the `apply` half alone, what that half
-    would do."""
+    """Show what a round of each flow would do, in the halves that are selected: `take`, `apply` or both."""
     runs: list[DryRun] = []
     for flow in flows:
-        store = archive_at(frame, flow.archive_address())
+        store = archive_store_at(frame, flow.archive_address())
         pairs = [pair for pair in properties.heartbeat_flows if take and pair.target == flow.source]
         if apply:
             target = Cluster(flow.client("target"), "target")

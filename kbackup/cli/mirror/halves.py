@@ -1,4 +1,4 @@
-"""The halves that a command line asks for, made from the configuration."""
+"""Make the halves of a mirror from the command line and the configuration."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kbackup.cli.common.frame import Frame
-from kbackup.cli.common.session import archive_at, state_store
+from kbackup.cli.common.session import archive_store_at, state_store
 from kbackup.cli.follow import check_stale_after
-from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
+from kbackup.cli.mirror.round_reporters import ApplyRoundReporter, TakeRoundReporter
 from kbackup.jobs.backup.follow import Follower
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.flow import Flow
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Building:
-    """Makes halves that share a Spark session, and what tells of their health. `stack` closes the server of metrics.
+    """Makes halves that share a Spark session and a server of health and metrics. `stack` closes the server.
 
-    Take halves end at `stop`, apply halves at `last`: another one where both run, so that they apply what the take
-    halves commit at their end."""
+    Take halves end at `stop`, apply halves at `last`. If both run, `last` comes later: the apply halves then apply the
+    last restore points of the take halves."""
 
     frame: Frame
     properties: MirrorProperties
@@ -57,12 +57,14 @@ class Building:
 
     @property
     def rhythm(self) -> Follow:
-        """`[follow]`, with a mirror's own defaults."""
+        """The `[follow]` section with a mirror's own defaults."""
         unset = [path for path, origin in self.frame.loaded.origins.items() if origin.kind == "default"]
         return rhythm_of(self.frame.config.follow, unset)
 
     def halves(self, flows: Iterable[Flow], *, take: bool, apply: bool) -> dict[str, TakeHalf | ApplyHalf]:
-        """The halves by name, in the order of `clusters`: that of a source, then those of the flows from it."""
+        """Return the halves by name, in the order of `clusters`.
+
+        A source's take half comes before the apply halves of its flows."""
         members = tuple(flows)
         sources = sources_of(members) if take else []
         halves: dict[str, TakeHalf | ApplyHalf] = {}
@@ -87,18 +89,18 @@ class Building:
             backup_options(config.backup, source.flows),
             self.rhythm,
             source.properties,
-            archive_at(self.frame, source.archive),
+            archive_store_at(self.frame, source.archive),
             self.spark,
             Silent(),
-            ToldOfTake(self.frame, self._health_of(name), name, self.successes),
+            TakeRoundReporter(self.frame, self._health_of(name), name, self.successes),
             self.stop,
         )
         return TakeHalf(source, heartbeats, follower)
 
     def _apply(self, flow: Flow, name: str) -> ApplyHalf:
-        flow.client("target")  # refused now, not once there is an archive
-        store = archive_at(self.frame, flow.archive_address())
+        flow.client("target")  # refuse now, not after the first restore point
+        store = archive_store_at(self.frame, flow.archive_address())
         state = state_store(self.frame, store)
-        told = ToldOfApply(self.frame, self._health_of(name))
+        watcher = ApplyRoundReporter(self.frame, self._health_of(name))
         finish = self.last is not self.stop
-        return ApplyHalf(flow, store, state, self.spark, Silent(), told, self.last, finish=finish)
+        return ApplyHalf(flow, store, state, self.spark, Silent(), watcher, self.last, finish=finish)

@@ -1,4 +1,4 @@
-"""`kbackup mirror FILE`: both halves of a mirror, or one of them."""
+"""`kbackup mirror FILE`: run both halves of a mirror, or one of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option, options
 from kbackup.cli.common.options import archive_option, common_options, s3_options, spark_options
 from kbackup.cli.common.session import spark_session
-from kbackup.cli.common.stop_signals import asked_by_signals
+from kbackup.cli.common.stop_signals import stop_at_signals
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 from kbackup.jobs.common.stop import Stop
 
@@ -79,7 +79,7 @@ def _run(
     apply: bool,
 ) -> int:
     from kbackup.cli.mirror.halves import Building
-    from kbackup.cli.mirror.told import show_reports
+    from kbackup.cli.mirror.round_reporters import show_reports
 
     with ExitStack() as stack:
         stop = stack.enter_context(closing(Stop()))
@@ -96,7 +96,7 @@ def _run(
             from kbackup.jobs.mirror.halves.take import TakeHalf
             from kbackup.jobs.mirror.halves.together import run_together
 
-            stack.enter_context(asked_by_signals(stop))
+            stack.enter_context(stop_at_signals(stop))
             takes = {name: half.run for name, half in halves.items() if isinstance(half, TakeHalf)}
             applies = {name: half.run for name, half in halves.items() if isinstance(half, ApplyHalf)}
             reports = run_together(takes, stop, applies, last)

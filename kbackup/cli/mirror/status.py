@@ -1,4 +1,4 @@
-"""`kbackup mirror status`: how far the flows of an archive are."""
+"""`kbackup mirror status`: show the progress of an archive's flows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbackup.store import open_store
 if TYPE_CHECKING:
     from kbackup.jobs.mirror.status import FlowOverview
 
-_INCIDENTS = 5  # newest ones that are shown
+_INCIDENTS = 5  # number of the newest to show
 
 
 @click.command("status")
@@ -58,7 +58,9 @@ def _selected(flows: list[FlowOverview], names: tuple[str, ...]) -> list[FlowOve
     known = [flow.flow for flow in flows]
     for name in names:
         if name not in known:
-            hint = suggest_name(name, known, f"there are {', '.join(known)}" if known else "run it first")
+            hint = suggest_name(
+                name, known, f"use one of {', '.join(known)}" if known else "run 'kbackup mirror' first"
+            )
             raise UsageError(f"the archive has no status of flow {name}", hint)
     return [flow for flow in flows if not names or flow.flow in names]
 
@@ -89,7 +91,7 @@ def _show(flow: FlowOverview, reporter: Reporter) -> None:
 
 
 def _show_partitions(flow: FlowOverview, reporter: Reporter) -> None:
-    """The next source offset to apply of each partition; "-" before the first record."""
+    """Print the next source offset to apply of each partition; "-" before the first record."""
     reporter.table(
         ("topic", "partition", "applied position"),
         [

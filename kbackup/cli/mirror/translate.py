@@ -1,4 +1,4 @@
-"""`kbackup mirror translate`: where a group goes on in the target of a flow."""
+"""`kbackup mirror translate`: show a group's position in the target of each flow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import archive_option, common_options, s3_options
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import state_store
@@ -40,15 +40,15 @@ def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> Non
 
     shown = []
     for flow in load_flows(file, frame.config.archive).selected(names):
-        store = looked_into(frame, flow.archive_address())
+        store = cached_archive_store(frame, flow.archive_address())
         frame.reporter.doing(f"connecting to {flow.target}")
         cluster = Cluster(flow.client("target"), "target")
         translation = translate_group(flow, group, open_archive(store), state_store(frame, store), cluster)
         show(translation, frame.reporter)
         for tp, why in translation.forgotten.items():
             frame.reporter.warning(
-                f"flow {flow.name}: no exact answer for {tp}: the target has forgotten its applied position, "
-                f"and {why}; run 'kbackup mirror' and ask again"
+                f"flow {flow.name}: no exact position for {tp}: the target has no applied position, "
+                f"and {why}; run 'kbackup mirror', then this command again"
             )
         shown.append(translation)
     frame.reporter.document({"group": group, "flows": shown})

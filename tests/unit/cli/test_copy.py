@@ -69,7 +69,7 @@ def test_a_promoted_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert cli.main(["copy", place, "-a", str(root)]) == 0
     (root / "archive.json").rename(tmp_path / "lost")
     assert cli.main(["promote", place]) == 0
-    assert f"is an archive of its own; it was a copy of {root}" in capsys.readouterr().out
+    assert f"is an independent archive; it was a copy of {root}" in capsys.readouterr().out
     (tmp_path / "lost").rename(root / "archive.json")
     before = {path: path.stat().st_mtime_ns for path in Path(place).rglob("*") if path.is_file()}
     assert cli.main(["copy", place, "-a", str(root)]) == 1

@@ -92,7 +92,7 @@ def test_failures_are_told(root: str, capsys: Said) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert harmless(err)
-    assert "the expression failed for 8 records, left out here; the first: orders:0:0: " in err
+    assert "the expression failed for 8 records, which are not printed; the first: orders:0:0: " in err
 
 
 @pytest.mark.parametrize("expression", [".a |", "nothing", '"', 'import "x" as x; 1', "\udcff", "." * 3])
@@ -104,9 +104,9 @@ def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "there is nothing to look for"),
-        (["--jq", ".", "-i"], "are about TEXT"),
-        (["--jq", ".", "--in", "key"], "are about TEXT"),
+        ([], "no search text is given"),
+        (["--jq", ".", "-i"], "need TEXT"),
+        (["--jq", ".", "--in", "key"], "need TEXT"),
         (["--jq", ".", "ordres"], "did you mean orders?"),
     ],
 )
@@ -177,7 +177,7 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         ({"type": "AVRO"}, False),
     ]
     assert (
-        "warning: 1 of 3 values could not be decoded, and are taken as they are; the first: orders:0:2: not"
+        "warning: 1 of 3 values could not be decoded and are used undecoded; the first: orders:0:2: not"
         in err
     )
     out, _ = run("cat", "orders", *schemas)
@@ -197,10 +197,10 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
     assert "the value of orders:0:2 can't be decoded: not AVRO by its schema" in err
     run("find", "--jq", ".value.n == 2", *schemas, "--strict", code=1)
     for args, said in (
-        (["--output", "hex", *schemas], "hex shows bytes as they are"),
-        (["--strict"], "--strict is about decoding"),
-        (["--message", "A"], "--message A is of no schema"),
-        (["--key-message", "A", *schemas], "--key-message A is of no schema"),
+        (["--output", "hex", *schemas], "--output hex does not decode"),
+        (["--strict"], "--strict without decoding has no effect"),
+        (["--message", "A"], "--message A names a message without a schema"),
+        (["--key-message", "A", *schemas], "--key-message A names a message without a schema"),
         (["--decode", "key"], "no schema registry is named"),
         (["--value-schema", "gone.avsc"], "no such file"),
         (["--schema-registry", "http://me:word@here"], "holds credentials"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kbackup.cli import main
-from kbackup.cli.common.stop_signals import asked_by_signals
+from kbackup.cli.common.stop_signals import stop_at_signals
 from kbackup.jobs.common.stop import Stop
 
 
@@ -30,8 +30,8 @@ def stop() -> Iterator[Stop]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--interval=10s"], "--interval is only of use with --follow"),
-        (["--listen=:9464"], "--listen is only of use with --follow"),
+        (["--interval=10s"], "--interval needs --follow"),
+        (["--listen=:9464"], "--listen needs --follow"),
         (["--follow", "--listen=9464"], "can't listen on '9464'"),
         (["--follow", "--listen=:0", "--interval=5m"], "no longer than the interval"),
         (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
@@ -48,7 +48,7 @@ def test_delta_tables_are_told_of_where_some_are_configured(
 ) -> None:
     Path("kbackup.toml").write_text(f'[export]\ndelta = "{tables}"\n' if tables else "")
     assert main(["backup", "--archive=/nonexistent/archive", "--follow", "--listen=9464"]) == 2
-    told = "Delta tables are not written by --follow" in capsys.readouterr().err
+    told = "--follow writes no Delta tables" in capsys.readouterr().err
     assert told == bool(tables)
 
 
@@ -69,7 +69,7 @@ def test_stop_is_asked_once_and_heard_by_whoever_waits(stop: Stop) -> None:
 
 def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with asked_by_signals(stop):
+    with stop_at_signals(stop):
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.wait(60)
         with pytest.raises(KeyboardInterrupt):
@@ -80,7 +80,7 @@ def test_the_first_signal_asks_and_the_second_interrupts(stop: Stop) -> None:
 def test_a_second_signal_interrupts_also_where_a_shell_had_them_ignored(stop: Stop) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with asked_by_signals(stop):
+        with stop_at_signals(stop):
             os.kill(os.getpid(), signal.SIGTERM)
             assert stop.wait(60)
             with pytest.raises(KeyboardInterrupt):
@@ -94,5 +94,5 @@ def test_whoever_takes_too_long_is_interrupted(stop: Stop) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(60)
 
-    with asked_by_signals(stop, grace=0.05), pytest.raises(KeyboardInterrupt):
+    with stop_at_signals(stop, grace=0.05), pytest.raises(KeyboardInterrupt):
         work()

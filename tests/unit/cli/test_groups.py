@@ -121,7 +121,7 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     out, err = capsys.readouterr()
     assert all(line.isprintable() for text in (out, err) for line in text.splitlines())
     assert min(out.count(ESCAPED), err.count(ESCAPED)) >= 5
-    assert "to undo it: kbackup groups undo --restore-id r 4" in err
+    assert "to undo: kbackup groups undo --restore-id r 4" in err
 
 
 def test_an_undo_counts_what_it_put_back(capsys: pytest.CaptureFixture[str]) -> None:

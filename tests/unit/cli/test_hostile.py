@@ -68,7 +68,7 @@ def test_each_of_a_reporters_ways_is_one_line(name: str) -> None:
         lambda: reporter.note(name),
         lambda: reporter.warning(name),
         lambda: reporter.fields([("topic", name)]),
-        lambda: print(Progress(name, 1, 1).what),
+        lambda: print(Progress(name, 1, 1).label),
     ]
     for way in ways:
         with screens() as (out, err):

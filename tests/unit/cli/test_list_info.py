@@ -194,7 +194,7 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
     assert cli.main(["info", "orders.v1", "-a", folder]) == 0
     assert "not known without reading the records" in capsys.readouterr().out
     assert cli.main(["list", folder]) == 10
-    assert "hint: 'kbackup info' shows what it holds" in capsys.readouterr().err
+    assert "hint: run 'kbackup info' to show its content" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
         (["info", "-a", "{nothing}"], 10, "check the address"),
         (["list", "{nothing}"], 10, "check the address"),
         (["info", "order", "-a", "{root}"], 2, "did you mean orders?"),
-        (["info", "xxxxxxxx", "-a", "{root}"], 2, "'kbackup info' lists them"),
+        (["info", "xxxxxxxx", "-a", "{root}"], 2, "run 'kbackup info' to list them"),
         (["info", "--backup", "7", "-a", "{root}"], 2, "the newest is 2; run 'kbackup list'"),
         (["info"], 2, "give --archive"),
     ],
@@ -278,4 +278,4 @@ def test_what_would_come_back_of_a_moment(root: Path, capsys: Said) -> None:
     topic = told(capsys, "info", "clicks", "-a", str(root), "--at", "2026-01-02T12:00:00Z")
     assert (topic["topic"]["state"], topic["choice"]["as_of"]) == ("deleted", 2)
     assert cli.main(["info", "-a", str(root), "--at", "noon", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["message"] == "--at noon is no time"
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == "--at noon is not a time"

@@ -123,7 +123,7 @@ def test_internal_errors_show_their_last_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cli, "_stdout_is_gone", lambda: False)
+    monkeypatch.setattr(cli, "_is_stdout_closed", lambda: False)
     assert run(failing(error)) == 1
     said = capsys.readouterr().err
     assert said.startswith(

@@ -120,7 +120,7 @@ def test_a_position_that_the_target_has_forgotten_is_told(
     (told,) = json.loads(said.out)["flows"]
     assert told["offsets"] == [offset(0, 17, 9, None), offset(1, 12, None, None)]
     assert told["forgotten"] == {"A.orders-0": "the target holds other records than the map says"}
-    assert "A->B: no exact answer for A.orders-0" in said.err
+    assert "A->B: no exact position for A.orders-0" in said.err
 
 
 def test_an_archive_that_went_back_is_refused(

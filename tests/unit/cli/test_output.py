@@ -199,11 +199,11 @@ def test_what_is_printed_beside_a_bar_is_not_touched(
     monkeypatch.setenv("COLUMNS", "40")
     with Reporter().progress("searched", records=2) as progress:
         for _ in range(2):
-            with progress.aside():
+            with progress.hidden():
                 print("wide " * 20)
             progress.advance(records=1)
         shown = len(bar.getvalue())
-        with progress.aside(again=False):
+        with progress.hidden(restart=False):
             print("no line feed", end="")
         progress.advance(records=0)
         if screen.isatty():

@@ -45,7 +45,7 @@ def test_keep_and_release(root: str, capsys: Said) -> None:
     document = told(capsys, "keep", "latest", "-a", root)
     assert (document["restore_point"], document["changed"], document["pinned"]) == (2, True, [1, 2])
     assert main(["release", "1", "-a", root]) == 0
-    assert capsys.readouterr().out == "restore point 1 is not pinned any more\n"
+    assert capsys.readouterr().out == "restore point 1 is no longer pinned\n"
     assert "restore point 1 is not pinned" in refused(capsys, "release", "1", "-a", root)
     assert told(capsys, "release", "2", "-a", root)["pinned"] == []
 
@@ -134,7 +134,7 @@ def test_the_label_of_a_backup_is_looked_at_first(tmp_path: Path, capsys: Said) 
     archive = str(tmp_path / "archive")
     backup = ["backup", "-a", archive, "--set", "source.bootstrap.servers=127.0.0.1:1"]
     assert "label '7' can't be used" in refused(capsys, *backup, "--label", "7")
-    assert "--label is not for --follow" in refused(capsys, *backup, "--label", "x", "--follow")
+    assert "--label excludes --follow" in refused(capsys, *backup, "--label", "x", "--follow")
     assert not Path(archive).exists()
 
 

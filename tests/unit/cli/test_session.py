@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.cli.common.frame import Frame, State, load_config
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import say_connecting, spark_session
+from kbackup.cli.common.session import show_connecting, spark_session
 from kbackup.config import Config, Origin, Setting
 from kbackup.spark import session as spark
 
@@ -49,7 +49,7 @@ def test_the_cluster_is_named() -> None:
     setting = Setting("target.bootstrap.servers", "there:1", Origin("flag", "--bootstrap-server"))
     reporter = Noted()
     frame = Frame(load_config(State(settings=[setting])), reporter)
-    say_connecting(frame, "source")
+    show_connecting(frame, "source")
     assert reporter.said == [], "none is named: that is an error soon"
-    say_connecting(frame, "target")
+    show_connecting(frame, "target")
     assert reporter.said == ["connecting to the target cluster at there:1"]

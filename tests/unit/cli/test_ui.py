@@ -16,7 +16,7 @@ def test_the_extra_that_it_needs_is_named(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["ui", "--archive", str(tmp_path), "--listen", "127.0.0.1:0"]) == 2
     said = capsys.readouterr().err
-    assert "kbackup ui needs the package uvicorn, which is not installed" in said
+    assert "the package uvicorn of 'kbackup ui' is not installed" in said
     assert "pip install 'kafka-kbackup[web]'" in said
 
 

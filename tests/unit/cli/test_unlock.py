@@ -71,12 +71,16 @@ def test_a_dead_one_after_a_question(
 
     monkeypatch.setattr("click.confirm", confirm)
     assert cli.main(["unlock", store.url]) == code
-    assert asked == ["break it?"]
+    assert asked == ["break the lease?"]
     out, err = capsys.readouterr()
     assert "kbackup backup on elsewhere\\x1b[2J (pid 7, since 2020" in out
     assert "has run out" in out
     assert ("it is free now" in out) == (code == 0)
-    assert err == ("" if code == 0 else "kbackup: the lease was left as it is\n")
+    assert err == (
+        ""
+        if code == 0
+        else ("kbackup: the lease is not broken\nhint: run 'kbackup unlock' again and answer yes\n")
+    )
     assert read_lease(store)[0].command == left
 
 

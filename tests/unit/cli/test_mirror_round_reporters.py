@@ -15,7 +15,7 @@ import pytest
 from kbackup.cli.common.frame import Frame, State, load_config
 from kbackup.cli.common.output import Reporter
 from kbackup.cli.mirror.halves import Building
-from kbackup.cli.mirror.told import ToldOfApply, ToldOfTake
+from kbackup.cli.mirror.round_reporters import ApplyRoundReporter, TakeRoundReporter
 from kbackup.config.load import Origin, Setting
 from kbackup.errors import UnreachableError
 from kbackup.jobs.backup.run import BackupReport
@@ -35,7 +35,7 @@ def frame() -> Frame:
 
 def test_refusals_are_told_once(frame: Frame, capsys: pytest.CaptureFixture[str]) -> None:
     """Rounds between two that set the ACLs know nothing of them."""
-    told = ToldOfApply(frame, None)
+    told = ApplyRoundReporter(frame, None)
 
     def warnings(refused: Mapping[str, tuple[str, ...]]) -> int:
         told.applied(flow_of(), RoundReport("A->B", 1, (), (), Applied(1), refused=refused))
@@ -53,8 +53,8 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
     counted.begin("mirror")
     joint = JointHealth(60, lambda: now)
     now = 0.0
-    take = ToldOfTake(frame, joint.add_component("take A"), "take A", {})
-    apply = ToldOfApply(frame, joint.add_component("apply A->B"))
+    take = TakeRoundReporter(frame, joint.add_component("take A"), "take A", {})
+    apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
     now = 61.0
     apply.well()
     assert joint.answer()[0] == 503
@@ -67,7 +67,7 @@ def test_apply_half_hides_no_stale_take_half(frame: Frame) -> None:
 def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPatch) -> None:
     counted.begin("mirror")
     successes: dict[str, float] = {}
-    a, b = (ToldOfTake(frame, None, name, successes) for name in ("take A", "take B"))
+    a, b = (TakeRoundReporter(frame, None, name, successes) for name in ("take A", "take B"))
     seen: list[float | None] = []
     for second, take in enumerate((a, a, b, a, a), start=100):
         monkeypatch.setattr(time, "time", lambda second=second: float(second))
@@ -79,7 +79,7 @@ def test_take_half_hides_no_other_one(frame: Frame, monkeypatch: pytest.MonkeyPa
 def test_flow_that_waits_for_its_archive_is_not_well(frame: Frame) -> None:
     now = 0.0
     joint = JointHealth(60, lambda: now)
-    apply = ToldOfApply(frame, joint.add_component("apply A->B"))
+    apply = ApplyRoundReporter(frame, joint.add_component("apply A->B"))
     apply.waiting(flow_of(), "there is no archive at /x")
     assert joint.answer() == (
         200,
@@ -110,12 +110,12 @@ def test_take_halves_say_which_source_a_restore_point_is_of(
     frame: Frame, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both ways, each source has restore points of its own."""
-    told = ToldOfTake(frame, None, "take B into file:///archives/B", {})
+    told = TakeRoundReporter(frame, None, "take B into file:///archives/B", {})
     told.committed(cast(BackupReport, BackedUp()))
     told.failed(UnreachableError("source cluster at b:9092 did not answer"), 2.0)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "take B: restore point 7: 3 new records, 10 B in 1 segment"
-    assert "take B: source cluster at b:9092 did not answer; trying again in 2s" in lines[1]
+    assert "take B: source cluster at b:9092 did not answer; retrying in 2s" in lines[1]
 
 
 @dataclass

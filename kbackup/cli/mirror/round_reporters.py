@@ -1,4 +1,4 @@
-"""What `kbackup mirror` says of its halves: on stderr while they run, and in the end."""
+"""Print the rounds of a mirror's halves on stderr while they run, and their totals at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.human import human_size, plural
-from kbackup.cli.follow import Told
+from kbackup.cli.follow import RoundReporter
 from kbackup.jobs.backup.follow import FollowReport
 from kbackup.jobs.mirror.flow import Flow
 from kbackup.jobs.mirror.halves.reports import ApplyReport
@@ -16,9 +16,11 @@ from kbackup.metrics import registry as metrics
 from kbackup.metrics.server import Health
 
 
-class ToldOfTake(Told):
-    """Says what each round of a take half did. `successes` are shared by the take halves of a process: by name, when a
-    round ended well last, in seconds since the epoch."""
+class TakeRoundReporter(RoundReporter):
+    """Prints the result of each round of a take half.
+
+    All take halves of a process share `successes`: by name, the end of the last successful round in seconds since the
+    epoch."""
 
     def __init__(self, frame: Frame, health: Health | None, name: str, successes: dict[str, float]) -> None:
         super().__init__(frame, health, f"{name.partition(' into ')[0]}: ")
@@ -26,22 +28,22 @@ class ToldOfTake(Told):
         successes[name] = 0.0
 
     def _count_success(self) -> None:
-        """The metric is of the half that is longest without a success: another one must not hide it."""
+        """Set the metric to the oldest success of all halves: one half must not hide the failure of another."""
         self._successes[self._name] = time.time()
         oldest = min(self._successes.values())
         if oldest:
             metrics.well(oldest)
 
 
-class ToldOfApply(Told):
-    """Says what each round of an apply half did, and keeps health and metrics file up to date."""
+class ApplyRoundReporter(RoundReporter):
+    """Prints the result of each round of an apply half, and updates health and metrics file."""
 
     def __init__(self, frame: Frame, health: Health | None) -> None:
         super().__init__(frame, health)
         self._refused: dict[str, frozenset[str]] = {}
 
     def _count_success(self) -> None:
-        """Flows have a metric of their own: `kbackup_mirror_last_round_timestamp_seconds`."""
+        """Do nothing: flows have the metric `kbackup_mirror_last_round_timestamp_seconds`."""
 
     def waiting(self, flow: Flow, why: str) -> None:
         self._reporter.note(f"flow {flow.name} waits: {why}")
@@ -70,7 +72,7 @@ class ToldOfApply(Told):
             )
 
     def _warn_of_refusals(self, flow: Flow, report: RoundReport) -> None:
-        """Once each, as long as the target goes on to refuse the same. A round tells only of subjects that it set."""
+        """Print each refusal once, until it ends. A round reports only the subjects that it set."""
         for subject in report.refused:
             refused = frozenset(report.refusals(subject))
             for text in sorted(refused - self._refused.get(subject, frozenset())):
@@ -79,15 +81,21 @@ class ToldOfApply(Told):
 
 
 def show_reports(frame: Frame, reports: Mapping[str, FollowReport | ApplyReport]) -> bool:
-    """Say what was done from start to end. Return whether anything was lost or refused."""
+    """Print the totals of each half. Return whether anything was lost or refused."""
     is_loss = False
     for name, report in reports.items():
         if isinstance(report, FollowReport):
             is_loss = is_loss or (bool(report.losses) and not frame.config.backup.allow_loss)
-            did = f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
+            summary = (
+                f"{plural(report.restore_points, 'restore point')}; newest {report.restore_point or 'none'}"
+            )
         else:
             is_loss = is_loss or report.is_loss
-            did = f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
-        frame.reporter.line(f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {did}")
+            summary = (
+                f"{plural(report.rounds, 'round')}; applied restore point {report.restore_point or 'none'}"
+            )
+        frame.reporter.line(
+            f"{name}: {plural(report.records, 'record')}, {human_size(report.bytes)}, {summary}"
+        )
     frame.reporter.document({"halves": reports})
     return is_loss
