@@ -1,4 +1,4 @@
-"""`kbackup ui`: a web page to look into an archive with."""
+"""`kbackup ui`: show an archive in a browser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option
-from kbackup.cli.common.local_cache import looked_into
+from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import archive_option, cache_option, common_options, s3_options
 from kbackup.errors import UsageError
 from kbackup.metrics.server import parse_address
@@ -19,8 +19,8 @@ from kbackup.metrics.server import parse_address
 if TYPE_CHECKING:
     from kbackup.web.guard import Access
 
-_SHORTEST = 16  # characters of a token
-_PATIENCE = 3  # s, for answers under way when it ends
+_MIN_TOKEN = 16  # characters
+_GRACE = 3  # s, for requests in progress at the end
 
 
 @click.command("ui")
@@ -43,90 +43,90 @@ def command(frame: Frame, no_token: bool) -> int:
         import uvicorn
 
         from kbackup.web.app import make_app
-        from kbackup.web.archive_cache import Held
+        from kbackup.web.archive_cache import ArchiveCache
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kbackup"):
             raise
         raise UsageError(
-            f"kbackup ui needs the package {error.name}, which is not installed",
-            "pip install 'kafka-kbackup[web]'",
+            f"the package {error.name} of 'kbackup ui' is not installed",
+            "install it: pip install 'kafka-kbackup[web]'",
         ) from error
 
-    place = _listening(frame.config.ui.listen)
-    with place.socket:
-        access = _access(frame, place, no_token)
-        held = Held(looked_into(frame))
+    listener = _listen(frame.config.ui.listen)
+    with listener.socket:
+        access = _access(frame, listener, no_token)
+        cache = ArchiveCache(cached_archive_store(frame))
         config = uvicorn.Config(
-            make_app(held, access),
+            make_app(cache, access),
             log_config=None,
-            access_log=False,  # its lines have queries in them, and so the token
+            access_log=False,  # its lines would hold queries, and so the token
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=_PATIENCE,
+            timeout_graceful_shutdown=_GRACE,
         )
-        _announce(frame, place, access)
+        _announce(frame, listener, access)
         try:
-            uvicorn.Server(config).run(sockets=[place.socket])
-        except KeyboardInterrupt:  # the server has ended, and says why
+            uvicorn.Server(config).run(sockets=[listener.socket])
+        except KeyboardInterrupt:  # uvicorn raises it after its own end
             frame.reporter.note("ended")
     return 0
 
 
-class _Place(NamedTuple):
+class _Listener(NamedTuple):
     socket: socket.socket
     host: str
     port: int
     loopback: bool
 
 
-def _listening(listen: str) -> _Place:
-    """`UsageError` where the address can't be bound."""
+def _listen(listen: str) -> _Listener:
+    """Bind the address of `--listen`. Raises `UsageError` if that fails."""
     host, port = parse_address(listen)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family)
+        bound_socket = socket.socket(family)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
-            made.listen(100)
+            bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound_socket.bind(address)
+            bound_socket.listen(100)
         except OSError:
-            made.close()
+            bound_socket.close()
             raise
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise UsageError(f"can't listen on {listen}: {why}", "choose another --listen") from error
-    bound = made.getsockname()
-    found = ipaddress.ip_address(str(bound[0]).partition("%")[0])
-    shown = socket.gethostname() if found.is_unspecified else host
-    return _Place(made, f"[{shown}]" if ":" in shown else shown, int(bound[1]), found.is_loopback)
+    bound = bound_socket.getsockname()
+    ip = ipaddress.ip_address(str(bound[0]).partition("%")[0])
+    shown = socket.gethostname() if ip.is_unspecified else host
+    return _Listener(bound_socket, f"[{shown}]" if ":" in shown else shown, int(bound[1]), ip.is_loopback)
 
 
-def _access(frame: Frame, place: _Place, no_token: bool) -> Access:
-    """Who is let in: the token is ui.token or a new one."""
+def _access(frame: Frame, listener: _Listener, no_token: bool) -> Access:
+    """Return the rules of access: the token is ui.token or a new one."""
     from kbackup.web.guard import Access
 
     options = frame.config.ui
-    if options.token is not None and len(options.token) < _SHORTEST:
+    if options.token is not None and len(options.token) < _MIN_TOKEN:
         raise UsageError(
-            f"ui.token has less than {_SHORTEST} characters",
+            f"ui.token has fewer than {_MIN_TOKEN} characters",
             "make one that can't be guessed: openssl rand -hex 16",
         )
     token = None if no_token else options.token or secrets.token_urlsafe(24)
-    names = {"localhost", socket.gethostname(), place.host, *options.hosts}
-    return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{place.port}")
+    names = {"localhost", socket.gethostname(), listener.host, *options.hosts}
+    return Access(frozenset(name.lower() for name in names), token, f"kbackup-ui-{listener.port}")
 
 
-def _announce(frame: Frame, place: _Place, access: Access) -> None:
-    """Prints the address, once; a token of its own is printed nowhere else."""
-    made = access.token is not None and access.token != frame.config.ui.token
-    url = f"http://{place.host}:{place.port}/{f'?token={access.token}' if made else ''}"
+def _announce(frame: Frame, listener: _Listener, access: Access) -> None:
+    """Print the address, and with it a new token; nothing else prints a token."""
+    is_new = access.token is not None and access.token != frame.config.ui.token
+    url = f"http://{listener.host}:{listener.port}/{f'?token={access.token}' if is_new else ''}"
     frame.reporter.document({"url": url, "archive": frame.archive})
     frame.reporter.line(url)
     if access.token is None:
-        who = "on this machine" if place.loopback else "who reaches this address"
-        frame.reporter.note(f"it asks for no token: everybody {who} sees every record")
-    elif not made:
-        frame.reporter.note("it asks for ui.token")
-    if not place.loopback:
-        frame.reporter.note("whoever listens on the network reads along: it is HTTP, without TLS")
-    frame.reporter.note("Ctrl-C ends it")
+        who = "on this machine" if listener.loopback else "who reaches this address"
+        frame.reporter.note(f"the page asks for no token: everybody {who} sees every record")
+    elif not is_new:
+        frame.reporter.note("the page asks for ui.token")
+    if not listener.loopback:
+        frame.reporter.note("the page is HTTP without TLS: others on the network can read it")
+    frame.reporter.note("Ctrl-C ends the server")

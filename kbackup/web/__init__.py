@@ -1,1 +1,1 @@
-"""A web page to look into an archive with (extra `web`): rendered here, nothing from elsewhere; it writes nothing."""
+"""The web page of `kbackup ui` (extra `web`): shows an archive, changes nothing, and loads nothing from other hosts."""

@@ -1,4 +1,4 @@
-"""The application: pages behind a guard, and errors in plain words."""
+"""The web application: pages behind a guard, and pages for errors."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from kbackup.errors import (
     UnreachableError,
     UsageError,
 )
-from kbackup.web.archive_cache import Held
+from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import STATIC, Access, Guard
 from kbackup.web.pages import changes, groups, migration, mirrors, points, records, topics
 from kbackup.web.render import page
-from kbackup.web.view import BadInputError, looking
+from kbackup.web.view import BadInputError, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = tuple(part.router for part in (points, topics, records, groups, changes, mirrors, migration))
+ROUTERS = tuple(module.router for module in (points, topics, records, groups, changes, mirrors, migration))
 THREADS = 8
-"""Pages that are made at the same time: each may hold a few pages of records."""
+"""Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 
 _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (BadInputError, 400),
@@ -50,27 +50,27 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (KbackupError, 500),
 )
 _FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"}
-"""Labels of what people enter; other parameters of an address are kept, and not shown."""
+"""Labels of input fields; other parameters of an address are passed on, and not shown."""
 _TITLES = {
-    400: "That can't be used",
+    400: "Invalid input",
     401: "Locked",
-    403: "Not from there",
-    404: "Not there",
+    403: "Refused",
+    404: "Not found",
     405: "Not allowed",
-    421: "Another name",
-    500: "Something is wrong",
+    421: "Unknown host",
+    500: "Error",
     502: "The store does not answer",
 }
 
 
-def make_app(held: Held, access: Access) -> Guard:
-    """The whole as an ASGI application; the guard is outside of everything."""
-    return Guard(make_pages(held), access, _refused, _entered)
+def make_app(cache: ArchiveCache, access: Access) -> Guard:
+    """Return the ASGI application: the pages behind the guard."""
+    return Guard(make_pages(cache), access, _refused, _entered)
 
 
-def make_pages(held: Held) -> FastAPI:
+def make_pages(cache: ArchiveCache) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
-    app.state.held = held
+    app.state.cache = cache
     for router in ROUTERS:
         app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))
@@ -89,20 +89,20 @@ async def _bounded(app: FastAPI) -> AsyncIterator[None]:
 
 
 class _Static(StaticFiles):
-    """Addresses of files change with their content."""
+    """Serves files that browsers cache forever: their addresses change with their content."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        made = super().file_response(*args, **kwargs)
-        made.headers["cache-control"] = "public, max-age=31536000, immutable"
-        return made
+        response = super().file_response(*args, **kwargs)
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
 
 
 def _title(status: int) -> str:
-    return _TITLES.get(status, "That did not work")
+    return _TITLES.get(status, "Error")
 
 
 def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse:
-    """What those see who are not let in: nothing of the archive."""
+    """Return the page for a refused request: it shows nothing of the archive."""
     context = {"title": _title(status), "status": status, "message": message, "hint": hint}
     return page("refused.html", context, status)
 
@@ -110,14 +110,14 @@ def _refused(scope: Scope, status: int, message: str, hint: str) -> HTMLResponse
 def _failed(
     request: Request, status: int, message: str, hint: str = "", wrong: Collection[str] = ()
 ) -> HTMLResponse:
-    """An error between the page's own head and foot, with what was entered. `wrong` are parameters of the address."""
-    if request.url.path.startswith(STATIC):  # asks for no token
+    """Return the page of an error, with the input in a form. `wrong` names invalid parameters of the address."""
+    if request.url.path.startswith(STATIC):  # needs no token
         return _refused(request.scope, status, message, hint)
     query = request.query_params
-    known = request.app.state.held.has_point(query.get("point", "latest"))
+    known = request.app.state.cache.has_point(query.get("point", "latest"))
     labels = {**_FIELDS, **({} if known else {"point": "restore point"}), **{name: name for name in wrong}}
     fields = [(name, value, labels.get(name, "")) for name, value in query.multi_items()]
-    made = looking(request, query["point"] if known and "point" in query else "latest").page(
+    response = page_request(request, query["point"] if known and "point" in query else "latest").page(
         "error.html",
         "",
         title=_title(status),
@@ -126,21 +126,22 @@ def _failed(
         hint=hint,
         fields=fields if status in (400, 404) and any(label for _, _, label in fields) else [],
     )
-    made.status_code = status
-    return made
+    response.status_code = status
+    return response
 
 
 def _entered(scope: Scope, query: str) -> Response:
-    """Leads on by a page and not by a redirect: the first visit may come from a link elsewhere, and a strict cookie is
-    not sent along such a chain."""
+    """Return a page that leads to the requested page after the token.
+
+    Not a redirect: after a link on another site, browsers send no strict cookie along redirects."""
     return page("entered.html", {"there": "/" + quote(scope["path"].lstrip("/")) + query})
 
 
 async def _known(request: Request, error: Exception) -> Response:
-    assert isinstance(error, KbackupError)  # noqa: S101 (what it is registered for)
+    assert isinstance(error, KbackupError)  # noqa: S101 (the class it is registered for)
     status = next(code for kind, code in _STATUS if isinstance(error, kind))
     if not isinstance(error, UsageError):
-        request.app.state.held.doubt()
+        request.app.state.cache.reopen()
         log.warning("%s: %s", request.url.path, error)
     return _failed(request, status, error.message, error.hint)
 
@@ -148,21 +149,21 @@ async def _known(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 404:
-        return _failed(request, 404, "there is no such page", "start from the top")
+        return _failed(request, 404, "there is no such page", "open the page of restore points")
     return _failed(request, status, str(getattr(error, "detail", error)).lower())
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """What FastAPI found to be no number, or not one of the words that are known."""
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in found)
-    in_path = any(each["loc"][0] == "path" for each in found)
+    """Return the page for parameters that FastAPI can't parse."""
+    invalid = error.errors() if isinstance(error, RequestValidationError) else []
+    text = ", ".join(f"{each['loc'][-1]} can't be {each['input']!s}" for each in invalid)
+    in_path = any(each["loc"][0] == "path" for each in invalid)
     return _failed(
         request,
         404 if in_path else 400,
         text or "the address can't be used",
         "go back and try another",
-        [str(each["loc"][-1]) for each in found],
+        [str(each["loc"][-1]) for each in invalid],
     )
 
 

@@ -1,4 +1,4 @@
-"""An archive that stays open between requests: what it holds as of a restore point is read once and kept."""
+"""Cache an open archive between requests, with the content of the latest restore points that pages read."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from kbackup.metadata.entities import TopicMetadata
 from kbackup.store.base import Store
 
 FRESH = 5.0
-"""Seconds in which nobody looks for a newer catalog."""
+"""Seconds between checks for a newer catalog."""
 FRESH_JAVA = 300.0
-"""The same of a folder of the Java tool, all of whose indexes have to be read."""
-KEPT = 3
-"""Restore points whose catalogue is kept."""
+"""Seconds between readings of a folder of the Java tool: each reads all its indexes."""
+CACHED = 3
+"""Number of restore points whose content is cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic's line in a list."""
+    """A topic's row in a table."""
 
     topic: ArchivedTopic
     sums: Sums
@@ -73,7 +73,7 @@ class Snapshot:
     def topic(self, name: str) -> ArchivedTopic:
         if name not in self.topics:
             raise UsageError(
-                f"there is no topic {name} in {self.catalogue.place}", "was it another restore point?"
+                f"there is no topic {name} in {self.catalogue.place}", "select another restore point"
             )
         return self.topics[name]
 
@@ -94,7 +94,7 @@ class Snapshot:
 
     @cached_property
     def losses(self) -> list[tuple[int, Loss]]:
-        """(restore point, loss) up to this one, the newest first."""
+        """Losses up to this restore point as (restore point, loss), the newest first."""
         if self.archive is None or self.point is None:
             return []
         return self.archive.losses_by_point(self.point)[::-1]
@@ -110,7 +110,7 @@ class Snapshot:
         return {group.group: group for group in self.groups.groups}
 
     def metadata(self, number: int | None = None) -> Metadata | None:
-        """Settings that a restore point captured, by default this one; None for a folder of the Java tool."""
+        """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
         if self.archive is None or self.point is None:
             return None
         captured = self.point.number if number is None else number
@@ -119,14 +119,16 @@ class Snapshot:
         return self._read[captured]
 
     def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
-        found = self.metadata(topic.as_of)
-        return next((t for t in found.topics if t.name == topic.name), None) if found is not None else None
+        metadata = self.metadata(topic.as_of)
+        if metadata is None:
+            return None
+        return next((t for t in metadata.topics if t.name == topic.name), None)
 
 
-class Held:
-    """Shared by all requests: one opens and reads metadata at a time, records are read outside of it.
+class ArchiveCache:
+    """An open archive that all requests share. One request at a time reads metadata; records are read without a lock.
 
-    `NoArchiveError`, `WrongKeyError` and the like where it can't be opened.
+    Raises `NoArchiveError`, `WrongKeyError` and others if the archive can't be opened.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
@@ -134,71 +136,73 @@ class Held:
         self._clock = clock
         self._lock = threading.RLock()
         self._archive: Archive | None = None
-        self._doubts = 0
-        self._opened: int | None = None  # how many doubts there had been
-        self._looked = 0.0
+        self._reopenings = 0  # requested
+        self._opened: int | None = None  # value of _reopenings when the archive was opened
+        self._checked_at = 0.0
         self._points: list[PointOverview] = []
         self._let_go: list[int] = []
-        self._kept: OrderedDict[int, Snapshot] = OrderedDict()
+        self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
         with self._lock:
-            self._look()
+            self._refresh()
 
     @property
     def java(self) -> bool:
         return self._archive is None
 
     def points(self) -> Sequence[PointOverview]:
-        """Every restore point, oldest first; none of a folder of the Java tool."""
+        """Return all restore points, oldest first; none for a folder of the Java tool."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._points
 
     def let_go(self) -> Sequence[int]:
-        """The numbers of restore points that expired or were lost, in order."""
+        """Return the numbers of restore points that expired or were lost, in order."""
         with self._lock:
-            self._look()
+            self._refresh()
             return self._let_go
 
     def has_point(self, name: str) -> bool:
-        """Whether there was such a restore point at the last look. Waits for nobody, as `doubt`."""
+        """Return whether the last check read such a restore point. Does not wait for other requests."""
         return name == "latest" or any(str(p.number) == name or name in p.labels for p in self._points)
 
-    def snapshot(self, wanted: str = "latest") -> Snapshot:
-        """`UsageError` where there is no such restore point, `NoArchiveError` where there is none at all."""
+    def snapshot(self, point_name: str = "latest") -> Snapshot:
+        """Return the archive as of a restore point.
+
+        Raises `UsageError` for an unknown restore point, `NoArchiveError` for an archive without restore points."""
         with self._lock:
-            self._look()
+            self._refresh()
             archive = self._archive
-            point = archive.restore_point(wanted) if archive is not None else None
+            point = archive.restore_point(point_name) if archive is not None else None
             number = point.number if point is not None else 0
-            if number not in self._kept:
+            if number not in self._snapshots:
                 newest = archive is None or archive.restore_points[-1].number == number
                 store = self.store if archive is not None else JavaFolder(self.store)
-                made = Snapshot(store, archive, point, newest)
-                made.catalogue  # noqa: B018 (read by one request, not by all that wait for it)
-                self._kept[number] = made
-            self._kept.move_to_end(number)
-            while len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-            return self._kept[number]
+                snapshot = Snapshot(store, archive, point, newest)
+                snapshot.catalogue  # noqa: B018 (read it now: waiting requests must not read it again)
+                self._snapshots[number] = snapshot
+            self._snapshots.move_to_end(number)
+            while len(self._snapshots) > CACHED:
+                self._snapshots.popitem(last=False)
+            return self._snapshots[number]
 
-    def doubt(self) -> None:
-        """Something was not as it should be, perhaps because the archive has changed: the next request opens it anew.
+    def reopen(self) -> None:
+        """Let the next request open the archive anew, after an error that a change of the archive may have caused.
 
-        Waits for nobody: the event loop calls it, while some request may be busy opening."""
-        self._doubts += 1
+        Does not wait: the event loop calls it, while a request may be opening the archive."""
+        self._reopenings += 1
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         now = self._clock()
-        opened = self._opened == self._doubts
-        if opened and now - self._looked < (FRESH_JAVA if self._archive is None else FRESH):
+        opened = self._opened == self._reopenings
+        if opened and now - self._checked_at < (FRESH_JAVA if self._archive is None else FRESH):
             return
         if not opened or self._archive is None or not self._is_newest(self._archive):
             self._open()
-        self._looked = now
+        self._checked_at = now
 
     def _open(self) -> None:
-        doubts = self._doubts  # what is doubted from now on may be what is read here
-        self._kept.clear()
+        reopenings = self._reopenings  # before reading: a later request must open it again
+        self._snapshots.clear()
         try:
             self._archive = open_archive(self.store)
         except NoArchiveError:
@@ -208,10 +212,10 @@ class Held:
         archive = self._archive
         self._points = list_points(archive) if archive is not None else []
         self._let_go = sorted(archive.state.past_manifests) if archive is not None else []
-        self._opened = doubts
+        self._opened = reopenings
 
     def _is_newest(self, archive: Archive) -> bool:
-        """Whether the newest catalog is that of `archive`: by one listing, from that catalog on."""
+        """Return whether the catalog of `archive` is the newest, by one listing from that catalog on."""
         number = archive.state.number
         before = layout.catalog_key(number - 1) if number else ""
         keys = (layout.parse_catalog_key(entry.key) for entry in self.store.list(layout.CATALOG, before))

@@ -1,10 +1,10 @@
-"""Who is let in, and what every answer says to the browser. An ASGI middleware in front of all pages.
+"""Admit requests and set security headers: an ASGI middleware in front of all pages.
 
-- Only GET and HEAD, and a POST of the token: there is nothing to be written.
-- The Host header must be one of ours: a page of somebody else's whose name was made to point here (DNS rebinding) has
-  another one. Addresses are no names, so they always pass.
-- Where a token is asked for, it comes once, by the form of the page that asks or as `?token=…`, and is exchanged for a
-  cookie; or with every request as `Authorization: Bearer …`. Over TLS the cookie is `Secure`.
+- Only GET and HEAD, and a POST of the token: the pages change nothing.
+- The Host header must be a known name. This stops DNS rebinding: a foreign name that resolves to this address. IP
+  addresses always pass.
+- A client sends the token once, by the form or as `?token=…`, and gets a cookie; or with every request as
+  `Authorization: Bearer …`. Over TLS the cookie is `Secure`.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ STATIC = "/static/"
 _FORM = 4 << 10  # bytes: a token, not a document
 
 Refusal = Callable[[Scope, int, str, str], Response]
-"""A page for (request, status, what, hint)."""
+"""Returns the page for (request, status, message, hint)."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """`names` are host names in lower case under which browsers may come; `token` None asks for none."""
+    """The rules of access: `names` are allowed host names in lower case; without a `token`, everybody is admitted."""
 
     names: frozenset[str]
     token: str | None = None
@@ -59,7 +59,7 @@ class Access:
 
     @property
     def pass_(self) -> str:
-        """The cookie's value: it holds as long as the token does, and does not tell it."""
+        """The cookie's value: valid as long as the token, which it does not reveal."""
         return hmac.new((self.token or "").encode(), b"kbackup ui", hashlib.sha256).hexdigest()
 
     def knows_host(self, host: str) -> bool:
@@ -81,17 +81,17 @@ class Access:
 
     def _cookies(self, headers: Headers) -> Iterable[str]:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
             return []
-        return [found.value] if found is not None else []
+        return [cookie.value] if cookie is not None else []
 
 
 class Guard:
     def __init__(
         self, app: ASGIApp, access: Access, refuse: Refusal, entered: Callable[[Scope, str], Response]
     ) -> None:
-        """`entered` is the page that leads on to a path once the token was right."""
+        """`entered` returns the page that leads to a path after the right token."""
         self._app, self._access, self._refuse, self._entered = app, access, refuse, entered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -119,41 +119,41 @@ class Guard:
         except Exception:
             if not begun:
                 raise
-            # it has been answered and logged: the server would print a traceback
+            # the error is answered and logged: raising would make the server print a traceback
 
     def _answer(self, scope: Scope, form: str) -> Response | None:
-        """What is said in place of a page; `form` is what a POST sent."""
+        """Return the response that replaces a page, or None; `form` is the body of a POST."""
         headers, method = Headers(scope=scope), scope["method"]
         if not self._access.knows_host(headers.get("host", "")):
             return self._refuse(
                 scope,
                 421,
-                "this page is not served under that name",
-                "come by the address that 'kbackup ui' printed, or name the host in ui.hosts",
+                "this page is not served under that host name",
+                "use the address that 'kbackup ui' printed, or add the host to ui.hosts",
             )
         if headers.get("sec-fetch-site") == "cross-site" and (
             method == "POST" or headers.get("sec-fetch-mode") != "navigate"
         ):
-            return self._refuse(scope, 403, "another site asked for this", "open the page by itself")
+            return self._refuse(
+                scope, 403, "another site sent this request", "open the address of the page itself"
+            )
         query = scope["query_string"].decode("latin-1")
         if method == "POST" and self._access.token is not None and _tokens_in(form):
             return self._enter(scope, _tokens_in(form)[-1], query)
         if method not in ("GET", "HEAD"):
-            refused = self._refuse(
-                scope, 405, "nothing can be changed here", "pages are there to be looked at"
-            )
+            refused = self._refuse(scope, 405, "the pages change nothing", "use GET")
             refused.headers["allow"] = "GET, HEAD"
             return refused
         if self._access.token is None or scope["path"].startswith(STATIC):
             return None
         if _tokens_in(query):
             return self._enter(scope, _tokens_in(query)[-1], query)
-        return None if self._access.admits(headers) else self._lock(scope, "this page asks for its token")
+        return None if self._access.admits(headers) else self._lock(scope, "this page needs a token")
 
     def _enter(self, scope: Scope, token: str, query: str) -> Response:
-        """Exchanges a token for a cookie, and leads on to the address without it."""
+        """Exchange a token for a cookie, and lead to the address without the token."""
         if not self._access.opens(token):
-            return self._lock(scope, "that is not the token")
+            return self._lock(scope, "this token is wrong")
         rest = urlencode([(k, v) for k, v in parse_qsl(query, keep_blank_values=True) if k != "token"])
         page = self._entered(scope, f"?{rest}" if rest else "")
         page.set_cookie(
@@ -167,12 +167,12 @@ class Guard:
 
     def _lock(self, scope: Scope, message: str) -> Response:
         return self._refuse(
-            scope, 401, message, "it is in the address that 'kbackup ui' printed, or your own ui.token"
+            scope, 401, message, "give the token in the address that 'kbackup ui' printed, or ui.token"
         )
 
 
 async def _read_form(receive: Receive) -> str:
-    """The body of a request; '' where it is longer than a token's form can be, or breaks off."""
+    """Return the body of a request; '' if it breaks off or is longer than the form of a token."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -188,8 +188,9 @@ def _tokens_in(query: str) -> list[str]:
 
 
 def _is_over_tls(scope: Scope) -> bool:
-    """Whether the browser came by TLS, as this server or a proxy before it says. Who makes that up keeps only the own
-    cookie from plain HTTP."""
+    """Return whether the browser uses TLS, to this server or to a proxy.
+
+    A client that forges this only keeps its own cookie from plain HTTP."""
     headers = Headers(scope=scope)
     first = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     forwarded = headers.get("forwarded", "").partition(",")[0].replace('"', "").lower()
@@ -198,7 +199,7 @@ def _is_over_tls(scope: Scope) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Of a Host header: without its port."""
+    """Return the name of a Host header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower().rstrip(".")

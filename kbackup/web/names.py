@@ -1,6 +1,6 @@
-"""Names on a page: long ones lose their middle there, and are whole when hovered over, in copies and in searches.
+"""Render names: a long name loses its middle on a narrow screen, but copies and searches get the whole name.
 
-The page holds every character: the style sheet cuts off what does not fit, so that a wide screen shows more.
+The page holds every character: the style sheet cuts names to the width of the screen.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _LONG = Markup('<span class="long" title="{0}" aria-label="{0}"><span>{1}</span>
 
 
 def name(text: str) -> Markup:
-    """Of a topic, a group, a user, a setting."""
+    """Return the markup of the name of a topic, a group, a user or a setting."""
     return _cut(text, _TAIL)
 
 
 def key(text: str) -> Markup:
-    """Of an object: its file name is never cut."""
+    """Return the markup of the key of an object; its file name is never cut."""
     return _cut(text, len(text.rpartition("/")[2]))
 
 

@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them, with the exact value to hover over and to copy (`page.js`)."""
+"""Render numbers, sizes and times for people, with the exact value to hover over and to copy (`page.js`)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def size(nbytes: int | None) -> Markup:
 
 
 def short(value: int, unit: Unit) -> str:
-    """For labels of axes, whose values are round: "512 KiB", "20M", "15 min"."""
+    """Return the label of a round value on an axis: "512 KiB", "20M", "15 min"."""
     if unit == "ms":
         return duration(value / 1000)
     return (human_size(value) if unit == "bytes" else human_count(value)).replace(".0", "")
 
 
 def when(moment: int | str | None) -> Markup:
-    """Of ms since the epoch, or of RFC 3339."""
+    """Return the markup of a time in ms since the epoch or in RFC 3339."""
     if moment is None or moment == "":
         return NONE
     try:
@@ -50,14 +50,14 @@ def ago(ms: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In its two largest units: "3 d 4 h"."""
+    """Return a duration in its two largest units: "3 d 4 h"."""
     units = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    left = max(0, round(seconds))
+    rest = max(0, round(seconds))
     parts: list[str] = []
     for length, unit in units:
-        if left >= length or (unit == "s" and not parts):
-            parts.append(f"{left // length:,} {unit}")
-            left %= length
+        if rest >= length or (unit == "s" and not parts):
+            parts.append(f"{rest // length:,} {unit}")
+            rest %= length
         elif parts:
             break
         if len(parts) == 2:
@@ -66,12 +66,12 @@ def duration(seconds: float) -> str:
 
 
 def between(start: str, end: str) -> str:
-    """How long from one RFC 3339 time to another."""
+    """Return the duration between two RFC 3339 times."""
     try:
-        gone = datetime.fromisoformat(end) - datetime.fromisoformat(start)
+        elapsed = datetime.fromisoformat(end) - datetime.fromisoformat(start)
     except ValueError:
         return DASH
-    seconds = gone.total_seconds()
+    seconds = elapsed.total_seconds()
     return f"{seconds:.1f} s" if 0 <= seconds < 60 else duration(seconds)
 
 

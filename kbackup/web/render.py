@@ -1,4 +1,4 @@
-"""Templates to pages."""
+"""Render templates to pages, and make addresses of pages and files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from kbackup.web import names, numbers
 
 @cache
 def environment() -> Environment:
-    made = templates("kbackup.web")
-    made.filters |= {
+    jinja = templates("kbackup.web")
+    jinja.filters |= {
         "count": numbers.count,
         "size": numbers.size,
         "when": numbers.when,
@@ -32,14 +32,14 @@ def environment() -> Environment:
         "name": names.name,
         "key": names.key,
     }
-    made.globals |= {
+    jinja.globals |= {
         "version": __version__,
         "static": static,
         "plural": plural,
         "between": numbers.between,
         "percent": numbers.percent,
     }
-    return made
+    return jinja
 
 
 def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
@@ -47,14 +47,14 @@ def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLRe
 
 
 def path(*parts: object, **query: object) -> str:
-    """The address of a page; a query without what is None."""
-    where = "/" + "/".join(quote(str(part), safe="") for part in parts)
-    some = {name: value for name, value in query.items() if value is not None}
-    return f"{where}?{urlencode(some)}" if some else where
+    """Return the address of a page; parameters that are None are left out."""
+    address = "/" + "/".join(quote(str(part), safe="") for part in parts)
+    parameters = {name: value for name, value in query.items() if value is not None}
+    return f"{address}?{urlencode(parameters)}" if parameters else address
 
 
 @cache
 def static(name: str) -> str:
-    """The address of a file under static/, another one when its content changes."""
+    """Return the address of a file under static/, which changes with its content."""
     data = resources.files("kbackup.web").joinpath("static", name).read_bytes()
     return f"/static/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"

@@ -1,6 +1,6 @@
-"""Keys, values and headers as they are shown: as JSON, text or in hexadecimal, cut where they are long. Pure.
+"""Render keys, values and headers as JSON, text or hexadecimal, cut to a size. Pure.
 
-What is returned has every control and direction character escaped; that it is no HTML is the template's to see to.
+All control and direction characters are escaped. HTML is escaped here in markup, else by the template.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ View = Literal["auto", "text", "json", "hex"]
 VIEWS: tuple[View, ...] = ("auto", "text", "json", "hex")
 
 WHOLE = 64 << 10
-"""Bytes of a field that its own page shows."""
+"""Number of bytes of a field on the page of a record."""
 PART = 4 << 10
-"""Bytes of a field that a page of records shows."""
+"""Number of bytes of a field on a page of records."""
 LINE = 200
-"""The same in a line."""
+"""Number of bytes of a field in a line of a table."""
 NAME = 1 << 10
-"""Bytes of a header's key that are shown anywhere."""
+"""Number of bytes of a header's key."""
 
-_INDENTED = 1 << 20  # characters: a few brackets in each other become many when they are indented
-_HEX_CUT = 4  # a dump is so many times as long
+_INDENTED = 1 << 20  # characters: indenting makes nested brackets long
+_HEX_CUT = 4  # a dump is this many times as long as its bytes
 _TOKEN = re.compile(
     r'(?P<name>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*")'
     r"|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)"
@@ -38,8 +38,9 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """`kind`: null, empty, text, json or hex. `size` is that of all of it in bytes, of which `shown` are here. `note`
-    says what could not be had."""
+    """A rendered field. `kind` is null, empty, text, json or hex.
+
+    `size` is the size of the field in bytes, of which `shown` are rendered. `note` says why a format is not used."""
 
     kind: str
     size: int
@@ -79,7 +80,7 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
 
 
 def line(data: bytes | None) -> Shown:
-    """The beginning, in one line."""
+    """Return the beginning of a field in one line."""
     if not data:
         return shown(data)
     text = _text(data, LINE)
@@ -89,7 +90,7 @@ def line(data: bytes | None) -> Shown:
 
 
 def name(data: bytes) -> str:
-    """A header's key; of a long one the beginning."""
+    """Return a header's key, or its beginning."""
     text = _text(data, NAME)
     if text is None:
         text = data[:NAME].decode("utf-8", "backslashreplace")
@@ -97,7 +98,7 @@ def name(data: bytes) -> str:
 
 
 def _text(data: bytes, most: int) -> str | None:
-    """The first `most` bytes, without the part of a character that they may end in; None where they are no UTF-8."""
+    """Return the first `most` bytes as text, without an incomplete last character; None if they are not UTF-8."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         return decoder.decode(data[:most], final=len(data) <= most)
@@ -106,7 +107,7 @@ def _text(data: bytes, most: int) -> str | None:
 
 
 def _json(data: bytes) -> Markup | None:
-    """Indented, numbers as they are written; None where it is no object and no array."""
+    """Return indented JSON, with numbers unchanged; None if the data is neither an object nor an array."""
     if data.lstrip()[:1] not in (b"{", b"["):
         return None
     try:
@@ -119,12 +120,12 @@ def _json(data: bytes) -> Markup | None:
 def _coloured(text: str) -> Markup:
     parts: list[Markup] = []
     at = 0
-    for found in _TOKEN.finditer(text):
+    for token in _TOKEN.finditer(text):
         parts += [
-            escape(text[at : found.start()]),
-            Markup('<span class="j-{}">{}</span>').format(found.lastgroup, printable(found[0])),
+            escape(text[at : token.start()]),
+            Markup('<span class="j-{}">{}</span>').format(token.lastgroup, printable(token[0])),
         ]
-        at = found.end()
+        at = token.end()
     return Markup("").join([*parts, escape(text[at:])])
 
 
@@ -134,7 +135,7 @@ def _hex(data: bytes, most: int, note: str = "") -> Shown:
 
 
 def _dump(data: bytes) -> Iterator[str]:
-    """As `hexdump -C` has it."""
+    """Yield lines as `hexdump -C` prints them."""
     for at in range(0, len(data), 16):
         piece = data[at : at + 16]
         octets = f"{piece[:8].hex(' ')}  {piece[8:].hex(' ')}"

@@ -1,4 +1,4 @@
-"""What a request looks at: the archive as of the restore point that it names, and addresses that stay with it."""
+"""The request of a page: the archive as of a restore point, and addresses that keep that restore point."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
 from kbackup.errors import UsageError
-from kbackup.web.archive_cache import Held, Snapshot
+from kbackup.web.archive_cache import ArchiveCache, Snapshot
 from kbackup.web.render import page, path
 
 T = TypeVar("T")
@@ -23,44 +23,44 @@ GET = ["GET", "HEAD"]
 
 
 class BadInputError(UsageError):
-    """What stands in an address or a form can't be used."""
+    """An address or a form has an invalid value."""
 
 
 @dataclass
-class Looking:
-    """`newest` is the address of the same page as of the newest restore point."""
+class PageRequest:
+    """A request of a page. `newest_url` is the address of the same page as of the newest restore point."""
 
-    held: Held
-    wanted: str
-    newest: str
+    cache: ArchiveCache
+    point_name: str
+    newest_url: str
 
     @cached_property
-    def at(self) -> Snapshot:
-        return self.held.snapshot(self.wanted)
+    def snapshot(self) -> Snapshot:
+        return self.cache.snapshot(self.point_name)
 
     def link(self, *parts: object, **query: object) -> str:
-        """An address that stays with the restore point, unless it is the newest."""
-        return path(*parts, **{"point": None if self.wanted == "latest" else self.wanted, **query})
+        """Return an address that keeps the restore point, unless it is the newest."""
+        return path(*parts, **{"point": None if self.point_name == "latest" else self.point_name, **query})
 
     def page(self, template: str, tab: str, **context: Any) -> HTMLResponse:
-        return page(template, {"look": self, "link": self.link, "path": path, "tab": tab, **context})
+        return page(template, {"request": self, "link": self.link, "path": path, "tab": tab, **context})
 
 
-def looking(request: Request, point: str = "latest") -> Looking:
+def page_request(request: Request, point: str = "latest") -> PageRequest:
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
     here = quote(request.scope["path"]) + (f"?{urlencode(query)}" if query else "")
-    return Looking(request.app.state.held, point, here)
+    return PageRequest(request.app.state.cache, point, here)
 
 
-Look = Annotated[Looking, Depends(looking)]
+Requested = Annotated[PageRequest, Depends(page_request)]
 Number = Annotated[int, Query(alias="page", ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True)
-class Part(Generic[T]):
-    """A page of a list: `some` of `total`, of which `all` there are before a search."""
+class ListPage(Generic[T]):
+    """A page of a list: `entries` from position `first` on, of `total`."""
 
-    some: Sequence[T]
+    entries: Sequence[T]
     number: int
     pages: int
     first: int
@@ -68,20 +68,21 @@ class Part(Generic[T]):
 
     @property
     def last(self) -> int:
-        return self.first + len(self.some) - 1
+        return self.first + len(self.entries) - 1
 
 
-def part(everything: Sequence[T], number: int, size: int) -> Part[T]:
+def list_page(everything: Sequence[T], number: int, size: int) -> ListPage[T]:
+    """Return a page of a list; the last one for a higher number."""
     pages = max(1, math.ceil(len(everything) / size))
     number = min(number, pages)
     start = (number - 1) * size
-    return Part(everything[start : start + size], number, pages, start + 1, len(everything))
+    return ListPage(everything[start : start + size], number, pages, start + 1, len(everything))
 
 
-def matching(text: str, wanted: str) -> bool:
-    """Whether each word of `wanted` stands in `text`."""
-    return all(word in text.casefold() for word in wanted.casefold().split())
+def matches_search(text: str, query: str) -> bool:
+    """Return whether `text` has each word of `query`."""
+    return all(word in text.casefold() for word in query.casefold().split())
 
 
-def place(look: Looking, name: str, number: int) -> tuple[ArchivedTopic, ArchivedPartition]:
-    return look.at.topic(name), look.at.partition(name, number)
+def find_partition(request: PageRequest, name: str, number: int) -> tuple[ArchivedTopic, ArchivedPartition]:
+    return request.snapshot.topic(name), request.snapshot.partition(name, number)

@@ -530,7 +530,7 @@ def test_no_token_is_for_who_wants_it(rich: Store, tmp_path: Path) -> None:
 def test_what_it_says_of_mistakes(rich: Store, tmp_path: Path) -> None:
     assert kbackup_ui("-a", str(tmp_path / "nowhere"), "--listen", ":0", cwd=tmp_path)[0] == 10
     short = kbackup_ui("-a", rich.url, "--listen", ":0", cwd=tmp_path, env={"KBACKUP_UI_TOKEN": "short"})
-    assert (short[0], "less than 16 characters" in short[2], "short" in short[2].replace("shorter", "")) == (
+    assert (short[0], "fewer than 16 characters" in short[2], "short" in short[2].replace("shorter", "")) == (
         2,
         True,
         False,

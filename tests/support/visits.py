@@ -13,16 +13,19 @@ from starlette.testclient import TestClient
 
 from kbackup.store.base import Store
 from kbackup.web.app import make_app
-from kbackup.web.archive_cache import Held
+from kbackup.web.archive_cache import ArchiveCache
 from kbackup.web.guard import Access
 
 HERE = frozenset({"testserver"})
 
 
 def visit(
-    store: Store, token: str | None = None, clock: Callable[[], float] = lambda: 0.0, held: Held | None = None
+    store: Store,
+    token: str | None = None,
+    clock: Callable[[], float] = lambda: 0.0,
+    cache: ArchiveCache | None = None,
 ) -> TestClient:
-    app = make_app(held or Held(store, clock), Access(HERE, token))
+    app = make_app(cache or ArchiveCache(store, clock), Access(HERE, token))
     return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
 
 

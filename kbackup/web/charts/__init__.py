@@ -1,1 +1,1 @@
-"""Geometry of the charts; the templates draw it."""
+"""Geometry of the charts; the templates draw them."""

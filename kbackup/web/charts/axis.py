@@ -1,6 +1,6 @@
 """The view box of the charts, and the ticks of a time axis. Pure.
 
-Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page: text stands beside it.
+Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page, so text is outside of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Tick(NamedTuple):
 
 
 def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:
-    """Labels from `start` to `end` (ms), which is `reach` percent along a time axis."""
+    """Return labels from `start` to `end` (ms); `end` is `reach` percent along the axis."""
     if end <= start:
         return (Tick(50.0, _label(start, 0)),)
     return tuple(

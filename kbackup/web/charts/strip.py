@@ -1,4 +1,4 @@
-"""Geometry of what is archived of a partition, over its offsets; the templates draw it. Pure."""
+"""Geometry of the archived ranges of a partition over its offsets; the templates draw it. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Span(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A group's position. `outside`: before or behind what is archived."""
+    """A group's position. `outside` says if it is before or after the archived offsets."""
 
     x: float
     offset: int
@@ -28,7 +28,7 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """What is archived of a partition, over its offsets."""
+    """The archived ranges of a partition, and positions of groups, over its offsets."""
 
     spans: tuple[Span, ...]
     marks: tuple[Mark, ...]
@@ -37,7 +37,7 @@ class Strip:
 def strip(
     partition: ArchivedPartition, groups: Iterable[tuple[str, int]] = (), end: int | None = None
 ) -> Strip:
-    """`groups` are (name, offset); up to offset `end`, by default the partition's own."""
+    """Return the strip up to offset `end`, by default the partition's own; `groups` are (name, offset)."""
     start = min([partition.start, *(s.first for s in partition.segments[:1])])
     length = max((partition.end if end is None else end) - start, 1)
 
@@ -50,22 +50,22 @@ def strip(
 
 def _outside(partition: ArchivedPartition, offset: int) -> str:
     if offset > partition.end:
-        return "behind the archive's end"
+        return "after the archive's end"
     return "before the archive's start" if offset < partition.start else ""
 
 
 def _spans(partition: ArchivedPartition, scale: float, start: int) -> Iterable[Span]:
-    """Segments that follow one another, but for less than half a unit, are one."""
-    held: tuple[int, int] | None = None
+    """Yield spans of segments; segments less than half a unit apart are one span."""
+    span: tuple[int, int] | None = None
     for s in partition.segments:
-        if held is not None and (s.first - held[1]) * scale < 0.5:
-            held = held[0], s.last + 1
+        if span is not None and (s.first - span[1]) * scale < 0.5:
+            span = span[0], s.last + 1
             continue
-        if held is not None:
-            yield _span(*held, scale, start)
-        held = s.first, s.last + 1
-    if held is not None:
-        yield _span(*held, scale, start)
+        if span is not None:
+            yield _span(*span, scale, start)
+        span = s.first, s.last + 1
+    if span is not None:
+        yield _span(*span, scale, start)
 
 
 def _span(first: int, end: int, scale: float, start: int) -> Span:

@@ -16,11 +16,11 @@ from kbackup.web.charts.axis import HEIGHT, WIDTH, Tick, ticks
 
 COLUMNS = 160
 LATE = 1.75
-"""A restore point that comes so many times later than usual leaves a gap."""
+"""A pause between restore points is shown if it is this many times longer than usual."""
 
 
 class Column(NamedTuple):
-    """Restore points that were committed about the same time: x and width, height of what they added."""
+    """Restore points that were committed about the same time. The height stands for the bytes that they added."""
 
     x: float
     width: float
@@ -48,7 +48,7 @@ class Column(NamedTuple):
         return any(p.damaged for p in self.points)
 
 
-class Gap(NamedTuple):
+class Pause(NamedTuple):
     """A time without a restore point, longer than usual."""
 
     x: float
@@ -60,15 +60,16 @@ class Gap(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Timeline:
     columns: tuple[Column, ...]
-    gaps: tuple[Gap, ...]
+    pauses: tuple[Pause, ...]
     ticks: tuple[Tick, ...]
     usual: float | None
-    """Seconds from one restore point to the next, mostly."""
+    """Median of the seconds from one restore point to the next."""
 
 
 def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Timeline:
-    """The timeline of restore points, oldest first; one at least. `let_go` are rising numbers of restore points that
-    are not there any more: where they were, there is no gap."""
+    """Return the timeline of restore points, oldest first; at least one.
+
+    `let_go` are the ascending numbers of expired and lost restore points: they explain a pause, which is not shown."""
     times = [ms_of(p.committed_at) for p in points]
     start, span = times[0], max(times[-1] - times[0], 1)
     step = WIDTH / COLUMNS
@@ -76,10 +77,10 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     def x(time: float) -> float:
         return (time - start) / span * (WIDTH - step) if len(times) > 1 else (WIDTH - step) / 2
 
-    held: dict[int, list[PointOverview]] = {}
+    by_column: dict[int, list[PointOverview]] = {}
     for point, time in zip(points, times, strict=True):
-        held.setdefault(round(x(time) / step), []).append(point)
-    columns = [Column(at * step, step * 0.8, 0, tuple(some)) for at, some in sorted(held.items())]
+        by_column.setdefault(round(x(time) / step), []).append(point)
+    columns = [Column(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
     most = max(sqrt(c.added) for c in columns) or 1
     steps = [
         (p, q, a, b)
@@ -88,14 +89,14 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     ]
     intervals = [b - a for _, _, a, b in steps]
     usual = median(intervals) if len(intervals) > 1 else None
-    gaps = [
-        Gap(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
+    pauses = [
+        Pause(x(a) + step, max(x(b) - x(a) - step, step / 2), p, q)
         for p, q, a, b in steps
         if usual and b - a > usual * LATE
     ]
     return Timeline(
         tuple(c._replace(height=max(sqrt(c.added) / most * HEIGHT, 2.0)) for c in columns),
-        tuple(gaps),
+        tuple(pauses),
         ticks(times[0], times[-1]),
         usual / 1000 if usual is not None else None,
     )

@@ -1,1 +1,1 @@
-"""The pages: each takes what a request looks at and gives a template what it shows."""
+"""The pages: each reads the archive as of a restore point, and renders a template."""

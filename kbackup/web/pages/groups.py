@@ -1,4 +1,4 @@
-"""Consumer groups and where they stand."""
+"""The pages of consumer groups and their positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.errors import UsageError
 from kbackup.web.charts.strip import strip
-from kbackup.web.view import GET, Look, Number, matching, part
+from kbackup.web.view import GET, Number, Requested, list_page, matches_search
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -16,35 +16,48 @@ PAGE = 100
 
 
 @router.api_route("/groups", methods=GET)
-def groups(look: Look, page: Number = 1, q: str = "") -> HTMLResponse:
-    found = look.at.groups
-    some = [group for group in found.groups if matching(group.group, q)]
-    return look.page(
-        "groups.html", "groups", part=part(some, page, PAGE), of=len(found.groups), q=q, overview=found
+def groups(request: Requested, page: Number = 1, q: str = "") -> HTMLResponse:
+    overview = request.snapshot.groups
+    matching = [group for group in overview.groups if matches_search(group.group, q)]
+    return request.page(
+        "groups.html",
+        "groups",
+        list_page=list_page(matching, page, PAGE),
+        of=len(overview.groups),
+        q=q,
+        overview=overview,
     )
 
 
 @router.api_route("/group", methods=GET)
-def group(look: Look, name: str, page: Number = 1) -> HTMLResponse:
-    """By a query: groups have names with slashes, and one may be empty."""
-    if name not in look.at.by_group:
-        why = look.at.groups.not_carried.get(name)
+def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
+    """Show a group. Its name is a parameter: it may have slashes or be empty."""
+    if name not in request.snapshot.by_group:
+        why = request.snapshot.groups.not_carried.get(name)
         raise UsageError(
-            f"there is no group {name} in {look.at.catalogue.place}",
-            f"it was not captured: {why}" if why else "was it another restore point?",
+            f"there is no group {name} in {request.snapshot.catalogue.place}",
+            f"select another restore point: it was not captured in this one: {why}"
+            if why
+            else "select another restore point",
         )
-    found = look.at.by_group[name]
+    shown = request.snapshot.by_group[name]
     partitions: dict[tuple[str, int], ArchivedPartition] = {
         (topic, p.partition): p
-        for topic in {stand.topic for stand in found.offsets}
-        if topic in look.at.topics
-        for p in look.at.topics[topic].partitions
+        for topic in {position.topic for position in shown.offsets}
+        if topic in request.snapshot.topics
+        for p in request.snapshot.topics[topic].partitions
     }
-    shown = part(found.offsets, page, PAGE)
+    positions = list_page(shown.offsets, page, PAGE)
     rows = []
-    for stand in shown.some:
-        held = partitions.get((stand.topic, stand.partition))
-        rows.append((stand, held, strip(held, [(name, stand.offset)]) if held is not None else None))
-    return look.page(
-        "group.html", "groups", group=found, part=shown, rows=rows, captured_at=look.at.groups.captured_at
+    for position in positions.entries:
+        partition = partitions.get((position.topic, position.partition))
+        chart = strip(partition, [(name, position.offset)]) if partition is not None else None
+        rows.append((position, partition, chart))
+    return request.page(
+        "group.html",
+        "groups",
+        group=shown,
+        list_page=positions,
+        rows=rows,
+        captured_at=request.snapshot.groups.captured_at,
     )

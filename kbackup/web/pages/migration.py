@@ -1,4 +1,4 @@
-"""Where a migration from ZooKeeper to KRaft was at the newest restore points that hold ZooKeeper's znodes."""
+"""The page of a migration from ZooKeeper to KRaft: its state at the newest restore points with znodes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
 from kbackup.jobs.migrate.states.archived import archived_state
-from kbackup.web.view import GET, Look
+from kbackup.web.view import GET, Requested
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 MOST = 20
-"""Restore points whose metadata is read."""
+"""Number of restore points whose metadata is read."""
 
 
 @router.api_route("/migration", methods=GET)
-def migration(look: Look) -> HTMLResponse:
-    """As of now, whatever restore point the other pages look at."""
-    archive = look.held.snapshot().archive
+def migration(request: Requested) -> HTMLResponse:
+    """Show the newest restore points, whatever restore point the other pages show."""
+    archive = request.cache.snapshot().archive
     if archive is None:
         raise UsageError(
             "a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'"
@@ -28,4 +28,4 @@ def migration(look: Look) -> HTMLResponse:
         metadata = archive.metadata(row.number)
         if (report := archived_state(metadata)) is not None:
             rows.append((row, metadata, report))
-    return look.page("migration.html", "migration", rows=rows, most=MOST)
+    return request.page("migration.html", "migration", rows=rows, most=MOST)

@@ -1,4 +1,4 @@
-"""The flows that mirror the archive: how far each is, and what holds it back."""
+"""The page of flows that mirror the archive: their progress and incidents."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
-from kbackup.web.view import GET, Look
+from kbackup.web.view import GET, Requested
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 MOST = 200
-"""Topics of each flow, and incidents."""
+"""Number of topics and incidents of each flow."""
 SILENT = 600.0
-"""Seconds without a sign of life after which a flow is thought to be stopped: ten times the longest pause."""
+"""Seconds without a sign of life after which a flow counts as stopped: ten times the longest pause."""
 
 
 @router.api_route("/mirrors", methods=GET)
-def mirrors(look: Look) -> HTMLResponse:
-    """As of now, whatever restore point the other pages look at."""
+def mirrors(request: Requested) -> HTMLResponse:
+    """Show the present state, whatever restore point the other pages show."""
     from kbackup.jobs.mirror.status import flows_of
 
-    archive = look.held.snapshot().archive
+    archive = request.cache.snapshot().archive
     if archive is None:
         raise UsageError("a folder of the Java tool has no mirrors", "make an archive of it: 'kbackup adopt'")
     flows = [
         (flow, sorted(flow.topics, key=lambda t: (not t.held_back, -t.records_behind, t.topic)))
-        for flow in flows_of(archive, look.held.store)
+        for flow in flows_of(archive, request.cache.store)
     ]
-    return look.page("mirrors.html", "mirrors", flows=flows, most=MOST, silent=SILENT)
+    return request.page("mirrors.html", "mirrors", flows=flows, most=MOST, silent=SILENT)

@@ -1,4 +1,4 @@
-"""Restore points: on a timeline, one by one, and how they grow."""
+"""The pages of restore points: the timeline, a restore point, and growth."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import Archive
 from kbackup.errors import UsageError
 from kbackup.util.times import ms_of
-from kbackup.web.charts.area import Area, Unit, added_up, area
+from kbackup.web.charts.area import Area, Unit, area, running_totals
 from kbackup.web.charts.timeline import timeline
 from kbackup.web.pages.settings import settings_tables
-from kbackup.web.view import GET, Look, Looking, Number, part
+from kbackup.web.view import GET, Number, PageRequest, Requested, list_page
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 PAGE = 50
 MOST = 200
-"""Rows of a list that has no pages."""
+"""Number of rows of a list without pages."""
 
 
 @router.api_route("/", methods=GET)
-def home(look: Look, page: Number = 1) -> HTMLResponse:
-    if look.held.java:
-        return look.page("java.html", "points", snapshot=look.at, most=MOST)
-    points = look.held.points()
-    let_go = look.held.let_go()
-    return look.page(
+def home(request: Requested, page: Number = 1) -> HTMLResponse:
+    if request.cache.java:
+        return request.page("java.html", "points", snapshot=request.snapshot, most=MOST)
+    points = request.cache.points()
+    let_go = request.cache.let_go()
+    return request.page(
         "points.html",
         "points",
         points=points,
-        part=part(points[::-1], page, PAGE),
+        list_page=list_page(points[::-1], page, PAGE),
         before={later.number: earlier for earlier, later in pairwise(points)},
         timeline=timeline(points, let_go) if points else None,
         let_go=len(let_go),
         age=_age(points),
-        snapshot=look.at if points else None,
+        snapshot=request.snapshot if points else None,
         most=5,
     )
 
 
 @router.api_route("/points/{number}", methods=GET)
-def point(look: Look, number: str) -> HTMLResponse:
-    shown = Looking(look.held, number, look.newest)
-    snapshot = shown.at
+def point(request: Requested, number: str) -> HTMLResponse:
+    shown = PageRequest(request.cache, number, request.newest_url)
+    snapshot = shown.snapshot
     if snapshot.point is None or snapshot.archive is None:
-        raise UsageError("a folder of the Java tool has no restore points", "look at its topics")
-    points = list_points(snapshot.archive)  # what a second look finds may not have this one any more
+        raise UsageError("a folder of the Java tool has no restore points", "see its topics")
+    points = list_points(snapshot.archive)  # a later list may not have this restore point
     at = [p.number for p in points].index(snapshot.point.number)
     metadata = snapshot.metadata()
     return shown.page(
@@ -72,26 +72,26 @@ def point(look: Look, number: str) -> HTMLResponse:
 
 
 @router.api_route("/growth", methods=GET)
-def growth(look: Look) -> HTMLResponse:
-    points = look.held.points()
+def growth(request: Requested) -> HTMLResponse:
+    points = request.cache.points()
 
     def grown(name: str, unit: Unit = "count") -> Area | None:
         samples = ((ms_of(p.committed_at), getattr(p, name)) for p in points)
-        return area(added_up(samples), unit)
+        return area(running_totals(samples), unit)
 
     took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in points]
-    rows = sorted(look.at.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
-    return look.page(
+    rows = sorted(request.snapshot.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
+    return request.page(
         "growth.html",
         "growth",
-        let_go=len(look.held.let_go()),
+        let_go=len(request.cache.let_go()),
         stored=grown("stored_bytes", "bytes"),
         records=grown("records"),
         segments=grown("segments"),
         took=area(took, "ms"),
         largest=rows[:30],
         rest=rows[30:],
-        sums=look.at.sums,
+        sums=request.snapshot.sums,
     )
 
 
@@ -100,7 +100,7 @@ def _age(points: Sequence[PointOverview]) -> int | None:
 
 
 def _documents(archive: Archive, manifest: Manifest) -> list[tuple[str, int | None]]:
-    """The documents that a restore point needs: keys and, where its manifest has them, sizes."""
+    """Return the documents that a restore point needs: keys, and sizes if its manifest has them."""
     sizes = {ref.key: ref.size for c in manifest.captures for ref in (c.groups, c.metadata)}
     row = archive.find_point(manifest.number)
     return [(key, sizes.get(key)) for key in row.documents]

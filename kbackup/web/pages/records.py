@@ -1,4 +1,4 @@
-"""Records of a partition, in pages and one by one."""
+"""The pages of records: the records of a partition, a record, and the bytes of a field."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from kbackup.errors import UsageError
 from kbackup.formats.rows import Row
 from kbackup.types import TopicPartition
 from kbackup.web import values
-from kbackup.web.view import GET, BadInputError, Look, Looking, place
+from kbackup.web.view import GET, BadInputError, PageRequest, Requested, find_partition
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 View = Literal["lines", "auto", "text", "json", "hex"]
 Size = Annotated[int, Query(ge=1, le=500)]
 MOST = 200
-"""Headers of a record that its own page shows."""
+"""Number of headers on the page of a record."""
 FEW = 20
-"""Headers of a record that a page of records shows."""
+"""Number of headers of a record on a page of records."""
 _END = 2**63 - 1
 
 
 @router.api_route("/topics/{name}/{number}/records", methods=GET)
 def records(
-    look: Look,
+    request: Requested,
     name: str,
     number: int,
     offset: str = "",
@@ -43,42 +43,42 @@ def records(
     n: Size = 50,
     view: View = "lines",
 ) -> Response:
-    """From an offset or a time on, or before an offset; the partition's beginning where nothing is said."""
-    topic, held = place(look, name, number)
+    """Show records from an offset or a time on, or before an offset; by default from the start of the partition."""
+    topic, partition = find_partition(request, name, number)
     note = ""
     if time.strip():
-        sought = offset_at(look.at.store, held, _time(time), start)
-        if sought.found:
-            query = {"offset": sought.offset, "n": n, "view": view}
-            return RedirectResponse(look.link("topics", name, number, "records", **query) + "#found", 303)
-        if sought.offset is not None:
-            return look.page(
+        match = offset_at(request.snapshot.store, partition, _time(time), start)
+        if match.found:
+            query = {"offset": match.offset, "n": n, "view": view}
+            return RedirectResponse(request.link("topics", name, number, "records", **query) + "#found", 303)
+        if match.offset is not None:
+            return request.page(
                 "seeking.html",
                 "topics",
                 topic=topic,
-                partition=held,
+                partition=partition,
                 time=time,
-                go_on=sought.offset,
+                resume_at=match.offset,
                 n=n,
                 view=view,
             )
-        note = f"No record has a time of {time} or later: these are the last ones."
+        note = f"No record has a time of {time} or later: these are the last records."
         last = True
     if last or before.strip():
-        page = page_before(look.at.store, held, _END if last else _offset(before), n)
+        page = page_before(request.snapshot.store, partition, _END if last else _offset(before), n)
     else:
-        page = page_from(look.at.store, held, _offset(offset) if offset.strip() else 0, n)
-    return look.page(
+        page = page_from(request.snapshot.store, partition, _offset(offset) if offset.strip() else 0, n)
+    return request.page(
         "records.html",
         "topics",
         topic=topic,
-        partition=held,
+        partition=partition,
         page=page,
         rows=list(page.rows()),
         n=n,
         view=view,
         note=note,
-        wanted=_wanted(offset, page),
+        selected=_selected_offset(offset, page),
         line=values.line,
         shown=_shown_part,
         header=values.name,
@@ -88,31 +88,34 @@ def records(
 
 @router.api_route("/topics/{name}/{number}/records/{offset}", methods=GET)
 def record(
-    look: Look,
+    request: Requested,
     name: str,
     number: int,
     offset: int,
     view: values.View = "auto",
     go: Literal["", "next", "previous"] = "",
 ) -> Response:
-    topic, held = place(look, name, number)
+    topic, partition = find_partition(request, name, number)
     if go:
-        turned = (
-            page_from(look.at.store, held, offset + 1, 1)
+        neighbour = (
+            page_from(request.snapshot.store, partition, offset + 1, 1)
             if go == "next"
-            else page_before(look.at.store, held, offset, 1)
+            else page_before(request.snapshot.store, partition, offset, 1)
         )
-        if turned.first is None:
+        if neighbour.first is None:
             raise UsageError(
-                f"there is no {go} record at offset {offset} of {name}-{number}", "it is the last one"
+                f"there is no {go} record at offset {offset} of {name}-{number}",
+                "see the records of the partition",
             )
-        return RedirectResponse(look.link("topics", name, number, "records", turned.first, view=view), 303)
-    row, page = _one(look, held, name, offset)
-    return look.page(
+        return RedirectResponse(
+            request.link("topics", name, number, "records", neighbour.first, view=view), 303
+        )
+    row, page = _one(request, partition, name, offset)
+    return request.page(
         "record.html",
         "topics",
         topic=topic,
-        partition=held,
+        partition=partition,
         row=row,
         page=page,
         view=view,
@@ -126,29 +129,37 @@ def record(
 
 
 @router.api_route("/topics/{name}/{number}/records/{offset}/{field}", methods=GET)
-def field(look: Look, name: str, number: int, offset: int, field: Literal["key", "value"]) -> Response:
-    """The bytes themselves."""
-    _, held = place(look, name, number)
-    row, _ = _one(look, held, name, offset)
+def field(
+    request: Requested, name: str, number: int, offset: int, field: Literal["key", "value"]
+) -> Response:
+    """Return the bytes of a key or a value."""
+    _, partition = find_partition(request, name, number)
+    row, _ = _one(request, partition, name, offset)
     return _bytes(row.key if field == "key" else row.value, name, number, offset, field)
 
 
 @router.api_route("/topics/{name}/{number}/records/{offset}/headers/{at}", methods=GET)
-def header(look: Look, name: str, number: int, offset: int, at: int) -> Response:
-    _, held = place(look, name, number)
-    row, _ = _one(look, held, name, offset)
+def header(request: Requested, name: str, number: int, offset: int, at: int) -> Response:
+    _, partition = find_partition(request, name, number)
+    row, _ = _one(request, partition, name, offset)
     if not 0 <= at < len(row.headers):
-        raise UsageError(f"the record has no header {at}", f"it has {len(row.headers)}, from 0 on")
+        raise UsageError(
+            f"the record has no header {at}",
+            f"give a number from 0 to {len(row.headers) - 1}"
+            if row.headers
+            else "see the page of the record",
+        )
     return _bytes(row.headers[at][1], name, number, offset, f"header-{at}")
 
 
-def _one(look: Looking, held: ArchivedPartition, name: str, offset: int) -> tuple[Row, Page]:
-    page = page_from(look.at.store, held, offset, 1)
+def _one(request: PageRequest, partition: ArchivedPartition, name: str, offset: int) -> tuple[Row, Page]:
+    page = page_from(request.snapshot.store, partition, offset, 1)
     if page.first != offset:
         raise UsageError(
-            f"there is no record at offset {offset} of {TopicPartition(name, held.partition)}",
-            f"archived are offsets {held.start} to {held.end} (exclusive), with gaps where compaction or transactions "
-            "left them" + (f": the next record is at {page.first}" if page.first is not None else ""),
+            f"there is no record at offset {offset} of {TopicPartition(name, partition.partition)}",
+            f"see the records of the partition: it has offsets {partition.start} to {partition.end} (exclusive), "
+            "without those of compaction and transactions"
+            + (f"; the next record is at {page.first}" if page.first is not None else ""),
         )
     (row,) = page.rows()
     return row, page
@@ -156,7 +167,7 @@ def _one(look: Looking, held: ArchivedPartition, name: str, offset: int) -> tupl
 
 def _bytes(data: bytes | None, name: str, number: int, offset: int, field: str) -> Response:
     if data is None:
-        raise UsageError(f"the {field} of that record is null", "there are no bytes of it")
+        raise UsageError(f"the {field} of that record is null", "see the page of the record")
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
     disposition = f'attachment; filename="{safe}-{number}-{offset}-{field}.bin"'
     return Response(data, media_type="application/octet-stream", headers={"content-disposition": disposition})
@@ -166,15 +177,15 @@ def _shown_part(data: bytes | None, view: View) -> values.Shown:
     return values.shown(data, "auto" if view == "lines" else view, values.PART)
 
 
-def _wanted(offset: str, page: Page) -> int | None:
-    """What was jumped to."""
+def _selected_offset(offset: str, page: Page) -> int | None:
+    """Return the offset of the record to highlight."""
     return page.first if offset.strip() else None
 
 
 def _offset(text: str) -> int:
     digits = re.sub(r"[\s,_]", "", text)
     if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
-        raise BadInputError(f"{text} is no offset", "give a number")
+        raise BadInputError(f"{text} is not an offset", "give a number")
     return min(int(digits), _END)
 
 
@@ -182,4 +193,4 @@ def _time(text: str) -> int:
     try:
         return parse_time(text, int(clock.time() * 1000), up=True)
     except ValueError:
-        raise BadInputError(f"{text} is no time", f"give {TIMES}") from None
+        raise BadInputError(f"{text} is not a time", f"give {TIMES}") from None

@@ -1,4 +1,4 @@
-"""Topics, their partitions, and the segments of those."""
+"""The pages of topics, their partitions and the segments of a partition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbackup.archive.query.sums import sums_of
 from kbackup.web.archive_cache import TopicRow
 from kbackup.web.charts.area import records_over_time
 from kbackup.web.charts.strip import strip
-from kbackup.web.view import GET, Look, Number, matching, part, place
+from kbackup.web.view import GET, Number, Requested, find_partition, list_page, matches_search
 
 router = APIRouter(default_response_class=HTMLResponse)
 
@@ -33,62 +33,69 @@ _KEYS: dict[str, Callable[[TopicRow], Any]] = {
 
 
 @router.api_route("/topics", methods=GET)
-def topics(look: Look, page: Number = 1, q: str = "", sort: Order = "name") -> HTMLResponse:
-    rows = [row for row in look.at.rows if matching(row.name, q)]
+def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "name") -> HTMLResponse:
+    rows = [row for row in request.snapshot.rows if matches_search(row.name, q)]
     key = _KEYS[sort]
     rows.sort(key=lambda row: (key(row), row.name))
-    return look.page(
-        "topics.html", "topics", part=part(rows, page, PAGE), of=len(look.at.rows), q=q, sort=sort
+    return request.page(
+        "topics.html",
+        "topics",
+        list_page=list_page(rows, page, PAGE),
+        of=len(request.snapshot.rows),
+        q=q,
+        sort=sort,
     )
 
 
 @router.api_route("/topics/{name}", methods=GET)
-def topic(look: Look, name: str, page: Number = 1) -> HTMLResponse:
-    found = look.at.topic(name)
-    known = look.at.settings(found)
-    positions: dict[str, int] = {}
+def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
+    shown_topic = request.snapshot.topic(name)
+    known = request.snapshot.settings(shown_topic)
+    position_counts: dict[str, int] = {}
     lag: dict[str, int] = {}
-    for group in look.at.groups.groups:
-        for stand in group.offsets:
-            if stand.topic == name:
-                positions[group.group] = positions.get(group.group, 0) + 1
-                lag[group.group] = lag.get(group.group, 0) + stand.lag
-    shown = part(found.partitions, page, PAGE)
-    return look.page(
+    for group in request.snapshot.groups.groups:
+        for position in group.offsets:
+            if position.topic == name:
+                position_counts[group.group] = position_counts.get(group.group, 0) + 1
+                lag[group.group] = lag.get(group.group, 0) + position.lag
+    partitions = list_page(shown_topic.partitions, page, PAGE)
+    return request.page(
         "topic.html",
         "topics",
-        topic=found,
-        sums=sums_of(found.partitions),
+        topic=shown_topic,
+        sums=sums_of(shown_topic.partitions),
         known=known,
-        part=shown,
-        rows=[(p, sums_of([p])) for p in shown.some],
-        most=max((p.records for p in found.partitions), default=0),
-        losses=[(point, loss) for point, loss in look.at.losses if loss.topic == name],
-        groups=[(group, positions[group], lag[group]) for group in sorted(positions)],
-        chart=records_over_time(found.partitions),
+        list_page=partitions,
+        rows=[(p, sums_of([p])) for p in partitions.entries],
+        most=max((p.records for p in shown_topic.partitions), default=0),
+        losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
+        groups=[(group, position_counts[group], lag[group]) for group in sorted(position_counts)],
+        chart=records_over_time(shown_topic.partitions),
     )
 
 
 @router.api_route("/topics/{name}/{number}", methods=GET)
-def partition(look: Look, name: str, number: int, page: Number = 1) -> HTMLResponse:
-    found, held = place(look, name, number)
-    stands = [
-        (group.group, stand)
-        for group in look.at.groups.groups
-        for stand in group.offsets
-        if (stand.topic, stand.partition) == (name, number)
+def partition(request: Requested, name: str, number: int, page: Number = 1) -> HTMLResponse:
+    shown_topic, shown_partition = find_partition(request, name, number)
+    positions = [
+        (group.group, position)
+        for group in request.snapshot.groups.groups
+        for position in group.offsets
+        if (position.topic, position.partition) == (name, number)
     ]
-    return look.page(
+    return request.page(
         "partition.html",
         "topics",
-        topic=found,
-        partition=held,
-        sums=sums_of([held]),
-        part=part(held.segments, page, PAGE),
-        stands=stands,
-        strip=strip(held, [(group, stand.offset) for group, stand in stands]),
+        topic=shown_topic,
+        partition=shown_partition,
+        sums=sums_of([shown_partition]),
+        list_page=list_page(shown_partition.segments, page, PAGE),
+        positions=positions,
+        strip=strip(shown_partition, [(group, position.offset) for group, position in positions]),
         losses=[
-            (point, loss) for point, loss in look.at.losses if (loss.topic, loss.partition) == (name, number)
+            (point, loss)
+            for point, loss in request.snapshot.losses
+            if (loss.topic, loss.partition) == (name, number)
         ],
-        chart=records_over_time([held]),
+        chart=records_over_time([shown_partition]),
     )

@@ -14,7 +14,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError
 from kbackup.jobs.points.job import keep, label
 from kbackup.store.base import ObjectInfo, Store
-from kbackup.web.archive_cache import FRESH, Held, Snapshot
+from kbackup.web.archive_cache import FRESH, ArchiveCache, Snapshot
 from tests.support.archives import commit_point, group_at, topic_state
 from tests.support.faulty_store import FaultyStore
 from tests.support.visits import text, visit
@@ -60,27 +60,26 @@ def slow(store: Store) -> Iterator[Slow]:
     made.go_on.set()
 
 
-def test_a_doubt_waits_for_no_request_that_opens(slow: Slow) -> None:
-    """It is told on the event loop: nobody would be answered meanwhile. What is doubted while the archive is opened
-    is doubted of what was just read."""
-    held = Held(slow, lambda: 0.0)
-    held.doubt()
+def test_a_reopening_waits_for_no_request_that_opens(slow: Slow) -> None:
+    """The event loop calls `reopen`: waiting would block all answers. A call meanwhile needs a second opening."""
+    cache = ArchiveCache(slow, lambda: 0.0)
+    cache.reopen()
     slow.reached.clear()
     slow.go_on.clear()
-    opening = threading.Thread(target=held.points, daemon=True)
+    opening = threading.Thread(target=cache.points, daemon=True)
     opening.start()
     assert slow.reached.wait(SOON)
-    doubting = threading.Thread(target=held.doubt, daemon=True)
-    doubting.start()
-    doubting.join(SOON / 4)
-    waits = doubting.is_alive()
+    reopening = threading.Thread(target=cache.reopen, daemon=True)
+    reopening.start()
+    reopening.join(SOON / 4)
+    waits = reopening.is_alive()
     slow.go_on.set()
     opening.join(SOON)
     assert not waits
     assert slow.opened == 2
-    held.points()
+    cache.points()
     assert slow.opened == 3
-    held.points()
+    cache.points()
     assert slow.opened == 3
 
 
@@ -93,27 +92,27 @@ def test_a_point_that_is_committed_while_the_archive_opens_shows_up(store: Store
     now = [0.0]
     meanwhile = Meanwhile(store)
     meanwhile.happens = lambda: _third(store)
-    held = Held(meanwhile, lambda: now[0])
-    assert [point.number for point in held.points()] == [1, 2]
+    cache = ArchiveCache(meanwhile, lambda: now[0])
+    assert [point.number for point in cache.points()] == [1, 2]
     now[0] += FRESH + 1
-    assert [point.number for point in held.points()] == [1, 2, 3]
+    assert [point.number for point in cache.points()] == [1, 2, 3]
     now[0] += FRESH + 1
-    archive = held.snapshot().archive
+    archive = cache.snapshot().archive
     now[0] += FRESH + 1
-    assert held.snapshot().archive is archive, "opened once for it"
+    assert cache.snapshot().archive is archive, "opened once for it"
 
 
 def test_an_expiration_while_the_archive_opens_is_noticed(store: Store) -> None:
     now = [0.0]
     meanwhile = Meanwhile(store)
     meanwhile.happens = lambda: _expire(store, 1)
-    held = Held(meanwhile, lambda: now[0])
-    archive = held.snapshot().archive
-    assert held.snapshot().archive is archive
+    cache = ArchiveCache(meanwhile, lambda: now[0])
+    archive = cache.snapshot().archive
+    assert cache.snapshot().archive is archive
     now[0] += FRESH + 1
-    assert held.snapshot().archive is not archive
-    assert [point.number for point in held.points()] == [2]
-    assert held.let_go() == [1]
+    assert cache.snapshot().archive is not archive
+    assert [point.number for point in cache.points()] == [2]
+    assert cache.let_go() == [1]
 
 
 def _expire(store: Store, *numbers: int) -> None:
@@ -124,17 +123,17 @@ def _expire(store: Store, *numbers: int) -> None:
 def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
     """The page is of one archive, and the next one of another."""
     now = [0.0]
-    held = Held(store, lambda: now[0])
-    client = visit(store, held=held)
-    snapshot = held.snapshot
+    cache = ArchiveCache(store, lambda: now[0])
+    client = visit(store, cache=cache)
+    snapshot = cache.snapshot
 
-    def then_it_goes(wanted: str = "latest") -> Snapshot:
-        found = snapshot(wanted)
-        _expire(store, *({1} & {point.number for point in held.points()}))
+    def then_it_goes(point_name: str = "latest") -> Snapshot:
+        found = snapshot(point_name)
+        _expire(store, *({1} & {point.number for point in cache.points()}))
         now[0] += FRESH + 1
         return found
 
-    held.snapshot = then_it_goes  # type: ignore[method-assign]
+    cache.snapshot = then_it_goes  # type: ignore[method-assign]
     assert client.get("/points/1").status_code == 200
     answer = client.get("/points/1")
     assert answer.status_code == 404
@@ -143,26 +142,26 @@ def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
 
 def test_pins_and_labels_show_up(store: Store) -> None:
     now = [0.0]
-    held = Held(store, lambda: now[0])
+    cache = ArchiveCache(store, lambda: now[0])
     keep(store, "1")
     label(store, "1", "before-migration")
-    assert not held.has_point("before-migration"), "nobody looked yet"
+    assert not cache.has_point("before-migration"), "nobody looked yet"
     now[0] += FRESH + 1
-    first, second = held.points()
+    first, second = cache.points()
     assert (first.pinned, first.labels) == (True, ("before-migration",))
     assert (second.pinned, second.labels) == (False, ())
-    assert held.has_point("before-migration")
-    assert held.snapshot("before-migration").number == 1
+    assert cache.has_point("before-migration")
+    assert cache.snapshot("before-migration").number == 1
 
 
 def test_a_newest_catalog_that_is_gone_is_told(store: Store) -> None:
     """Who may write to the bucket can't take a restore point away unseen."""
     now = [0.0]
-    held = Held(store, lambda: now[0])
-    archive = held.snapshot().archive
+    cache = ArchiveCache(store, lambda: now[0])
+    archive = cache.snapshot().archive
     assert archive is not None
     key = layout.catalog_key(archive.state.number)
     store.delete([key])
     now[0] += FRESH + 1
     with pytest.raises(CorruptError, match=key):
-        held.points()
+        cache.points()

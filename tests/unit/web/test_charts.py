@@ -15,7 +15,7 @@ from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.points import list_points
 from kbackup.archive.reader import open_archive
 from kbackup.store.base import Store
-from kbackup.web.charts.area import STEPS, Unit, added_up, area
+from kbackup.web.charts.area import STEPS, Unit, area, running_totals
 from kbackup.web.charts.axis import HEIGHT, WIDTH
 from kbackup.web.charts.strip import strip
 from kbackup.web.charts.timeline import COLUMNS, timeline
@@ -28,8 +28,8 @@ def test_a_timeline(rich: Store) -> None:
     assert [p.number for c in drawn.columns for p in c.points] == [p.number for p in points]
     assert [c.x for c in drawn.columns] == sorted(c.x for c in drawn.columns)
     assert all(c.x >= 0 and c.x + c.width <= WIDTH and 0 < c.height <= HEIGHT for c in drawn.columns)
-    (gap,) = drawn.gaps
-    assert (gap.after.number, gap.before.number) == (6, 7)
+    (pause,) = drawn.pauses
+    assert (pause.after.number, pause.before.number) == (6, 7)
     assert drawn.usual == 86_400
     assert (drawn.ticks[0].text, drawn.ticks[-1].text) == ("2026-10-01", "2026-10-09")
 
@@ -37,7 +37,7 @@ def test_a_timeline(rich: Store) -> None:
 def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     points = list_points(open_archive(rich))
     one = timeline(points[:1])
-    assert (len(one.columns), one.gaps, one.usual) == (1, (), None)
+    assert (len(one.columns), one.pauses, one.usual) == (1, (), None)
     start = datetime(2020, 1, 1, tzinfo=UTC)
     many = [
         replace(points[0], number=n, committed_at=(start + timedelta(minutes=n)).isoformat())
@@ -46,14 +46,14 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     drawn = timeline(many)
     assert len(drawn.columns) == COLUMNS
     assert sum(len(c.points) for c in drawn.columns) == len(many)
-    assert drawn.gaps == ()
+    assert drawn.pauses == ()
 
 
 def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
     points = list_points(open_archive(rich))
-    assert len(timeline(points).gaps) == 1
+    assert len(timeline(points).pauses) == 1
     left = timeline([points[0], *points[3:]], [2, 3])
-    assert [(gap.after.number, gap.before.number) for gap in left.gaps] == [(6, 7)]
+    assert [(pause.after.number, pause.before.number) for pause in left.pauses] == [(6, 7)]
     assert left.usual == 86_400
 
 
@@ -83,7 +83,7 @@ def test_an_area_is_steps() -> None:
         "at the times, the last one's as well"
     )
     assert (drawn.most, drawn.last) == (100, 100)
-    assert added_up([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
+    assert running_totals([(1, 2), (2, 3)]) == [(1, 2), (2, 5)]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_strip(rich: Store) -> None:
     drawn = strip(partition, [("a", 0), ("b", 90), ("c", 500), ("d", -4)])
     assert [(s.start, s.end) for s in drawn.spans] == [(0, 120), (160, 180)]
     assert [round(m.x) for m in drawn.marks] == [0, 500, 1000, 0]
-    assert [m.outside[:6] for m in drawn.marks] == ["", "", "behind", "before"]
+    assert [m.outside[:6] for m in drawn.marks] == ["", "", "after ", "before"]
     moved = replace(partition, start=160, segments=partition.segments[-1:])
     assert [(round(s.x), round(s.width)) for s in strip(moved).spans] == [(0, 1000)]
     assert strip(ArchivedPartition(0, 7, 7, ())).spans == ()

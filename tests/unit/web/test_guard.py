@@ -101,8 +101,8 @@ def test_without_the_token_there_is_nothing(rich: Store) -> None:
         assert "orders" not in answer.text
         assert rich.url not in answer.text
         assert not client.cookies
-    assert "asks for its token" in text(client.get("/").text)
-    assert "that is not the token" in text(client.get("/?token=wrong").text)
+    assert "this page needs a token" in text(client.get("/").text)
+    assert "this token is wrong" in text(client.get("/?token=wrong").text)
     assert client.get("/static/style.css").status_code == 200, "the page that asks for it looks like one"
     for address in ("/static/nothing", "/static/../topics", "/static/%2e%2e/topics"):
         outside = client.get(f"http://testserver{address}")
@@ -160,7 +160,7 @@ def test_the_form_sends_the_token_in_its_body(rich: Store) -> None:
 def test_other_forms_are_refused(rich: Store) -> None:
     client = visit(rich, TOKEN)
     wrong = client.post("/", data={"token": "wrong"})
-    assert (wrong.status_code, "that is not the token" in text(wrong.text)) == (401, True)
+    assert (wrong.status_code, "this token is wrong" in text(wrong.text)) == (401, True)
     other_site = client.post("/", data={"token": TOKEN}, headers={"sec-fetch-site": "cross-site"})
     assert other_site.status_code == 403
     assert client.post("/", data={"token": TOKEN, "more": "x" * 5000}).status_code == 405

@@ -26,7 +26,7 @@ from kbackup.metadata.entities import Znode
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
-from kbackup.web.archive_cache import FRESH, Held
+from kbackup.web.archive_cache import FRESH, ArchiveCache
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support.archives import commit_point, group_at, make_archive, topic_state
 from tests.support.faulty_store import FaultyStore
@@ -43,7 +43,7 @@ WRITES = {"put", "put_new", "replace", "upload", "delete"}
 def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    assert len(make_pages(Held(rich)).routes) == len(ROUTERS) + 1, "and the static files"
+    assert len(make_pages(ArchiveCache(rich)).routes) == len(ROUTERS) + 1, "and the static files"
     assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 15
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
@@ -283,8 +283,8 @@ def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
         ("/topics/orders/7", 404, "topic orders has no partition 7"),
         ("/topics/orders/x", 404, "number can't be x"),
         ("/topics/orders/0/records/100000", 404, "there is no record at offset 100000 of orders-0"),
-        ("/topics/orders/0/records?offset=abc", 400, "abc is no offset"),
-        ("/topics/orders/0/records?time=soon", 400, "soon is no time"),
+        ("/topics/orders/0/records?offset=abc", 400, "abc is not an offset"),
+        ("/topics/orders/0/records?time=soon", 400, "soon is not a time"),
         ("/topics/orders/0/records?n=100000", 400, "n can't be 100000"),
         ("/topics/orders/0/records?view=xml", 400, "view can't be xml"),
         ("/topics?page=-1", 400, "page can't be -1"),
@@ -397,9 +397,9 @@ def test_a_store_that_does_not_answer(store: Store) -> None:
 
 
 def test_what_nobody_thought_of_is_an_error_page(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    held = Held(store)
-    client = visit(store, held=held)
-    held.points = None  # type: ignore[assignment, method-assign]
+    cache = ArchiveCache(store)
+    client = visit(store, cache=cache)
+    cache.points = None  # type: ignore[assignment, method-assign]
     answer = client.get("/")
     assert answer.status_code == 500
     assert "internal error: TypeError" in text(answer.text)
@@ -411,7 +411,7 @@ def test_new_restore_points_show_up(store: Store) -> None:
     now = [0.0]
     client = visit(store, clock=lambda: now[0])
     assert "/points/3" not in client.get("/").text
-    archive = Held(store)._archive
+    archive = ArchiveCache(store)._archive
     assert archive is not None
     state = topic_state("later", 3, "present", [(0, 0, [])])
     commit_point(archive, 3, [state], [], [group_at("new", ("later", 0, 0))])

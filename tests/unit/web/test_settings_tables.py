@@ -73,7 +73,7 @@ def test_every_kind_has_its_table() -> None:
         ),
         not_carried=(not_carried_entry("group_configs", "denied", "so it is"),),
     )
-    tables = {table.what: table for table in settings_tables(metadata)}
+    tables = {table.title: table for table in settings_tables(metadata)}
     assert HIDDEN not in repr(tables)
     assert tables["Client quotas"].rows == [("b o%b", "default", "-", "producer_byte_rate=3000000000")]
     assert tables["Delegation tokens"].rows == [
