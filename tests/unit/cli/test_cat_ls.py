@@ -232,7 +232,7 @@ def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) ->
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),
         (["cat", "orders", "--format", "%v", "--json"], "give one of the three"),
         (["cat", "orders", "--raw"], "give a format, as in --format"),
-        (["find", "(", "-E"], "is it a regular expression"),
+        (["find", "(", "-E"], "write a regular expression"),
         (["find", "x", "order"], "did you mean orders?"),
         (["ls", "orders:0:5"], "give topic or topic:partition"),
         (["ls", "../orders"], "give topic, topic:partition,"),

@@ -204,7 +204,7 @@ def test_a_folder_of_the_java_tool(capsys: Said) -> None:
         (["list", "{nothing}"], 10, "check the address"),
         (["info", "order", "-a", "{root}"], 2, "did you mean orders?"),
         (["info", "xxxxxxxx", "-a", "{root}"], 2, "run 'kbackup info' to list them"),
-        (["info", "--backup", "7", "-a", "{root}"], 2, "the newest is 2; run 'kbackup list'"),
+        (["info", "--backup", "7", "-a", "{root}"], 2, "select another one: the newest is 2"),
         (["info"], 2, "give --archive"),
     ],
 )
