@@ -57,7 +57,7 @@ bootstrap.servers = "{broker.bootstrap}"
         (folder / "kbackup.toml").write_text(self._config)
 
     def run(self) -> bool:
-        """All steps; whether everything came back as it was."""
+        """Run all steps; return True when the restored topics and groups equal the original ones."""
         shop = Shop(self._broker)
         say(2, "Open a shop: orders, customers (compacted), payments (transactions), clicks")
         shop.open()
@@ -79,8 +79,8 @@ bootstrap.servers = "{broker.bootstrap}"
         say(8, "Compare every partition and every group with what was there before the disaster")
         return report(before, self._state())
 
-    def look_around(self) -> None:
-        """Keep all running until Ctrl-C."""
+    def wait_for_interrupt(self) -> None:
+        """Keep all servers running until Ctrl-C."""
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
         print(f"\nAll is still running, until Ctrl-C. In another terminal:\n\n  cd {self._folder}")
         print(f"  export {' '.join(f'{name}={self._env[name]}' for name in names)}")
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> int:
         same = demo.run()
         print(f"\nThat took {time.monotonic() - began:.0f} s.")
         if "--keep" in arguments:
-            demo.look_around()
+            demo.wait_for_interrupt()
     if same:
         print(
             "All of it is gone again. Next, with your own cluster (README.md has more):\n\n"

@@ -48,7 +48,7 @@ _WAIT = 60.0
 
 
 class Shop:
-    """What happens in the shop; `seed` makes the same things happen again."""
+    """The events of the shop; the same `seed` makes the same events."""
 
     def __init__(self, broker: Broker, seed: int = 7) -> None:
         self._broker = broker
@@ -211,11 +211,11 @@ def _wait_all(futures: dict[Any, Future[Any]]) -> None:
                 raise KafkaException(tp.error)
 
 
-def _until(reached: Any, what: str) -> None:
+def _until(reached: Any, condition: str) -> None:
     for _ in _ticks(_WAIT):
         if reached():
             return
-    raise TimeoutError(f"waited {_WAIT:.0f} s for {what}")
+    raise TimeoutError(f"waited {_WAIT:.0f} s for {condition}")
 
 
 def _ticks(seconds: float) -> Iterator[None]:

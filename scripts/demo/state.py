@@ -1,4 +1,4 @@
-"""What a cluster holds, read with a plain consumer that knows nothing of kbackup, and how two such states differ."""
+"""Read the state of a cluster with a plain consumer, without kbackup, and compare two states."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class Record(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where a group stands: `offset` as committed; it has `passed` so many records and gets `next` (a record's
-    digest; None at the end)."""
+    """The position of a group: the committed `offset`, the number of records before it (`passed`), and the `next`.
+
+    `next` is the digest of the next record; None at the end.
+    """
 
     offset: int
     passed: int

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scripts.fuzz.targets import TARGETS, corpus
+from scripts.fuzz.corpus import corpus
+from scripts.fuzz.targets import TARGETS
 
 FINDINGS = Path(__file__).parents[2] / "tests" / "unit" / "fuzz" / "findings"
 _MEGABYTES = 1024

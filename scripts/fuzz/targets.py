@@ -1,56 +1,46 @@
-"""One function for each decoder, and what it starts from."""
+"""The fuzzed decoders, one function each."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 from awscrt.checksums import crc32c
 
-from kbackup.archive import layout, models
-from kbackup.archive.catalog import documents
+from kbackup.archive import layout
 from kbackup.archive.catalog.documents import TableRef
 from kbackup.archive.catalog.state import SCHEMAS
-from kbackup.archive.catalog.tables import encode, open_rows
-from kbackup.archive.models import Document, dump, load
+from kbackup.archive.catalog.tables import open_rows
+from kbackup.archive.models import load
 from kbackup.archive.models.document import text_checksum
 from kbackup.archive.restores import offset_map
 from kbackup.errors import KbackupError
 from kbackup.formats.frames import decompress
-from kbackup.formats.index import decode_index, decode_partition_index, encode_index, index_of
+from kbackup.formats.index import decode_index, decode_partition_index, encode_index
 from kbackup.formats.offsets import decode_group_offsets
-from kbackup.formats.record import blocks, decode, scan
+from kbackup.formats.record import blocks, decode
 from kbackup.formats.seek import decode_seek_table, seek_table_size
-from kbackup.kafka.metadata_log.batches import TornError, decode_batch, encode_batch, read_batches
-from kbackup.kafka.metadata_log.codec import Record, encode_record
+from kbackup.kafka.metadata_log.batches import TornError, decode_batch, read_batches
+from kbackup.kafka.metadata_log.codec import encode_record
 from kbackup.kafka.metadata_log.entities import reading_of
 from kbackup.kafka.metadata_log.image import MetadataImage
-from kbackup.kafka.metadata_log.schema_table import CONTROL_RECORDS, RECORDS
 from kbackup.store.crypt.frames import (
-    FRAME,
     HEADER,
     Cipher,
     decode_header,
     decrypt_frames,
-    encrypt_frames,
-    new_header,
     plain_size,
 )
 from kbackup.store.crypt.kek import LocalKek
-from kbackup.store.crypt.key_files import decode_file, new_file
-from kbackup.types import TopicPartition
+from kbackup.store.crypt.key_files import decode_file
 from scripts.docs.schemas import DOCUMENTS
+from scripts.fuzz.corpus import ROWS, OneObject
 
-_VECTORS = Path(__file__).parents[2] / "formats" / "vectors"
 _MOST = 1 << 20
-_ROWS = 3
 _MAP = layout.restore_key("r", layout.OFFSETS)
 Target = Callable[[bytes], None]
 
@@ -104,9 +94,9 @@ def seek_table(data: bytes) -> None:
 def catalog_table(data: bytes) -> None:
     """As every table of a catalog, with the size and checksum that the catalog says."""
     sha256 = hashlib.sha256(data).hexdigest()
-    store: Any = _Kept(data)
+    store: Any = OneObject(data)
     for schema in SCHEMAS.values():
-        ref = TableRef(key="file", size=len(data), sha256=sha256, rows=_ROWS)
+        ref = TableRef(key="file", size=len(data), sha256=sha256, rows=ROWS)
         try:
             open_rows(store, schema, [ref]).read()
         except KbackupError:
@@ -135,7 +125,7 @@ def document(data: bytes) -> None:
             continue
 
 
-def sealed(data: bytes) -> None:
+def encrypted(data: bytes) -> None:
     """An encrypted object, under any data key."""
     assert 0 <= plain_size(len(data)) <= len(data)
     header = decode_header(data, "file")
@@ -178,7 +168,7 @@ TARGETS: dict[str, Target] = {
     "catalog_table": catalog_table,
     "offset_table": offset_table,
     "document": document,
-    "sealed": sealed,
+    "sealed": encrypted,
     "key_file": key_file,
     "metadata_log": metadata_log,
     "metadata_batch": metadata_batch,
@@ -186,143 +176,8 @@ TARGETS: dict[str, Target] = {
 
 
 def one(name: str, data: bytes) -> None:
-    """What is no `KbackupError` comes out."""
+    """Run a target on `data`; raises any error that is no `KbackupError`."""
     try:
         TARGETS[name](data)
     except KbackupError:
         return
-
-
-def corpus(name: str) -> Iterator[bytes]:
-    """What to start from: the published vectors, good and bad, and files that kbackup writes."""
-    folder = {"compressed": "zst", "indexed_records": "records"}.get(name, name)
-    yield b""
-    for path in sorted((_VECTORS / folder).glob("*.hex")):
-        data = _bytes_of(path)
-        yield data
-        if name == "indexed_records":
-            try:
-                own = encode_index(index_of([scan(data[1:], name="file")]))
-            except KbackupError:
-                continue
-            yield bytes([(len(own) - 1) // 24]) + own + data
-    yield from _written(name)
-
-
-def _bytes_of(vector: Path) -> bytes:
-    """Hexadecimal digits, 'text' in quotes, and comments from '#' on."""
-    digits = ""
-    for token in re.finditer(r"'(?P<text>[^']*)'|#[^\n]*|(?P<hex>[0-9a-f]+)", vector.read_text("utf-8")):
-        digits += (token["text"] or "").encode().hex() + (token["hex"] or "")
-    return bytes.fromhex(digits)
-
-
-def _written(name: str) -> Iterator[bytes]:
-    if name == "seek_table":
-        for path in sorted((_VECTORS / "zst").glob("*.hex")):
-            data = _bytes_of(path)
-            yield from (bytes([0]) + data, bytes([max(0, min(255, len(data) - 33))]) + data[-33:])
-    elif name == "catalog_table":
-        for schema in SCHEMAS.values():
-            yield from (encode(schema.empty_table()), encode(_rows(schema)))
-    elif name == "offset_table":
-        store = _Kept()
-        offset_map.write_map(store, "r", [_runs()])  # type: ignore[arg-type]
-        yield store.data
-    elif name == "document":
-        yield from map(dump, _documents())
-    elif name == "sealed":
-        for size in (0, 1, FRAME + 1):
-            header = new_header(bytes(16))
-            frames = encrypt_frames(
-                Cipher(bytes(32), header, "archive", "file"), memoryview(bytes(size)), 0, last=True
-            )
-            yield header.encode() + frames
-    elif name == "key_file":
-        yield new_file(LocalKek(bytes(32)), {bytes(16): bytes(32)}, "name", "archive")[1]
-    elif name in ("metadata_log", "metadata_batch"):
-        yield from _metadata_batches()
-
-
-def _metadata_batches() -> Iterator[bytes]:
-    """Every known record, in its oldest and its newest version: its fields have their default."""
-    for table in (RECORDS, CONTROL_RECORDS):
-        for number, schema in table.items():
-            for version in {0, schema.newest}:
-                own = {"version": version} if table is CONTROL_RECORDS else {}
-                yield encode_batch(7, 1, 9, [Record(schema.name, number, version, own, bool(own))] * 2)
-
-
-class _Kept:
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = data
-
-    def get(self, key: str) -> bytes:
-        return self.data
-
-    def put(self, key: str, data: bytes) -> str:
-        self.data = data
-        return key
-
-
-def _rows(schema: pa.Schema) -> pa.Table:
-    """Rows of a table of a catalog: some value for each kind of column."""
-    values = {
-        pa.string(): "t",
-        pa.bool_(): True,
-        pa.int32(): 1,
-        pa.int64(): 1 << 40,
-        pa.list_(pa.string()): ["k"],
-    }
-    row = {field.name: values[field.type] for field in schema}
-    return pa.Table.from_pylist([row] * _ROWS, schema=schema)
-
-
-def _runs() -> pa.Table:
-    runs = tuple(np.array(values, np.int64) for values in ([0, 9], [5, 20], [3, 1]))
-    return offset_map.runs_table({TopicPartition("t", 0): (runs[0], runs[1], runs[2])})
-
-
-def _documents() -> Iterator[Document]:
-    yield models.ArchiveInfo(id="a", created_at="2026-01-01T00:00:00.000Z")
-    state = models.PartitionState(partition=0, start=0, end=9, log_start=0, log_end=9, records=9, bytes=99)
-    topic = models.TopicState(
-        name="t", id="i", incarnation=1, captured=1, state="present", partitions=(state,)
-    )
-    ref = models.document_ref("points/0000000001-a/groups.json", b"")
-    yield models.Manifest(
-        archive_id="a",
-        number=1,
-        run="r",
-        previous=None,
-        tool="kbackup",
-        started_at="",
-        committed_at="",
-        totals=models.Totals(
-            topics=1, partitions=1, segments=1, records=9, bytes=99, stored_bytes=99, groups=1
-        ),
-        captures=(models.Capture(number=1, started_at="", groups=ref, metadata=ref),),
-        topics=(topic,),
-        losses=(models.Loss(kind="retention", topic="t", partition=0, start=0, end=1, message="m"),),
-    )
-    offsets = (models.GroupOffset(topic="t", partition=0, offset=4),)
-    group = models.Group(group="g", type="consumer", state="empty", offsets=offsets)
-    yield models.Groups(captured_at="", groups=(group,))
-    table = documents.TableRef(key="tables/0000000002-a-0.parquet", size=9, sha256="0" * 64, rows=1)
-    yield documents.Catalog(
-        archive_id="a",
-        number=2,
-        previous=documents.Link(number=1, checksum="sha256:" + "0" * 64),
-        operation=documents.Operation(kind="backup", token="t", run="r", by="h", at="", summary="s"),
-        next_point=2,
-        isolation_levels=("read_committed",),
-        open_run=documents.OpenRun(
-            run="r", command="backup", host="h", started_at="", isolation_level="read_committed"
-        ),
-        origin=documents.Origin(archive="s3://b/p", catalog=documents.Link(number=1, checksum="")),
-        pins=(documents.Pin(point=1, at=""),),
-        labels=(documents.Label(name="n", point=1),),
-        tables=documents.Tables(points=(table,), segments=(table,)),
-    )
-    yield documents.Latest(archive_id="a", number=2)
-    yield documents.Derived(archive_id="a", catalog=2)

@@ -40,8 +40,8 @@ Write = Callable[[int, OffsetRange], Segment]
 """Makes the segment that a restore point adds."""
 
 
-def describe(number: int, wanted: OffsetRange) -> Segment:
-    (segment,) = described([wanted], 1000)
+def describe(number: int, offsets: OffsetRange) -> Segment:
+    (segment,) = described([offsets], 1000)
     return segment
 
 

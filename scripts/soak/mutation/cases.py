@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from scripts.soak.mutation.change import change
-from scripts.soak.mutation.judge import judge, look
+from scripts.soak.mutation.judge import inspect, judge
 from scripts.soak.mutation.sample import samples
 
 
@@ -33,7 +33,7 @@ class Result:
 
 def run(cases: int, seed: int) -> Result:
     result = Result(seed, cases)
-    made = [(sample, look(sample.objects, sample)) for sample in samples()]
+    made = [(sample, inspect(sample.objects, sample)) for sample in samples()]
     for _, whole in made:
         assert not whole.findings, whole.findings
         assert all(answer.error is None for answer in whole.answers.values()), whole.answers
@@ -42,7 +42,7 @@ def run(cases: int, seed: int) -> Result:
         changed = change(sample, random.Random(f"{seed} {number}"))
         case = f"case {number} of seed {seed}: {changed.way} {', '.join(changed.keys)}"
         try:
-            outcome, wrong = judge(changed, whole, look(changed.objects, sample))
+            outcome, wrong = judge(changed, whole, inspect(changed.objects, sample))
         except Exception as error:  # noqa: BLE001 (whatever comes out is what is looked for)
             outcome, wrong = "traceback", [f"{type(error).__name__}: {error}"]
         result.counted[changed.kind, outcome] += 1

@@ -1,4 +1,4 @@
-"""What can happen to a file of an archive, by a seed."""
+"""Change a file of an archive, by a seed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WAYS = ("flip", "cut", "append", "erase", "swap", "copy", "older", "foreign", "
 
 @dataclass(frozen=True)
 class Change:
-    """What was done: `way` to a file of `kind`; `keys` are those that have other bytes than before, or none."""
+    """A change: `way` was done to a file of `kind`; `keys` are the objects that were changed or deleted."""
 
     kind: str
     way: str

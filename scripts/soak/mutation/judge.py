@@ -1,4 +1,4 @@
-"""What verify and restore make of an archive, and whether that is right."""
+"""Run verify and restores on a changed archive, and judge their results."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ HARMLESS = {
     ("report", "delete"),  # a restore that is resumed, and finds itself done
     ("plan", "delete"),  # one that was never begun
 }
-"""What nobody can notice, nor need to: a restore brings the same back."""
+"""Changes that need not be noticed: a restore returns the same records."""
 IRRELEVANT = ("dropped",)
-"""What no restore point needs: it waits for the sweep, or for the run that takes it over."""
+"""Files that no restore point needs: they wait for the sweep, or for the run that salvages them."""
 UNSEEN = {("map part", "delete")}
-"""That the last part of a unit was there is known to the target alone: a restore that is resumed asks for it."""
+"""A missing last offset-map part of a unit: only the target knows of it, and only a resumed restore asks for it."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """`value` stands for what came out; None where `error` was raised."""
+    """The answer of a restore: `value` stands for its result; None where `error` was raised."""
 
     value: str | None
     error: KbackupError | None = None
@@ -58,26 +58,26 @@ class Answer:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is found in an archive: file -> findings; and what restores of it would bring."""
+    """The findings of verify in an archive, by file, and the answers of restores."""
 
     findings: dict[str, list[str]]
     answers: dict[str, Answer]
 
 
-def look(objects: Objects, sample: Sample) -> Seen:
-    """Any error but a `KbackupError` comes out of here."""
+def inspect(objects: Objects, sample: Sample) -> Seen:
+    """Run verify and restores on an archive. Raises any error but a `KbackupError`."""
     store = FrozenStore(objects)
-    wanted: dict[str, Callable[[], str]] = {
+    restores: dict[str, Callable[[], str]] = {
         "restore of the latest": lambda: _restored(store, "latest"),
         "restore of the first": lambda: _restored(store, 1),
         "resumed restore": lambda: _resumed(store, sample),
         "finished restore": lambda: _finished(store),
     }
-    return Seen(_verified(store), {name: _answer(ask) for name, ask in wanted.items()})
+    return Seen(_verified(store), {name: _answer(ask) for name, ask in restores.items()})
 
 
 def judge(change: Change, before: Seen, after: Seen) -> tuple[str, list[str]]:
-    """What became of it (refused, found, harmless), and what is wrong with that."""
+    """Return the outcome of a change (refused, found, harmless), and what is wrong with it."""
     wrong: list[str] = []
     refused = False
     for name, answer in after.answers.items():
@@ -157,7 +157,7 @@ def _resumed(store: Store, sample: Sample) -> str:
 
 
 def _finished(store: Store) -> str:
-    """What is read of a restore that is done: by one that would go on, and by 'kbackup groups'."""
+    """Return a checksum of a finished restore's files, as a resumed restore and 'kbackup groups' read them."""
     plan, offsets = (layout.restore_key(RESTORE, name) for name in (layout.PLAN, layout.OFFSETS))
     report = finished_report(store, load(RestorePlan, store.get(plan), plan))
     if report is None:
@@ -167,14 +167,14 @@ def _finished(store: Store) -> str:
 
 
 def _brought(store: Store, plan: RestorePlan) -> str:
-    """What a restore would write to the target, all of it."""
+    """Return a checksum of all that a restore would write to the target."""
     check_segments(store, [s for unit in plan.units for part in unit for s in part.segments])
     sums = hashlib.sha256(msgspec.json.encode((plan.restore_point, plan.topics, plan.groups)))
     for unit in plan.units:
         for part in unit:
             sums.update(f"{part.topic}-{part.partition} to {part.target}".encode())
-            for piece in read_range(store, part):
-                if piece.block is not None:
-                    sums.update(piece.block.offsets.tobytes())
-                    sums.update(piece.block.data.tobytes())
+            for result in read_range(store, part):
+                if result.block is not None:
+                    sums.update(result.block.offsets.tobytes())
+                    sums.update(result.block.data.tobytes())
     return sums.hexdigest()

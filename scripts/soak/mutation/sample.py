@@ -124,7 +124,7 @@ def _objects(store: Store) -> Objects:
 
 
 def _restore(store: Store) -> Iterator[PartName]:
-    """What a finished restore leaves: each unit in two attempts, the second of them in two transactions."""
+    """Write the files of a finished restore: each unit in two attempts, the second of them in two transactions."""
     content = select_content(Restore(restore_id=RESTORE), store)
     plan = plan_restore(Restore(restore_id=RESTORE), content, "target")
     store.put_new(layout.restore_key(RESTORE, layout.PLAN), dump(plan))

@@ -24,12 +24,12 @@ from scripts.soak.walk.sites import WrongError
 from scripts.soak.walk.walker import Walk
 from tests.conftest import Bucket
 
-Place = tuple[str, S3Options, dict[str, str]]
+ArchiveRoot = tuple[str, S3Options, dict[str, str]]
 
 
 @contextmanager
-def _place(folder: Path, minio: bool) -> Iterator[Place]:
-    """Where archives go: an address, what opens it, and the environment of a process that does."""
+def _archive_root(folder: Path, minio: bool) -> Iterator[ArchiveRoot]:
+    """Yield the address of archives, the options to open it, and the environment of a process that opens it."""
     if not minio:
         yield str(folder), S3Options(), {}
         return
@@ -53,7 +53,7 @@ def main() -> int:
     print(f"seed {options.seed}; archives and killed commands are under {folder}", flush=True)
     session = build_session("local[2]", {}, 2)
     began, counts = time.monotonic(), Counter[str]()
-    with Broker() as broker, _place(folder, options.minio) as (root, s3, env):
+    with Broker() as broker, _archive_root(folder, options.minio) as (root, s3, env):
         commands = Commands(broker.bootstrap, s3, env, folder, lambda: session)
         walk = Walk(Cluster(broker.bootstrap), commands, root, _opener(s3), options.seed)
         try:

@@ -19,7 +19,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
-from scripts.soak.walk.oracle import Log, Record
+from scripts.soak.walk.model import Log, Record
 
 _PATIENCE = 60.0  # s
 GROUP = "walk"
@@ -144,9 +144,9 @@ class Cluster:
         found = self._admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [TopicPartition(topic, partition) for partition in sorted(found)]
 
-    def _offsets(self, places: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
         futures = self._admin.list_offsets(
-            dict.fromkeys(places, spec), isolation_level=IsolationLevel.READ_COMMITTED
+            dict.fromkeys(partitions, spec), isolation_level=IsolationLevel.READ_COMMITTED
         )
         return {tp.partition: future.result(30).offset for tp, future in futures.items()}
 
@@ -155,20 +155,20 @@ class Cluster:
 
         def led() -> bool:
             try:
-                places = self._partitions(topic)
-                return len(places) == partitions == len(self._offsets(places, OffsetSpec.latest()))
+                listed = self._partitions(topic)
+                return len(listed) == partitions == len(self._offsets(listed, OffsetSpec.latest()))
             except (KafkaException, KeyError):
                 return False
 
         _wait(led)
 
 
-def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
-    """The group's offsets. The first question makes the broker create the topic of offsets, which takes a moment."""
+def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """Return the group's offsets. The first request makes the broker create the topic of offsets, which takes time."""
     until = time.monotonic() + _PATIENCE
     while True:
         try:
-            return consumer.committed(places, timeout=30)
+            return consumer.committed(partitions, timeout=30)
         except KafkaException as error:
             if not error.args[0].retriable() and error.args[0].code() != KafkaError.NOT_COORDINATOR:
                 raise

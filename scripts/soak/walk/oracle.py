@@ -1,88 +1,29 @@
-"""What an archive must hold, told by what Kafka held at each backup.
+"""Compute the expected content of an archive from Kafka's content at each backup.
 
 Nothing here reads an archive or imports kbackup: a `Book` follows the commands of a walk and knows the answer of each
-restore. Some answers are open: an interrupted backup may have archived records that are gone now, an expiration takes
-whole segments. Such records are `unsure`: a restore may bring them or not.
+restore. Some answers are open: an interrupted backup may have archived records that have expired since, and an
+expiration removes whole segments. Such records are `unsure`: a restore may bring them or not.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-Headers = tuple[tuple[str, bytes | None], ...]
-
-
-class Record(NamedTuple):
-    """What a restore keeps of a record."""
-
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-Partitions = Mapping[int, Mapping[int, Record]]
-"""By partition and offset."""
-
-
-class Offset(NamedTuple):
-    """One offset of a life."""
-
-    life: int
-    partition: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class Log:
-    """A topic as Kafka shows it: records, and by partition where the log starts and ends, and where the group is."""
-
-    records: Partitions
-    starts: Mapping[int, int]
-    ends: Mapping[int, int]
-    positions: Mapping[int, int]
-
-
-@dataclass(eq=False)
-class Life:
-    """A topic between its creation and its deletion, and every record of it that any backup may have archived."""
-
-    number: int
-    topic: str
-    records: dict[int, dict[int, Record]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class View:
-    """A topic in a restore point: records of its life below `ends`. `positions` are of the group, None: unknown."""
-
-    life: Life
-    ends: Mapping[int, int]
-    positions: Mapping[int, int] | None
-
-
-Views = dict[str, View]
-
-
-@dataclass(frozen=True)
-class Expiration:
-    """What one expiration let go."""
-
-    points: Mapping[int, Views]
-    labels: Mapping[str, int]
-    records: frozenset[Offset]
+from scripts.soak.walk.model import Expiration, Life, Log, Offset, Record, View, Views
 
 
 @dataclass
 class Book:
-    """One archive. `held` are the records that it may have, `gone` restore points that were let go, `damaged` records
-    of deleted segments."""
+    """The expected state of an archive.
+
+    `held` are the records that it may have, `expired` the removed restore points, `damaged` the records of deleted
+    segments.
+    """
 
     points: dict[int, Views] = field(default_factory=dict)
-    gone: dict[int, Views] = field(default_factory=dict)
+    expired: dict[int, Views] = field(default_factory=dict)
     pins: set[int] = field(default_factory=set)
     labels: dict[str, int] = field(default_factory=dict)
     held: set[Offset] = field(default_factory=set)
@@ -90,9 +31,9 @@ class Book:
     damaged: set[Offset] = field(default_factory=set)
     expirations: list[Expiration] = field(default_factory=list)
     interrupted: dict[str, View] = field(default_factory=dict)
-    """What backups that were killed since the newest restore point may have archived."""
+    """Topics that backups killed since the newest restore point may have archived."""
     is_doubtful: bool = False
-    """Whether the newest restore point is of a backup that was killed: which one of several, nobody knows."""
+    """True when the newest restore point is of a killed backup, any one of several."""
 
     @property
     def newest(self) -> int:
@@ -100,7 +41,7 @@ class Book:
 
     @property
     def next_point(self) -> int:
-        return max([*self.points, *self.gone], default=0) + 1
+        return max([*self.points, *self.expired], default=0) + 1
 
     @property
     def views(self) -> Views:
@@ -119,12 +60,12 @@ class Book:
         return copy.deepcopy(self, {id(life): life for life in self._lives()})
 
     def _lives(self) -> set[Life]:
-        every = [*self.points.values(), *self.gone.values(), self.interrupted]
+        every = [*self.points.values(), *self.expired.values(), self.interrupted]
         every += [views for expiration in self.expirations for views in expiration.points.values()]
         return {view.life for views in every for view in views.values()}
 
     def lacks(self, logs: Mapping[Life, Log]) -> bool:
-        """Whether Kafka deleted records before a backup of `logs` could archive them."""
+        """Return True when Kafka deleted records before a backup of `logs` could archive them."""
         return any(
             log.starts[partition] > end
             for life, log in logs.items()
@@ -133,8 +74,10 @@ class Book:
         )
 
     def has_former(self, logs: Mapping[Life, Log]) -> bool:
-        """Whether a topic was deleted and created again since the newest restore point: nobody knows what its former
-        life got after that."""
+        """Return True when a topic was deleted and created again since the newest restore point.
+
+        The records that its former life got after that restore point are unknown.
+        """
         return any(life.topic in self.views and self._known(life) is None for life in logs)
 
     def _known(self, life: Life) -> View | None:
@@ -175,8 +118,11 @@ class Book:
             self.interrupted[life.topic] = View(life, dict(log.ends), None)
 
     def list_interrupted(self, number: int) -> bool:
-        """Whether restore point `number` may be that of a killed backup, which wrote all but the catalog: a repair that
-        has lost the newest catalog can't tell it from one that was committed. It is in the book then."""
+        """Return True, and record restore point `number`, when it may be that of a killed backup.
+
+        Such a backup wrote everything but the catalog. A repair without the newest catalog can't tell its restore
+        point from a committed one.
+        """
         if number != self.next_point or not self.interrupted:
             return False
         views = dict(self.views)
@@ -200,7 +146,7 @@ class Book:
         labels = {name: number for name, number in self.labels.items() if number in going}
         self.points = {number: self.points[number] for number in stay}
         self.labels = {name: number for name, number in self.labels.items() if number not in going}
-        self.gone |= going
+        self.expired |= going
         records = frozenset(self._expirable(cutoff) - self.unsure) if cutoff is not None else frozenset()
         self.unsure |= records
         self.expirations.append(Expiration(going, labels, records))
@@ -223,7 +169,7 @@ class Book:
         """Take the newest expiration back."""
         last = self.expirations.pop()
         self.points |= last.points
-        self.gone = {number: views for number, views in self.gone.items() if number not in last.points}
+        self.expired = {number: views for number, views in self.expired.items() if number not in last.points}
         self.labels = {**last.labels, **self.labels}
         self.unsure -= last.records
 
@@ -239,7 +185,7 @@ class Book:
 
     def forget_positions(self) -> None:
         """A document of groups is lost: restore points up to now may not have it."""
-        for views in (*self.points.values(), *self.gone.values()):
+        for views in (*self.points.values(), *self.expired.values()):
             for topic, view in views.items():
                 views[topic] = View(view.life, view.ends, None)
 
@@ -249,16 +195,16 @@ class Book:
             place for views in self.points.values() for v in views.values() for place, _ in self.offsets(v)
         }
         other = source.snapshot()
-        theirs = {*other.points, *other.gone}
+        theirs = {*other.points, *other.expired}
         dropped = {n for n in theirs if n < self.next_point and n not in self.points}
         kept = {n: views for n, views in self.points.items() if n not in other.points} if keep else {}
-        self.gone |= other.gone | self.points
+        self.expired |= other.expired | self.points
         for number, views in self.points.items():
             for topic, view in other.points.get(number, {}).items():
                 if views[topic].positions is None:
                     other.points[number][topic] = View(view.life, view.ends, None)
         self.points = {n: v for n, v in other.points.items() if n not in dropped} | kept
-        self.gone = {n: v for n, v in self.gone.items() if n not in self.points}
+        self.expired = {n: v for n, v in self.expired.items() if n not in self.points}
         self.pins = {n for n in other.pins if n in self.points} | {n for n in self.pins if n in kept}
         labels = {name: n for name, n in self.labels.items() if n in kept}
         self.labels = labels | {name: n for name, n in other.labels.items() if n in self.points}
@@ -267,71 +213,3 @@ class Book:
         self.damaged |= other.damaged - had
         self.expirations = []
         self.interrupted = {}
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A topic as a restore wrote it: records by partition and offset of the target, and where the group is."""
-
-    records: Partitions
-    positions: Mapping[int, int]
-
-
-def compare(book: Book, view: View, restored: Restored) -> tuple[list[str], bool]:
-    """What is wrong with a restored topic, in words; and whether it lacks records of damaged segments."""
-    wrong: list[str] = []
-    lacks = False
-    if set(restored.records) != set(view.ends):
-        return [f"partitions {sorted(restored.records)}, not {sorted(view.ends)}"], False
-    expected: dict[int, list[tuple[Offset, Record]]] = {p: [] for p in view.ends}
-    for offset, record in book.offsets(view):
-        expected[offset.partition].append((offset, record))
-    for partition, rows in expected.items():
-        pairs, problems = _match(rows, restored.records[partition], book.unsure | book.damaged)
-        name = f"{view.life.topic}-{partition}"
-        wrong += [f"{name}: {problem}" for problem in problems]
-        there = {offset for offset, _ in pairs}
-        lacks |= any(
-            offset in book.damaged and offset not in book.unsure and offset not in there for offset, _ in rows
-        )
-        position = view.positions.get(partition) if view.positions is not None else None
-        if position is not None and not problems:
-            wrong += [
-                f"{name}: {p}" for p in _compare_position(pairs, position, restored.positions.get(partition))
-            ]
-    return wrong, lacks
-
-
-def _match(
-    expected: Iterable[tuple[Offset, Record]], restored: Mapping[int, Record], optional: Collection[Offset]
-) -> tuple[list[tuple[Offset, int]], list[str]]:
-    """The restored records with their offsets in source and target, and what is wrong with their order or content.
-    Every record of a walk has a value of its own."""
-    pairs: list[tuple[Offset, int]] = []
-    rows = sorted(restored.items())
-    at = 0
-    for offset, record in expected:
-        if at < len(rows) and rows[at][1] == record:
-            pairs.append((offset, rows[at][0]))
-            at += 1
-        elif offset not in optional:
-            found = rows[at][1] if at < len(rows) else "its end"
-            return pairs, [
-                f"offset {offset.offset} of life {offset.life} is {record}, the restored topic has {found}"
-            ]
-    if at < len(rows):
-        return pairs, [f"{len(rows) - at} records too many, the first is {rows[at][1]}"]
-    return pairs, []
-
-
-def _compare_position(
-    pairs: Iterable[tuple[Offset, int]], committed: int, restored: int | None
-) -> Iterator[str]:
-    """The group must read the same records in the target that it would have read in the source."""
-    if restored is None:
-        yield f"the group has no offset, it was at {committed}"
-        return
-    for source, target in pairs:
-        if (source.offset >= committed) != (target >= restored):
-            yield f"the group is at {restored}, was at {committed}: record {source.offset} is at {target}"
-            return

@@ -9,7 +9,9 @@ from typing import Any
 from kbackup.store.base import Store
 from scripts.soak.walk.cluster import Cluster
 from scripts.soak.walk.commands import Commands, Outcome
-from scripts.soak.walk.oracle import Book, Restored, compare
+from scripts.soak.walk.comparison import compare
+from scripts.soak.walk.model import Restored
+from scripts.soak.walk.oracle import Book
 
 
 class WrongError(Exception):
@@ -66,14 +68,14 @@ def reconcile(commands: Commands, site: Site) -> None:
     if missing := set(book.points) - set(points):
         raise WrongError(f"{site.url}: restore points {sorted(missing)} were lost with one object")
     for number in sorted(set(points) - set(book.points)):
-        if number not in book.gone:
+        if number not in book.expired:
             if book.list_interrupted(number):
                 continue
             raise WrongError(f"{site.url} lists restore point {number}, which never was")
         known = {
             place for views in book.points.values() for v in views.values() for place, _ in book.offsets(v)
         }
-        book.points[number] = book.gone.pop(number)
+        book.points[number] = book.expired.pop(number)
         back = {place for view in book.points[number].values() for place, _ in book.offsets(view)}
         book.unsure |= back - known
     book.pins = {number for number, point in points.items() if point["pinned"]}

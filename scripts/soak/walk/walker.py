@@ -1,25 +1,17 @@
-"""The steps of a walk: each does something to the cluster or an archive, and tells the book of that archive."""
+"""The steps of a walk: each changes the cluster or an archive, and the book of that archive."""
 
 from __future__ import annotations
 
-import random
 import re
 import signal
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
 
-from kbackup.store.base import Store
-from scripts.soak.walk.cluster import Cluster
-from scripts.soak.walk.commands import Commands, Outcome
-from scripts.soak.walk.oracle import Life, Log, Record
+from scripts.soak.walk.cluster_steps import ClusterSteps
+from scripts.soak.walk.retention_steps import RetentionSteps
 from scripts.soak.walk.sites import Site, WrongError, check_list, check_restore, listed, must, reconcile
 from tests.faults.dying import Wish
 
-_NAMES = ("walk-a", "walk-b", "walk-c")
 _COPIES = 2
-_DAY = 86_400_000  # ms
 _SEGMENT = re.compile(
     r"^(topics/([^/@]+)(?:@[0-9]+)?/segment_partition_([0-9]+)_from_offset_)([0-9]+)_records"
 )
@@ -35,27 +27,8 @@ _EVENTS = (
 """Moments of a backup, and how often each comes at least."""
 
 
-@dataclass
-class Walk:
-    """`root` is the address below which archives are made, `open_store` opens one. One random number generator makes
-    all choices, so a seed walks the same way again, but for when a killed process ends."""
-
-    cluster: Cluster
-    commands: Commands
-    root: str
-    open_store: Callable[[str], Store]
-    seed: int
-    lives: dict[str, Life] = field(default_factory=dict)
-    copies: list[Site] = field(default_factory=list)
-    _random: random.Random = field(init=False)
-    _main: Site = field(init=False)
-    _clock: int = field(init=False)
-    _count: int = 0
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-        self._clock = int(time.time() * 1000) - 400 * _DAY
-        self._main = self._new_site()
+class Walk(ClusterSteps, RetentionSteps):
+    """Takes steps by chance, and checks each of them against the books."""
 
     def begin(self) -> None:
         """Two topics and a restore point."""
@@ -83,76 +56,6 @@ class Walk:
         """Delete the topics, for others who use the same cluster."""
         self.cluster.delete(sorted(self.lives))
 
-    # --- the cluster
-
-    def create_topic(self) -> str:
-        free = [name for name in _NAMES if name not in self.lives]
-        if not free:
-            return self.delete_topic()
-        name = self._random.choice(free)
-        self.cluster.create(name, self._random.randint(1, 3))
-        self.lives[name] = Life(self._next(), name)
-        return name
-
-    def delete_topic(self) -> str:
-        if len(self.lives) < 2:
-            return self.create_topic()
-        name = self._random.choice(sorted(self.lives))
-        self.cluster.delete([name])
-        del self.lives[name]
-        if self._random.random() < 0.6:
-            self.cluster.create(name, self._random.randint(1, 3))
-            self.lives[name] = Life(self._next(), name)
-            self._produce_to(name)
-            return f"{name}, and created again"
-        return name
-
-    def produce(self) -> str:
-        names = self._random.sample(sorted(self.lives), self._random.randint(1, len(self.lives)))
-        return ", ".join(f"{self._produce_to(name)} to {name}" for name in names)
-
-    def _produce_to(self, name: str) -> int:
-        partitions = sorted(self.cluster.log_ends(name))
-        rows = [
-            (self._random.choice(partitions), self._record(name)) for _ in range(self._random.randint(1, 90))
-        ]
-        self._clock += self._random.randrange(_DAY)
-        self.cluster.produce(name, rows, self._random.choice((None, None, None, True, False)))
-        return len(rows)
-
-    def _record(self, topic: str) -> Record:
-        number = self._next()
-        self._clock += self._random.randrange(60_000)
-        value = f"{topic} {number} ".encode() * self._random.randint(1, 20)
-        key = self._random.choice((None, b"", b"key"))
-        headers = (("h", b"1"), ("h", None)) if self._random.random() < 0.1 else ()
-        return Record(self._clock, key, value, headers)
-
-    def add_partitions(self) -> str:
-        name = self._random.choice(sorted(self.lives))
-        count = len(self.cluster.log_ends(name))
-        if count > 3:
-            return ""
-        self.cluster.add_partitions(name, count + 1)
-        return f"{name} has {count + 1}"
-
-    def delete_records(self) -> str:
-        name = self._random.choice(sorted(self.lives))
-        ends = self.cluster.log_ends(name)
-        partition = self._random.choice(sorted(ends))
-        before = self._random.randint(0, ends[partition])
-        start = self.cluster.log_starts(name)[partition]
-        self.cluster.delete_records(name, {partition: max(before, start)})
-        return f"{name}-{partition} before {max(before, start)}"
-
-    def move_group(self) -> str:
-        name = self._random.choice(sorted(self.lives))
-        ends = self.cluster.log_ends(name)
-        places = {p: self._random.randint(0, end) for p, end in ends.items() if self._random.random() < 0.7}
-        if places:
-            self.cluster.commit(name, places)
-        return f"{name} {places}"
-
     # --- backups
 
     def back_up(self) -> str:
@@ -164,7 +67,7 @@ class Walk:
         codes = {0, 3} if is_open else ({3} if lacks else {0})
         outcome = must(self.commands(*arguments), *codes)
         number = outcome.document["restore_point"]
-        if number in site.book.points or number in site.book.gone:
+        if number in site.book.points or number in site.book.expired:
             raise WrongError(f"number {number} was given twice: {outcome}")
         site.book.back_up(number, logs, label)
         check_list(self.commands, site)
@@ -194,90 +97,6 @@ class Walk:
             site.book.interrupt(logs)
         check_list(self.commands, site)
         return f"{wish.name}, exit code {ended.code}"
-
-    # --- retention
-
-    def expire_points(self) -> str:
-        site, keep = self._any_main_or_copy(0.1), self._random.randint(1, 5)
-        stay = site.book.retained(keep)
-        outcome = must(self.commands("expire", site.url, "--keep-last", str(keep), "--confirm"), 0)
-        if outcome.document["expiration"] is not None:
-            site.book.expire(keep, None)
-        elif stay != set(site.book.points):
-            raise WrongError(
-                f"restore points {sorted(set(site.book.points) - stay)} did not expire: {outcome}"
-            )
-        check_list(self.commands, site)
-        return f"{len(stay)} stay in {site.url}"
-
-    def expire_records(self) -> str:
-        site = self._any_main_or_copy(0.1)
-        newest = listed(self.commands, site)[site.book.newest]
-        stamps = [r.timestamp for v in site.book.views.values() for _, r in site.book.offsets(v)]
-        if not stamps:
-            return ""
-        committed = int(datetime.fromisoformat(newest["committed_at"]).timestamp() * 1000)
-        seconds = (committed - self._random.choice(sorted(stamps)[: len(stamps) // 2 + 1])) // 1000
-        outcome = must(self.commands("expire", site.url, "--older-than", f"{seconds}s", "--confirm"), 0, 1)
-        if outcome.code == 1:
-            if "every record of the newest" not in outcome.err:
-                raise WrongError(str(outcome))
-            return "refused"
-        if outcome.document["expiration"] is not None:
-            site.book.expire(None, committed - seconds * 1000)
-        check_list(self.commands, site)
-        return f"{outcome.document['records']} records of {site.url}"
-
-    def sweep(self) -> str:
-        site = self._any_main_or_copy(0.3)
-        outcome = must(self.commands("expire", site.url, "--grace", "0s", "--confirm"), 0)
-        site.book.expirations, site.shaken = [], False
-        check_list(self.commands, site)
-        return f"{outcome.document['deleted']} objects of {site.url} deleted"
-
-    def undo(self) -> str:
-        site = self._any_main_or_copy(0.1)
-        outcome = self.commands("expire", site.url, "--undo")
-        if site.shaken:
-            must(outcome, 0, 1)
-            reconcile(self.commands, site)
-            return f"exit code {outcome.code}"
-        if site in self.copies or not site.book.expirations:
-            must(outcome, 1)
-            return "refused"
-        must(outcome, 0)
-        site.book.undo()
-        self._repair(site)  # objects that the expired restore points alone need may be damaged
-        check_list(self.commands, site)
-        return f"restore points {outcome.document['restore_points']}"
-
-    def pin(self) -> str:
-        number = self._random.choice(sorted(self._main.book.points))
-        must(self.commands("keep", "--archive", self._main.url, str(number)), 0)
-        self._main.book.pins.add(number)
-        check_list(self.commands, self._main)
-        return str(number)
-
-    def release(self) -> str:
-        book = self._main.book
-        number = self._random.choice(sorted(book.pins or book.points))
-        code = 0 if number in book.pins else 2
-        must(self.commands("release", "--archive", self._main.url, str(number)), code)
-        book.pins.discard(number)
-        check_list(self.commands, self._main)
-        return str(number)
-
-    def label(self) -> str:
-        book, name = self._main.book, self._random.choice(("before", "after", "between"))
-        if name in book.labels and self._random.random() < 0.4:
-            must(self.commands("label", "--archive", self._main.url, "--remove", name), 0)
-            del book.labels[name]
-            return f"{name} removed"
-        number = self._random.choice(sorted(book.points))
-        must(self.commands("label", "--archive", self._main.url, str(number), name), 0)
-        book.labels[name] = number
-        check_list(self.commands, self._main)
-        return f"{number} is {name}"
 
     # --- copies
 
@@ -331,15 +150,6 @@ class Walk:
         must(self.commands("verify", site.url, *(() if read else ("--quick",))), 0)
         return f"{key}, exit code {outcome.code}"
 
-    def _repair(self, site: Site, *options: str) -> Outcome:
-        """No undo reaches back behind a repair that commits. A repair lists every restore point that is whole."""
-        outcome = must(self.commands("repair", site.url, "--confirm", *options), 0, 3)
-        if outcome.code or outcome.document["mended"]:
-            site.book.expirations, site.shaken = [], True
-        if outcome.document["restored"]:
-            reconcile(self.commands, site)
-        return outcome
-
     def _tell_damage(self, site: Site, key: str, keys: list[str]) -> None:
         segment = _SEGMENT.match(key)
         if segment is not None:
@@ -376,24 +186,6 @@ class Walk:
         must(self.commands("verify", site.url), 0)
         must(self.commands("log", site.url), 0)
         return site.url
-
-    # --- what the steps share
-
-    def _any_main_or_copy(self, copies: float) -> Site:
-        return (
-            self._random.choice(self.copies) if self.copies and self._random.random() < copies else self._main
-        )
-
-    def _logs(self) -> Mapping[Life, Log]:
-        return {life: self.cluster.log(name) for name, life in self.lives.items()}
-
-    def _new_site(self) -> Site:
-        url = f"{self.root}/archive-{self._next()}"
-        return Site(url, self.open_store(url))
-
-    def _next(self) -> int:
-        self._count += 1
-        return self._count
 
 
 def _kind(key: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.soak.walk.oracle import Book, Life, Log, Offset, Record, Restored, compare
+from scripts.soak.walk.comparison import compare
+from scripts.soak.walk.model import Life, Log, Offset, Record, Restored
+from scripts.soak.walk.oracle import Book
 
 
 def record(number: int) -> Record:
@@ -100,7 +102,7 @@ def test_retention_keeps_what_is_pinned_and_undo_brings_all_back() -> None:
     assert book.unsure == {Offset(1, 0, offset) for offset in range(15)}
     book.undo()
     book.undo()
-    assert (set(book.points), book.unsure, book.gone) == ({1, 2, 3}, set(), {})
+    assert (set(book.points), book.unsure, book.expired) == ({1, 2, 3}, set(), {})
 
 
 def test_a_copy_follows_and_keeps_what_it_is_told_to() -> None:

@@ -1,4 +1,4 @@
-"""What the fuzzer starts from, what it has found, and a few seconds of it."""
+"""The first inputs of the fuzzer, its earlier findings, and a second of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from scripts.fuzz.__main__ import FINDINGS
-from scripts.fuzz.targets import TARGETS, corpus, one
+from scripts.fuzz.corpus import corpus
+from scripts.fuzz.targets import TARGETS, one
 
 _CHANGED = 200
 
