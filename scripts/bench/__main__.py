@@ -48,55 +48,57 @@ def main(arguments: list[str]) -> int:
 
 
 def _pairs(options: argparse.Namespace) -> int:
-    found = Measured()
+    measured = Measured()
     for size, records in options.cases.items():
-        _speed(options, size, records, found)
+        _speed(options, size, records, measured)
     if options.grown:
-        _growth(options, found)
+        _growth(options, measured)
     for size, records in options.large.items():
-        _large(options, size, records, found)
-    print(table(found))
+        _large(options, size, records, measured)
+    print(table(measured))
     return 0
 
 
-def _write(options: argparse.Namespace, found: Measured) -> None:
-    """After each loop: what is measured stays when the rest is cut off."""
+def _write(options: argparse.Namespace, measured: Measured) -> None:
+    """Write the results after each loop, so that an interrupted benchmark leaves those before."""
     if options.json is not None:
-        options.json.write_text(json.dumps(document(vars(options), found), indent=1) + "\n")
+        options.json.write_text(json.dumps(document(vars(options), measured), indent=1) + "\n")
 
 
-def _speed(options: argparse.Namespace, size: int, records: int, found: Measured) -> None:
+def _speed(options: argparse.Namespace, size: int, records: int, measured: Measured) -> None:
     """Every loop `repeat` times in turns, so that what else the machine does meets all of them."""
     with Servers(options.store) as servers:
         _say(f"{size} B: writing {records:,} records")
         bench = Bench(servers, size, records, options.tasks)
         for number in range(options.repeat):
             for name in options.loops:
-                found.speed.append(_said(bench.run(name), number))
-                _write(options, found)
+                measured.speed.append(_report(bench.run(name), number))
+                _write(options, measured)
 
 
-def _growth(options: argparse.Namespace, found: Measured) -> None:
+def _growth(options: argparse.Namespace, measured: Measured) -> None:
     """The same topic small and ten times as large."""
     for records in (options.grown // _GROWTH, options.grown):
         with Servers(options.store) as servers:
             _say(f"growth: writing {records:,} records of {_GROWTH_SIZE} B")
             bench = Bench(servers, _GROWTH_SIZE, records, options.tasks)
             for number in range(min(3, options.repeat)):
-                found.grown += [_said(bench.run(name), number) for name in _JOBS if name in options.loops]
-                _write(options, found)
+                measured.grown += [
+                    _report(bench.run(name), number) for name in _JOBS if name in options.loops
+                ]
+                _write(options, measured)
 
 
-def _large(options: argparse.Namespace, size: int, records: int, found: Measured) -> None:
-    """For memory alone."""
+def _large(options: argparse.Namespace, size: int, records: int, measured: Measured) -> None:
+    """Measure large records once, for their memory."""
     with Servers(options.store) as servers:
         _say(f"large: writing {records:,} records of {size:,} B")
         bench = Bench(servers, size, records, options.tasks, options.tasks)
-        found.large += [_said(bench.run(name), 0) for name in _JOBS if name in options.loops]
-        _write(options, found)
+        measured.large += [_report(bench.run(name), 0) for name in _JOBS if name in options.loops]
+        _write(options, measured)
 
 
-def _said(result: Result, number: int) -> Result:
+def _report(result: Result, number: int) -> Result:
     _say(f"  {number + 1}. {result.loop}: {result.rate:,.0f} records/s, {result.seconds:.1f} s")
     return result
 
@@ -136,10 +138,12 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 
 def _cases(text: str) -> Cases:
-    found = {int(size): int(records) for size, _, records in (e.partition(":") for e in text.split(",") if e)}
-    if found and min(found) < 128:
+    measured = {
+        int(size): int(records) for size, _, records in (e.partition(":") for e in text.split(",") if e)
+    }
+    if measured and min(measured) < 128:
         raise argparse.ArgumentTypeError("values of 128 bytes or more")
-    return found
+    return measured
 
 
 def _loops(text: str) -> list[str]:

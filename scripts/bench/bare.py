@@ -51,19 +51,19 @@ def consume(spec: Spec) -> None:
     """Reads `partitions` of `topic` to their ends, and does no more than count."""
     consumer = Consumer({**_CONSUMER, "bootstrap.servers": spec["bootstrap"]})
     here = [TopicPartition(spec["topic"], p, 0) for p in spec["partitions"]]
-    left = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
-    serve(lambda: _consume(consumer, here, left))
+    remaining = sum(consumer.get_watermark_offsets(each, timeout=_TIMEOUT)[1] for each in here)
+    serve(lambda: _consume(consumer, here, remaining))
     consumer.close()
 
 
-def _consume(consumer: Consumer, here: Sequence[TopicPartition], left: int) -> int:
-    total = left
+def _consume(consumer: Consumer, here: Sequence[TopicPartition], remaining: int) -> int:
+    total = remaining
     consumer.assign(list(here))
-    while left > 0:
+    while remaining > 0:
         messages = consumer.consume(10_000, _TIMEOUT)
         if not messages or messages[0].error() is not None:
             raise SystemExit("the bare consume loop got no records")
-        left -= len(messages)
+        remaining -= len(messages)
     return total
 
 

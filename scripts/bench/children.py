@@ -59,7 +59,7 @@ class Child:
         print(json.dumps(words), file=cast(IO[str], self._process.stdin), flush=True)
 
     def hear(self) -> Words:
-        """What it says next."""
+        """Return the next message of the process."""
         line = cast(IO[str], self._process.stdout).readline()
         if not line:
             raise ChildError(

@@ -52,7 +52,7 @@ def _kind(name: str) -> str:
 
 
 class _Content(NamedTuple):
-    """What the records of a log and of an archive's segments have in common: a backup compares them."""
+    """The content that records of a log share with those of an archive's segments; a backup compares them."""
 
     timestamp: int
     key: bytes
@@ -63,14 +63,14 @@ def _content(offset: int) -> _Content:
     return _Content(1_700_000_000_000 + offset, b"customer-%d" % (offset % 97), b'{"order": %d}' % offset)
 
 
-def write_segment(store: Store, wanted: OffsetRange) -> Segment:
+def write_segment(store: Store, offsets: OffsetRange) -> Segment:
     """A whole segment of the small records that `produce` sends."""
     rows: list[dict[str, Any]] = [
         {"offset": offset, "timestamp_type": 0, "headers": [], **_content(offset)._asdict()}
-        for offset in range(wanted.start, wanted.end)
+        for offset in range(offsets.start, offsets.end)
     ]
     block = encode(pa.RecordBatch.from_pylist(rows, schema=RECORDS))
-    with PartitionWriter(store, Target(wanted.topic, 1, wanted.partition, 1 << 30, "none")) as writer:
+    with PartitionWriter(store, Target(offsets.topic, 1, offsets.partition, 1 << 30, "none")) as writer:
         (segment,) = [*writer.append(block), *writer.finish()]
     return segment
 

@@ -30,7 +30,7 @@ _REPEAT = 5
 _KEY = "KBACKUP_BENCH_KEY"
 
 
-class Kept:
+class Collected:
     """An upload into memory."""
 
     def __init__(self) -> None:
@@ -74,15 +74,15 @@ class One:
             yield self.stored[at : min(at + CHUNK, start + length)]
 
 
-def seal(data: memoryview, data_key: bytes, *, keep: bool) -> bytes:
-    kept = Kept()
-    kept.keep = keep
+def encrypt(data: memoryview, data_key: bytes, *, keep: bool) -> bytes:
+    collected = Collected()
+    collected.keep = keep
     header = new_header(bytes(16))
-    upload = CryptUpload(kept, header, Cipher(data_key, header, "archive", "name"), "name")
+    upload = CryptUpload(collected, header, Cipher(data_key, header, "archive", "name"), "name")
     for at in range(0, len(data), _PIECE):
         upload.write(data[at : at + _PIECE])
     upload.commit()
-    return b"".join(kept.pieces)
+    return b"".join(collected.pieces)
 
 
 def read(store: Any, into: memoryview) -> None:
@@ -115,7 +115,7 @@ def download(store: Store, into: memoryview) -> None:
             crc64nvme(piece)
 
 
-def measure(what: str, loop: Callable[[], object]) -> None:
+def measure(label: str, loop: Callable[[], object]) -> None:
     speeds = []
     loop()
     for _ in range(_REPEAT):
@@ -123,17 +123,17 @@ def measure(what: str, loop: Callable[[], object]) -> None:
         loop()
         speeds.append(_SIZE / (1 << 20) / (time.process_time() - began))
     print(
-        f"{what:<26} {statistics.median(speeds):8,.0f} MiB/s of a core ({min(speeds):,.0f} to {max(speeds):,.0f})"
+        f"{label:<26} {statistics.median(speeds):8,.0f} MiB/s of a core ({min(speeds):,.0f} to {max(speeds):,.0f})"
     )
 
 
 def main() -> None:
     data = memoryview(base64.b64encode(secrets.token_bytes(_SIZE * 3 // 4)))
     data_key = secrets.token_bytes(32)
-    store = One(seal(data, data_key, keep=True), data_key)
+    store = One(encrypt(data, data_key, keep=True), data_key)
     into = memoryview(bytearray(_SPAN))
     measure("CRC-64 alone", lambda: crc64nvme(data))
-    measure("encrypt, with CRC-64", lambda: seal(data, data_key, keep=False))
+    measure("encrypt, with CRC-64", lambda: encrypt(data, data_key, keep=False))
     measure("copy into place", lambda: copy(store, into))
     measure("decrypt into place", lambda: read(store, into))
     with Minio() as server:
@@ -145,10 +145,10 @@ def main() -> None:
             secret_access_key=server.secret_key,
         )
         os.environ[_KEY] = generate_key()
-        for what, key in (("in the clear", ""), ("encrypted", f"env:{_KEY}")):
-            there = open_store(f"s3://bench/{what.replace(' ', '-')}", options, key)
-            measure(f"S3 upload, {what}", partial(upload, there, data))
-            measure(f"S3 download, {what}", partial(download, there, into))
+        for label, key in (("in the clear", ""), ("encrypted", f"env:{_KEY}")):
+            there = open_store(f"s3://bench/{label.replace(' ', '-')}", options, key)
+            measure(f"S3 upload, {label}", partial(upload, there, data))
+            measure(f"S3 download, {label}", partial(download, there, into))
 
 
 if __name__ == "__main__":

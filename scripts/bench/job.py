@@ -23,8 +23,8 @@ Done = tuple[dict[str, float], dict[str, int]]
 """Seconds by step; records and bytes."""
 
 
-class _Told:
-    """Says each phase as it begins."""
+class _Reporter:
+    """Report each phase as it begins."""
 
     def phase(self, name: str) -> None:
         say(phase=name)
@@ -32,14 +32,14 @@ class _Told:
     def progress(self, records: int, size: int, expected: int) -> None: ...
 
 
-def main(what: str, spec: Spec) -> None:
+def main(job: str, spec: Spec) -> None:
     began = time.monotonic()
     session = build_session(f"local[{spec['tasks']}]", {}, 1)
     started = time.monotonic()
     _warm(session, spec["tasks"])
     warm = time.monotonic()
     wait_for_go()
-    work = {"backup": _backup, "restore": _restore}[what]
+    work = {"backup": _backup, "restore": _restore}[job]
     seconds, sizes = work(spec, session)
     say(phase="", seconds=seconds, sizes=sizes, session=started - began, warm=warm - started)
     session.stop()
@@ -62,7 +62,7 @@ def _warm(session: SparkSession, tasks: int) -> None:
 
 def _backup(spec: Spec, session: SparkSession) -> Done:
     options = Backup(topics=(spec["topic"],), **spec.get("options", {}))
-    report = backup(options, _cluster(spec), _store(spec), lambda: session, _Told())
+    report = backup(options, _cluster(spec), _store(spec), lambda: session, _Reporter())
     totals = report.totals
     return report.seconds, {"records": totals.records, "bytes": totals.bytes, "stored": totals.stored_bytes}
 
@@ -71,7 +71,7 @@ def _restore(spec: Spec, session: SparkSession) -> Done:
     renamed = {spec["topic"]: spec["target"]}
     options = Restore(topics=(spec["topic"],), map=renamed, **spec.get("options", {}))
     store = _store(spec)
-    report = restore(RestoreJob(options, _cluster(spec), store, store, lambda: session, _Told()))
+    report = restore(RestoreJob(options, _cluster(spec), store, store, lambda: session, _Reporter()))
     return report.seconds, {"records": report.records}
 
 

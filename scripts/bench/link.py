@@ -61,7 +61,7 @@ class Link:
 
     @property
     def at_servers(self) -> tuple[str, ...]:
-        """What a command line begins with to run at that end."""
+        """Return the first words of a command line that runs at the servers' end."""
         return ("ip", "netns", "exec", self._names[0])
 
     @property

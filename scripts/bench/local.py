@@ -1,4 +1,4 @@
-"""What one core does without any server: python -m scripts.bench.local [--records N] [--json FILE]
+"""Measure one core without any server: python -m scripts.bench.local [--records N] [--json FILE]
 
 Verify reads an archive's segments from a directory as `kbackup verify` does; decode and encode go to Arrow and
 back. The checksum is that of an upload: of blocks that are in no cache of the processor.

@@ -70,8 +70,10 @@ class Result:
 
 
 class Bench:
-    """What one size of records needs: servers and a topic of `records` records, written once. `within` is what the
-    command line of every measured process begins with."""
+    """The servers and the topic of `records` records for one size of records, written once.
+
+    The command line of every measured process begins with `within`.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a cluster of executors does with partitions and bytes, in plain formulas (`infra/docs/scale.md`). Pure."""
+"""Model a cluster of executors at work on partitions and bytes, in plain formulas (`infra/docs/scale.md`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def segments_of(size: float, threshold: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class Data:
-    """What one run has to take: `partitions` with new records, `size` bytes of them in all, `record` bytes each."""
+    """The new data of one run: `partitions` with new records, of `size` bytes in all and `record` bytes each."""
 
     partitions: int
     size: float

@@ -1,4 +1,4 @@
-"""What Linux knows of a tree of processes (/proc): CPU time and peak memory, by what each process is."""
+"""Read CPU time and peak memory of a tree of processes from /proc, by kinds of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured, as tables for people and a document for machines."""
+"""Show measurements as tables for people and a document for machines."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ class Measured:
     large: list[Result] = field(default_factory=list)
 
 
-def table(found: Measured) -> str:
-    lines = [_NOTE, *grid(_HEAD, [_speed(rows, found.speed) for rows in _groups(found.speed)])]
-    ours = [r for r in found.speed if LOOPS[r.loop].is_job]
+def table(measured: Measured) -> str:
+    lines = [_NOTE, *grid(_HEAD, [_speed(rows, measured.speed) for rows in _groups(measured.speed)])]
+    ours = [r for r in measured.speed if LOOPS[r.loop].is_job]
     if ours:
         session, workers = (median(r.start[name] for r in ours) for name in ("session", "workers"))
         lines += ["", f"before the data: Spark's session {session:.1f} s, its Python workers {workers:.1f} s"]
-    more = [*found.grown, *found.large]
+    more = [*measured.grown, *measured.large]
     if more:
         lines += ["", "Large topics and large records:", *grid(_MEMORY, [_memory(r) for r in more])]
-    judged = verdicts(found.speed, found.grown, found.large)
+    judged = verdicts(measured.speed, measured.grown, measured.large)
     rows = [(v.what, v.measured, v.target, "met" if v.met else "NOT MET") for v in judged]
     return "\n".join([*lines, "", *grid(("what", "measured", "target", ""), rows)])
 
 
-def document(options: Mapping[str, Any], found: Measured) -> dict[str, Any]:
+def document(options: Mapping[str, Any], measured: Measured) -> dict[str, Any]:
     return {
         "format": "kbackup-bench",
         "version": 2,
@@ -68,10 +68,10 @@ def document(options: Mapping[str, Any], found: Measured) -> dict[str, Any]:
         },
         "options": {name: str(value) for name, value in options.items()},
         "what": _NOTE,
-        "targets": [v._asdict() for v in verdicts(found.speed, found.grown, found.large)],
-        "results": [r.document() for r in found.speed],
-        "growth": [r.document() for r in found.grown],
-        "large records": [r.document() for r in found.large],
+        "targets": [v._asdict() for v in verdicts(measured.speed, measured.grown, measured.large)],
+        "results": [r.document() for r in measured.speed],
+        "growth": [r.document() for r in measured.grown],
+        "large records": [r.document() for r in measured.large],
     }
 
 
@@ -89,7 +89,10 @@ def _speed(rows: Sequence[Result], results: Sequence[Result]) -> list[str]:
         f"{median(r.seconds for r in rows):.1f}",
         f"{rate:,.0f}",
         f"{rate * encoded_bytes(first.size) / 1e6:.0f}",
-        *(f"{found:.2f}" if found is not None and n in ours else "" for n, found in enumerate(shares)),
+        *(
+            f"{measured:.2f}" if measured is not None and n in ours else ""
+            for n, measured in enumerate(shares)
+        ),
         f"{median(r.stored_share for r in rows):.2f}" if "stored" in first.sizes else "",
         *cpu,
         *peak,
@@ -106,10 +109,10 @@ def _memory(result: Result) -> list[str]:
 
 def _groups(results: Iterable[Result]) -> list[list[Result]]:
     """Rounds of the same loop together, in order of first appearance."""
-    found: dict[tuple[int, str], list[Result]] = {}
+    measured: dict[tuple[int, str], list[Result]] = {}
     for result in results:
-        found.setdefault((result.size, result.loop), []).append(result)
-    return list(found.values())
+        measured.setdefault((result.size, result.loop), []).append(result)
+    return list(measured.values())
 
 
 def _micros(rows: Sequence[Result], role: str) -> str:

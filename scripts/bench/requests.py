@@ -39,11 +39,11 @@ _ENVIRONMENT = ("KBACKUP_", "AWS_")
 
 @dataclass(frozen=True)
 class Step:
-    """`what` stands in the table; `arguments` are formatted with the archive's numbers; `produce` is how many records
+    """`label` stands in the table; `arguments` are formatted with the archive's numbers; `produce` is how many records
     each partition gets before; `lists` says that it lists all segments, `every` that it looks at all objects; `cached`
     that it may keep metadata for the next one that is; `counted` that it is in the table."""
 
-    what: str
+    label: str
     arguments: str
     produce: int = 0
     lists: bool = False
@@ -90,7 +90,7 @@ class Measured:
     opened: list[float] = field(default_factory=list)
     """Seconds from nothing to the newest restore point, connections made."""
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By `Step.what`: requests by kind, 'sent' and 'received' bytes, 'seconds' of the process."""
+    """By `Step.label`: requests by kind, 'sent' and 'received' bytes, 'seconds' of the process."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,15 +146,15 @@ def _measure(points: int, options: argparse.Namespace) -> Measured:
             end += step.produce
             counted = _run(step, {**environment, "XDG_CACHE_HOME": cache_folder(step, folder)}, minio, points)
             if step.counted:
-                measured.steps[step.what] = counted
+                measured.steps[step.label] = counted
     return measured
 
 
 def _fill(minio: CountedMinio, points: int, identity: str, *, whole: bool) -> int:
     made = MemoryStore()
 
-    def write(number: int, wanted: OffsetRange) -> Segment:
-        return write_segment(made, wanted)
+    def write(number: int, offsets: OffsetRange) -> Segment:
+        return write_segment(made, offsets)
 
     build(made, points, SEGMENTS, PARTITIONS, write=write, topic_id=identity, sparse=not whole)
     return copy(made, open_store(_archive(points), _s3(minio)))
@@ -234,8 +234,8 @@ def table(document: Mapping[str, Any]) -> list[str]:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for step in STEPS:
         if step.counted and step.needs_cluster:
-            cells = (_cell(each["steps"].get(step.what)) for each in sizes)
-            lines.append(f"| {step.what} | {' | '.join(cells)} |")
+            cells = (_cell(each["steps"].get(step.label)) for each in sizes)
+            lines.append(f"| {step.label} | {' | '.join(cells)} |")
     opened = (f"{median(each['opened']):.2f} s" for each in sizes)
     return [*lines, f"| opened in | {' | '.join(opened)} |"]
 

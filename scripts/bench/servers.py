@@ -110,7 +110,7 @@ class Servers:
         return used if self._minio is None else {**used, "minio": cpu_of(self._minio.pid)}
 
     def new_archive(self) -> dict[str, Any]:
-        """Where an archive can be made, as a job's spec has it."""
+        """Return the address of a new archive, as a job's spec names it."""
         name = f"archive-{next(self._numbers)}"
         if self._minio is None:
             return {"store": f"file://{self._folder}/{name}", "s3": {}}

@@ -129,7 +129,7 @@ def _backup(run: Simulated, store: MemoryStore, live: Sequence[LiveTopic]) -> No
 
 
 def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segment]:
-    """What tasks and results cost on their way to Spark's executors and back; the segments of all tasks."""
+    """Measure tasks and results on their way to Spark's executors and back; return the segments of all tasks."""
     with run.step("ship tasks", "pickled in the driver; each task unpickles the list, and its own"):
         sent = pickle.dumps([pickle.dumps(task) for task in tasks])
         began = time.perf_counter()

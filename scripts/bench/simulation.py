@@ -52,7 +52,7 @@ def _nothing(task: list[int], progress: ProgressSender) -> Iterator[int]:
 
 
 def _spark(tasks: int) -> dict[str, float]:
-    """What Spark takes for tasks that do nothing: as a rate, and for one where `local[2]` runs two at a time."""
+    """Return Spark's time for empty tasks: as a rate, and for one where `local[2]` runs two at a time."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     session = build_session("local[2]", {}, 1)
     try:

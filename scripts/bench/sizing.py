@@ -1,6 +1,6 @@
-"""What an archive takes and costs, in plain formulas (`infra/docs/sizing.md`): `python -m scripts.bench.sizing` prints
-the page's worked table, or with options a row for a cluster of yours. Pure.
+"""Calculate the size and the cost of an archive, in plain formulas (`infra/docs/sizing.md`).
 
+`python -m scripts.bench.sizing` prints the page's worked table, or with options a row for a cluster of yours.
 Sizes are in bytes, prices in US dollars: a GB and month of storage, 1,000 requests.
 """
 
@@ -26,7 +26,7 @@ RUN = 14
 """PUTs of a run beside segments and derived files, at most: its documents, tables, catalogs, `derived.json`, the
 lease."""
 OPENING = {"GET": 40, "LIST": 8}
-"""What a run asks before it writes (`infra/docs/requests.md`)."""
+"""The requests of a run before it writes (`infra/docs/requests.md`)."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,13 @@ class Cluster:
 
     @property
     def segments(self) -> float:
-        """Those of the first run, and of all that followed."""
+        """Return the segments of the first run and of all later ones."""
         first = self.partitions * segments_of(self.held / self.partitions)
         return first + self.points * self.night.segments
 
     @property
     def night(self) -> Data:
-        """What one run has to take."""
+        """Return the new data of one run."""
         return Data(self.active, self.daily / self.runs, self.record)
 
     @property

@@ -136,13 +136,13 @@ def _table(best: dict[str, Any], options: argparse.Namespace) -> str:
     )
 
 
-def _document(found: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
+def _document(runs: list[dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     return {
         "format": "kbackup-bench-small",
         "version": 1,
         "options": {name: str(value) for name, value in vars(options).items()},
         "target": _TARGET,
-        "runs": found,
+        "runs": runs,
     }
 
 

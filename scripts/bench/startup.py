@@ -47,7 +47,7 @@ MOMENTS = {
     "reported": "committed and reported",
     "ended": "process ended",
 }
-"""What `traced` notes: what the table calls it."""
+"""The events that `traced` records, and their names in the table."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def metadata(topics: Iterable[LiveTopic]) -> Metadata:
 
 
 def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, LastRecord]:
-    """What tasks that read `segments`, in order of their offsets, would tell of each partition's end."""
+    """Return the end of each partition as tasks report it that read `segments` in order of their offsets."""
     return {
         TopicPartition(s.topic, s.partition): LastRecord(offset=s.last, leader_epoch=3, digest="0" * 16)
         for s in segments
@@ -83,22 +83,22 @@ def last_records(segments: Iterable[Segment]) -> Mapping[TopicPartition, LastRec
 
 
 def segments(ranges: Iterable[OffsetRange], record: int) -> Iterator[Segment]:
-    """What reading `ranges` of records of `record` bytes leaves, at the default segment size."""
-    for wanted in ranges:
-        records = wanted.end - wanted.start
-        pieces = segments_of(records * record)
-        marks = [wanted.start + records * n // pieces for n in range(pieces + 1)] if pieces else []
+    """Yield the segments of `ranges` with records of `record` bytes, at the default segment size."""
+    for offsets in ranges:
+        records = offsets.end - offsets.start
+        count = segments_of(records * record)
+        marks = [offsets.start + records * n // count for n in range(count + 1)] if count else []
         for first, end in pairwise(marks):
-            yield _segment(wanted, first, end, record)
+            yield _segment(offsets, first, end, record)
 
 
-def _segment(wanted: OffsetRange, first: int, end: int, record: int) -> Segment:
+def _segment(offsets: OffsetRange, first: int, end: int, record: int) -> Segment:
     size = (end - first) * record + 1
-    crc = hashlib.blake2b(f"{wanted}:{first}".encode(), digest_size=16).hexdigest()
+    crc = hashlib.blake2b(f"{offsets}:{first}".encode(), digest_size=16).hexdigest()
     return Segment(
-        topic=wanted.topic,
+        topic=offsets.topic,
         incarnation=1,
-        partition=wanted.partition,
+        partition=offsets.partition,
         first=first,
         last=end - 1,
         count=end - first,
@@ -109,7 +109,7 @@ def _segment(wanted: OffsetRange, first: int, end: int, record: int) -> Segment:
         largest=record,
         crc=crc[:16],
         index_crc=crc[16:],
-        key=layout.records_key(layout.topic_dir(wanted.topic), wanted.partition, first, "none"),
+        key=layout.records_key(layout.topic_dir(offsets.topic), offsets.partition, first, "none"),
     )
 
 

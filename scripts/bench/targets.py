@@ -1,5 +1,7 @@
-"""What the figures are held against. Rates move with the machine: the shares, taken within one round, are what
-counts."""
+"""Compare the figures with their targets.
+
+Rates depend on the machine; the shares, measured within one round, are what counts.
+"""
 
 from __future__ import annotations
 

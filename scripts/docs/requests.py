@@ -41,8 +41,8 @@ def requests_table() -> list[str]:
     head = ["command", *(f"{points:,} restore points" for points in SIZES)]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for step in _steps():
-        cells = [counts_cell(column[step.what]) if step.what in column else "" for column in columns]
-        lines.append(f"| {step.what} | {' | '.join(cells)} |")
+        cells = [counts_cell(column[step.label]) if step.label in column else "" for column in columns]
+        lines.append(f"| {step.label} | {' | '.join(cells)} |")
     return lines
 
 
@@ -67,7 +67,7 @@ def count_requests(points: int) -> dict[str, Counter[str]]:
             line = step.arguments.format(points=points, point=points - 1, **numbers_of(points))
             requests = run_command(line, stores, cache_folder(step, folder))
             if step.counted:
-                counted[step.what] = requests
+                counted[step.label] = requests
     return counted
 
 

@@ -21,7 +21,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "kbackup/jobs/repair",
     "kbackup/jobs/retention",
     "kbackup/jobs/verify",
-    "scripts/bench",
     "tests/support",
     "tests/unit/*.py",
     "tests/unit/archive",

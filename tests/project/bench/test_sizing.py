@@ -71,7 +71,7 @@ def test_a_row_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_table_of_requests_is_what_was_measured() -> None:
     assert "\n".join(table(MEASURED)) in REQUESTS
-    assert set(STEPS_OF[10]) == {step.what for step in STEPS if step.counted}
+    assert set(STEPS_OF[10]) == {step.label for step in STEPS if step.counted}
 
 
 @pytest.mark.parametrize(("command", "size"), [("list", "0.5 MB"), ("info", "1.8 MB"), ("ls", "1.8 MB")])
