@@ -44,7 +44,7 @@ class NoDelta:
 
 @pytest.fixture
 def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
-    """Those that backups took restore points with."""
+    """Configurations of the sessions with which backups ran."""
     taken: list[Mapping[str, str]] = []
 
     def backup(options: Any, source: Any, store: Any, session: Callable[[], Any], *_: object) -> BackupReport:

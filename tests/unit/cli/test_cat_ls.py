@@ -131,7 +131,7 @@ def test_as_of_a_moment_is_what_info_says_of_it(root: str, at: str, capsys: Said
 
 
 @pytest.mark.parametrize(
-    ("args", "found"),
+    ("args", "expected"),
     [
         (["cat", "orders", "--at", AT[0]], ["orders:0:0", "orders:0:1", "orders:1:0", "orders:1:1"]),
         (["cat", "orders:0:1-", "--at", AT[0]], ["orders:0:1"]),
@@ -141,9 +141,9 @@ def test_as_of_a_moment_is_what_info_says_of_it(root: str, at: str, capsys: Said
         (["cat", "orders", "--at", AT[3]], []),
     ],
 )
-def test_records_as_of_a_moment(root: str, args: list[str], found: list[str], capsys: Said) -> None:
+def test_records_as_of_a_moment(root: str, args: list[str], expected: list[str], capsys: Said) -> None:
     assert cli.main([*args, "-a", root, "-f", r"%t:%p:%o\n", "-q"]) == 0
-    assert capsys.readouterr().out.split() == found
+    assert capsys.readouterr().out.split() == expected
 
 
 def test_a_folder_of_the_java_tool_as_of_a_moment(capsys: Said) -> None:
@@ -187,7 +187,7 @@ def test_a_folder_that_a_killed_sink_left(tmp_path: Path, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "found"),
+    ("args", "expected"),
     [
         (["value 15 "], ["clicks:0:15", "orders:0:15"]),
         (["VALUE 15 ", "orders", "-i"], ["orders:0:15"]),
@@ -201,10 +201,10 @@ def test_a_folder_that_a_killed_sink_left(tmp_path: Path, capsys: Said) -> None:
         (["value", "orders", "--to-time", str(T0), "-b", "1"], ["orders:0:0", "orders:1:0"]),
     ],
 )
-def test_find(root: str, args: Sequence[str], found: list[str], capsys: Said) -> None:
-    assert run(capsys, "find", *args, "-a", root, "-f", r"%t:%p:%o\n").split() == found
+def test_find(root: str, args: Sequence[str], expected: list[str], capsys: Said) -> None:
+    assert run(capsys, "find", *args, "-a", root, "-f", r"%t:%p:%o\n").split() == expected
     told = lines(capsys, "find", *args, "-a", root)
-    assert [f"{r['topic']}:{r['partition']}:{r['offset']}" for r in told] == found
+    assert [f"{r['topic']}:{r['partition']}:{r['offset']}" for r in told] == expected
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_refusals(root: str, args: list[str], hint: str, capsys: Said) -> None:
 
 @pytest.mark.parametrize("good", [0, 2])
 def test_damage_among_records(tmp_path: Path, good: int, capsys: Said) -> None:
-    """What comes before it is printed; a document of the error stands alone or not at all."""
+    """Records before an error are printed; a document of the error stands alone or not at all."""
     archive = make_archive(open_store(str(tmp_path / "archive")))
     segments = [s for s in archive.segments(archive.restore_point("latest")) if s.topic == "orders"]
     bad = tmp_path / "archive" / segments[good].key

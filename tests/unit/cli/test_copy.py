@@ -40,8 +40,8 @@ def test_a_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert (told["restore_points"], told["newest"], told["objects"]) == ([], 2, 0)
 
 
-def numbers(place: str) -> list[int]:
-    return [p.number for p in open_archive(open_store(place)).restore_points]
+def numbers(address: str) -> list[int]:
+    return [p.number for p in open_archive(open_store(address)).restore_points]
 
 
 def test_what_the_source_let_go(root: Path, tmp_path: Path, capsys: Said) -> None:

@@ -82,7 +82,7 @@ def test_tables(archive: str, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "answer"),
     [
         (("1", "yesterday"), 2, "there is no restore point yesterday"),
         (("1", "3"), 2, "there is no restore point 3"),
@@ -93,9 +93,9 @@ def test_tables(archive: str, capsys: Said) -> None:
     ],
 )
 def test_names_that_mean_nothing(
-    archive: str, capsys: Said, arguments: tuple[str, ...], code: int, said: str
+    archive: str, capsys: Said, arguments: tuple[str, ...], code: int, answer: str
 ) -> None:
-    assert told(capsys, *arguments, "-a", archive, code=code)["error"]["message"].startswith(said)
+    assert told(capsys, *arguments, "-a", archive, code=code)["error"]["message"].startswith(answer)
 
 
 def test_an_archive_is_opened_only_for_restore_points(capsys: Said, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ([], "no search text is given"),
         (["--jq", ".", "-i"], "need TEXT"),
@@ -110,9 +110,9 @@ def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None
         (["--jq", ".", "ordres"], "did you mean orders?"),
     ],
 )
-def test_what_does_not_go_together(root: str, args: list[str], said: str, capsys: Said) -> None:
+def test_what_does_not_go_together(root: str, args: list[str], message: str, capsys: Said) -> None:
     assert cli.main(["find", *args, "-a", root]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `backup --follow` refuses before it starts anything, and how it is asked to stop."""
+"""Options that `backup --follow` refuses before it starts, and signals that stop it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stop() -> Iterator[Stop]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--interval=10s"], "--interval needs --follow"),
         (["--listen=:9464"], "--listen needs --follow"),
@@ -37,9 +37,9 @@ def stop() -> Iterator[Stop]:
         (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
     ],
 )
-def test_what_makes_no_sense(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backup", "--archive=/nonexistent/archive", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tables", ["", "s3://lake/kafka"])

@@ -154,7 +154,7 @@ def test_messages_cannot_steer_the_terminal(
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["confg"], "kbackup: no such command: confg; did you mean config?\nhint: try 'kbackup --help'\n"),
         (["config", "--jsn"], "--json"),
@@ -163,9 +163,9 @@ def test_messages_cannot_steer_the_terminal(
         ([], "Usage: kbackup"),
     ],
 )
-def test_usage_errors(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(args) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"], ["--version"], ["config", "--help"]])

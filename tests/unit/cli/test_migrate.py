@@ -226,7 +226,7 @@ def test_preflight_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_preflight_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is not named is a line with what to give, never ok."""
+    """A source without a name gets a line with the option to give, never ok."""
     assert main(["migrate", "preflight"]) == 3
     shown = capsys.readouterr().out
     assert "ok " not in shown

@@ -1,4 +1,4 @@
-"""What `kbackup mirror` says while its halves run."""
+"""Output of `kbackup mirror` while its halves run."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from tests.support.mirrors import CLUSTERS
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments", "told"),
+    ("text", "arguments", "message"),
     [
         (CLUSTERS, ["--take", "--apply"], "--take and --apply exclude each other"),
         (CLUSTERS, ["--flow", "B->A"], "no flow B->A"),
@@ -29,12 +29,12 @@ from tests.support.mirrors import CLUSTERS
     ],
 )
 def test_refused(
-    text: str, arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mm2.properties"
     file.write_text(text)
     assert main(["mirror", str(file), *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_file_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,7 +125,7 @@ def test_help_comes_from_the_table_of_keys() -> None:
     @click.command()
     @key_options("backup.segment_bytes", "backup.compression", "restore.map", "restore.transactions")
     def command() -> None:
-        """It."""
+        """Do nothing."""
 
     text = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     assert f"--segment-bytes SIZE {KEYS['backup.segment_bytes'].doc} [default 128MiB]" in text

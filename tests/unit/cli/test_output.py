@@ -1,4 +1,4 @@
-"""What goes where: data on stdout, the rest on stderr; one JSON document; plain text without a terminal."""
+"""Streams of the output: data on stdout, the rest on stderr; one JSON document; plain text without a terminal."""
 
 from __future__ import annotations
 
@@ -243,14 +243,14 @@ def _logging() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_logging")
 @pytest.mark.parametrize(
-    ("verbose", "said"),
+    ("verbose", "expected"),
     [
         (0, {"kbackup.x WARNING", "botocore WARNING"}),
         (1, {"kbackup.x WARNING", "kbackup.x INFO", "botocore WARNING"}),
         (2, {"kbackup.x WARNING", "kbackup.x INFO", "kbackup.x DEBUG", "botocore WARNING", "botocore INFO"}),
     ],
 )
-def test_logging(verbose: int, said: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_logging(verbose: int, expected: set[str], capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging(verbose)
     configure_logging(verbose)
     for name in ("kbackup.x", "botocore"):
@@ -259,8 +259,8 @@ def test_logging(verbose: int, said: set[str], capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
-    assert len(lines) == len(said)
-    assert {f"{line.split()[3].rstrip(':')} {line.split()[2]}" for line in lines} == said
+    assert len(lines) == len(expected)
+    assert {f"{line.split()[3].rstrip(':')} {line.split()[2]}" for line in lines} == expected
     assert all(line.endswith(": topic \\x1b[2J") for line in lines)
 
 

@@ -80,7 +80,7 @@ def test_texts_that_can_be_no_label(root: str, label: str, capsys: Said) -> None
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["label"], "a restore point or a label is missing"),
         (["label", "1"], "a restore point or a label is missing"),
@@ -93,9 +93,9 @@ def test_texts_that_can_be_no_label(root: str, label: str, capsys: Said) -> None
         (["keep"], "Missing argument"),
     ],
 )
-def test_refusals(root: str, args: list[str], said: str, capsys: Said) -> None:
+def test_refusals(root: str, args: list[str], message: str, capsys: Said) -> None:
     before = open_archive(open_store(root)).state.number
-    assert said in refused(capsys, *args, "-a", root)
+    assert message in refused(capsys, *args, "-a", root)
     assert open_archive(open_store(root)).state.number == before, "nothing was committed"
 
 

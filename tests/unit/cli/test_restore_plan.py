@@ -1,4 +1,4 @@
-"""What a dry run of a restore says."""
+"""Output of a dry run of a restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say of what they wait for: Spark, and a cluster."""
+"""Notes of commands that wait for Spark or a cluster."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Noted(Reporter):
         self.said.append(text)
 
 
-@pytest.mark.parametrize(("ready", "said"), [(False, ["starting Spark"]), (True, [])])
-def test_a_wait_for_spark_is_said(ready: bool, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ready", "message"), [(False, ["starting Spark"]), (True, [])])
+def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     class Starting:
         def __init__(self, *of: object) -> None:
             self.ready, self.session = ready, None
@@ -42,7 +42,7 @@ def test_a_wait_for_spark_is_said(ready: bool, said: list[str], monkeypatch: pyt
     with spark_session(Config(), at_once=True, reporter=reporter) as session:
         assert reporter.said == []
         session()
-        assert reporter.said == said
+        assert reporter.said == message
 
 
 def test_the_cluster_is_named() -> None:

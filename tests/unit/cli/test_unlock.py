@@ -57,9 +57,11 @@ def test_nobody_holds_it(store: Store, capsys: Said) -> None:
     assert (told["state"], told["lease"]["command"], told["broken"]) == ("released", "kbackup backup", False)
 
 
-@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, "kbackup unlock"), ("n", 1, "kbackup backup")])
+@pytest.mark.parametrize(
+    ("answer", "code", "remaining"), [("y", 0, "kbackup unlock"), ("n", 1, "kbackup backup")]
+)
 def test_a_dead_one_after_a_question(
-    store: Store, capsys: Said, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: str
+    store: Store, capsys: Said, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, remaining: str
 ) -> None:
     put_lease(store, -1)
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
@@ -81,7 +83,7 @@ def test_a_dead_one_after_a_question(
         if code == 0
         else ("kbackup: the lease is not broken\nhint: run 'kbackup unlock' again and answer yes\n")
     )
-    assert read_lease(store)[0].command == left
+    assert read_lease(store)[0].command == remaining
 
 
 def test_without_anybody_to_ask(store: Store, capsys: Said) -> None:

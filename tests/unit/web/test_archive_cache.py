@@ -155,7 +155,7 @@ def test_pins_and_labels_show_up(store: Store) -> None:
 
 
 def test_a_newest_catalog_that_is_gone_is_told(store: Store) -> None:
-    """Who may write to the bucket can't take a restore point away unseen."""
+    """A writer to the bucket can't remove a restore point unnoticed."""
     now = [0.0]
     cache = ArchiveCache(store, lambda: now[0])
     archive = cache.snapshot().archive

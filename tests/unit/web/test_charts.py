@@ -1,4 +1,4 @@
-"""Where things are drawn."""
+"""Geometry of the charts."""
 
 from __future__ import annotations
 

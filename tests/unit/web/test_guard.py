@@ -1,4 +1,4 @@
-"""Who is let in."""
+"""Admission of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands and pages show of an encrypted archive that holds a cluster's secrets: everything else."""
+"""Commands and pages show everything of an encrypted archive but a cluster's secrets."""
 
 from __future__ import annotations
 

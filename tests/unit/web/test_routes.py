@@ -273,7 +273,7 @@ def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
 
 @pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize(
-    ("address", "status", "said"),
+    ("address", "status", "message"),
     [
         ("/nothing", 404, "there is no such page"),
         ("/points/77", 404, "there is no restore point 77"),
@@ -294,10 +294,10 @@ def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
         ("/static/%2e%2e/app.py", 404, ""),
     ],
 )
-def test_what_is_not_there(rich: Store, address: str, status: int, said: str) -> None:
+def test_what_is_not_there(rich: Store, address: str, status: int, message: str) -> None:
     answer = visit(rich).get(address)
     assert answer.status_code == status
-    assert said in text(answer.text)
+    assert message in text(answer.text)
     assert "Traceback" not in answer.text
 
 
