@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from kbackup.archive.query.browse import Catalogue, Found, records, tail
+from kbackup.archive.query.browse import Catalogue, PartitionRecords, records, tail
 from kbackup.archive.query.window import Window
 from kbackup.cli.common.arguments import parse_address
 from kbackup.cli.common.frame import Frame, pass_frame
@@ -61,7 +61,7 @@ def command(frame: Frame, request: RecordRequest, address_text: str, last: int |
 
 def _read_records(
     store: Store, catalogue: Catalogue, address: Address, window: Window, last: int | None, limit: int | None
-) -> Iterator[Found]:
+) -> Iterator[PartitionRecords]:
     remaining = limit
     for partition in partitions_of(catalogue, address):
         if last is not None:
@@ -78,7 +78,7 @@ def _no_such_record(catalogue: Catalogue, address: Address) -> UsageError:
     (partition,) = partitions_of(catalogue, address)
     tp = TopicPartition(address.topic, partition.partition)
     return UsageError(
-        f"there is no record at offset {address.start} of {tp} in {catalogue.place}",
+        f"there is no record at offset {address.start} of {tp} in {catalogue.location}",
         f"use '{address.topic}:{partition.partition}:{address.start}-' to begin at the next record; the archive has "
         f"offsets {partition.start} to {partition.end} (exclusive), without those of compaction and transactions",
     )

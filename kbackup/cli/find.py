@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kbackup.archive.query.browse import Catalogue, Found
+from kbackup.archive.query.browse import Catalogue, PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.cli.common.arguments import parse_address
 from kbackup.cli.common.decoding import Decoding
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kbackup.archive.query.find import Matches, Pattern
     from kbackup.cli.common.expression import Expression
 
-Out = Callable[[Iterator[Found], Callable[[], AbstractContextManager[None]]], object]
+Out = Callable[[Iterator[PartitionRecords], Callable[[], AbstractContextManager[None]]], object]
 """Prints the records of batches, within a context that hides the progress bar."""
 
 _PARTS = ("key", "value", "headers")

@@ -7,7 +7,7 @@ import sys
 import click
 
 from kbackup.archive.lease.hold import describe
-from kbackup.archive.lease.unlock import Seen, break_lease, look
+from kbackup.archive.lease.unlock import Seen, break_lease, inspect_lease
 from kbackup.archive.models import Lease
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
@@ -34,7 +34,7 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     would have run out.
     """
     store = archive_store(frame)
-    seen = look(store)
+    seen = inspect_lease(store)
     document: dict[str, object] = {"archive": store.url, "state": seen.state if seen else "none"}
     document["lease"] = _fields(seen.lease) if seen else None
     if seen is None or seen.state == "released":

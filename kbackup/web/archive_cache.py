@@ -73,7 +73,7 @@ class Snapshot:
     def topic(self, name: str) -> ArchivedTopic:
         if name not in self.topics:
             raise UsageError(
-                f"there is no topic {name} in {self.catalogue.place}", "select another restore point"
+                f"there is no topic {name} in {self.catalogue.location}", "select another restore point"
             )
         return self.topics[name]
 

@@ -31,7 +31,7 @@ def without_holes(source: State, copy: State) -> State:
         return source
     return replace(
         source,
-        segments=source.segments.keep(mask(place not in there for place in places)),
+        segments=source.segments.where(mask(place not in there for place in places)),
         losses=source.losses.append([row for row in new if lost_range(row)[:4] in there]),
     )
 
@@ -53,7 +53,7 @@ def with_whole_segments(source: State, copy: State) -> State:
     return replace(
         source,
         segments=source.segments.append(rows),
-        losses=source.losses.keep(
+        losses=source.losses.where(
             mask(
                 row["kind"] != "damaged" or lost_range(row)[:4] not in healed for row in source.losses.dicts()
             )
@@ -75,7 +75,7 @@ def without_expired(source: State, copy: State) -> State:
     columns = source.segments.columns("topic", "incarnation", "partition", "last")
     return replace(
         source,
-        segments=source.segments.keep(
+        segments=source.segments.where(
             mask(
                 place not in higher or last >= higher[place].start
                 for *ids, last in zip(*columns, strict=True)

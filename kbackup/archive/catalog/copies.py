@@ -18,7 +18,7 @@ from kbackup.archive.catalog.copied_state import (
     without_expired,
     without_holes,
 )
-from kbackup.archive.catalog.copy_merge import with_kept
+from kbackup.archive.catalog.copy_merge import with_retained
 from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open
 from kbackup.archive.catalog.recovery import lose_points
@@ -28,27 +28,27 @@ from kbackup.archive.models import TopicState
 from kbackup.errors import RefusedError
 
 
-def check_lineage(copy: State, source: State, what: str = "the destination") -> None:
+def check_lineage(copy: State, source: State, label: str = "the destination") -> None:
     """`RefusedError` unless every restore point and segment that `copy` has or had is one that `source` has or had."""
     if copy.origin is None and copy.restore_points:
-        raise RefusedError(f"{what} is an archive of its own, not a copy", "copy to an empty address")
+        raise RefusedError(f"{label} is an archive of its own, not a copy", "copy to an empty address")
     if copy.next_point > source.next_point:
         raise RefusedError(
-            f"{what} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
+            f"{label} has restore point {copy.next_point - 1}, the source ends at {source.next_point - 1}",
             "copy to an empty address, or promote the copy: the source was probably rolled back",
         )
     shared = {number for number, _ in copy.lineage & source.lineage}
     for number in sorted({number for number, _ in copy.lineage}):
         if number not in shared:
             raise RefusedError(
-                f"{what} has diverged: its restore point {number} is not of the source's history",
+                f"{label} has diverged: its restore point {number} is not of the source's history",
                 "copy to an empty address",
             )
     checksums = dict(zip(*source.segments.columns("key", "crc"), strict=True))
     for key, crc in zip(*copy.segments.columns("key", "crc"), strict=True):
         if checksums.get(key, crc) != crc:
             raise RefusedError(
-                f"{what} has diverged: the source has another segment {key}", "copy to an empty address"
+                f"{label} has diverged: the source has another segment {key}", "copy to an empty address"
             )
 
 
@@ -71,7 +71,7 @@ def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bo
     check_lineage(copy, source)
     source = without_holes(without_dropped(source, copy), copy)
     source = with_whole_segments(source, copy)
-    source = with_kept(source, copy) if keep else without_expired(source, copy)
+    source = with_retained(source, copy) if keep else without_expired(source, copy)
     tables: dict[str, Any] = {name: rows.replace(rows.read()) for name, rows in source.tables().items()}
     state = replace(
         source,
@@ -109,14 +109,16 @@ def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) ->
     earlier = replace(
         source,
         next_point=number + 1,
-        points=source.points.keep(mask(each <= number for each in source.points.columns("number")[0])),
+        points=source.points.where(mask(each <= number for each in source.points.columns("number")[0])),
         incarnations=source.incarnations.replace(lives),
-        segments=source.segments.keep(mask(point <= number for point in source.segments.columns("point")[0])),
-        losses=source.losses.keep(mask(point <= number for point in source.losses.columns("point")[0])),
+        segments=source.segments.where(
+            mask(point <= number for point in source.segments.columns("point")[0])
+        ),
+        losses=source.losses.where(mask(point <= number for point in source.losses.columns("point")[0])),
         pins={point: at for point, at in source.pins.items() if point == number},
         labels={name: point for name, point in source.labels.items() if point == number},
         log_starts=log_start_rows(source, _starts_at(source, topics)),
-        past=source.past.keep(mask(point < number for point in source.past.columns("number")[0])),
+        past=source.past.where(mask(point < number for point in source.past.columns("number")[0])),
     )
     return drop_unreferenced(lose_points(earlier, before))
 

@@ -12,7 +12,7 @@ from kbackup.archive.catalog.recovery import rebuild
 from kbackup.archive.catalog.state import IncarnationPartition, Life, LostRange, State
 
 
-def with_kept(source: State, copy: State) -> State:
+def with_retained(source: State, copy: State) -> State:
     """`source` with the restore points and the records that it let go and the copy has."""
     copied = without_expired(source, copy)
     kept = [point for point in copy.restore_points if source.point(point.number) is None]
@@ -54,17 +54,17 @@ def _with_lives(state: State, lives: Iterable[Life]) -> State:
     return replace(state, incarnations=state.incarnations.replace(list(lives)))
 
 
-def _merged(ours: Life | None, theirs: Life | None, copy: State) -> Life:
+def _merged(ours: Life | None, source_life: Life | None, copy: State) -> Life:
     """An incarnation as the copy and its source know it. One that only the copy knows ended after its newest restore
     point."""
-    if ours is None or theirs is None:
-        life = ours or theirs
+    if ours is None or source_life is None:
+        life = ours or source_life
         assert life is not None  # noqa: S101 (one of them has it)
-        if theirs is None and life.first is not None and life.last is None:
+        if source_life is None and life.first is not None and life.last is None:
             return life._replace(last=copy.next_point - 1)
         return life
-    firsts = [life.first for life in (ours, theirs) if life.first is not None]
-    return theirs._replace(first=min(firsts, default=None))
+    firsts = [life.first for life in (ours, source_life) if life.first is not None]
+    return source_life._replace(first=min(firsts, default=None))
 
 
 def _expired_unseen(source: State, copy: State) -> list[dict[str, Any]]:

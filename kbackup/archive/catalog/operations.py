@@ -148,7 +148,7 @@ def loss_of(row: Mapping[str, Any]) -> Loss:
     return Loss(**{name: row[name] for name in Loss.__struct_fields__})
 
 
-def keep_points(state: State, numbers: Iterable[int], at: str) -> State:
+def pin_points(state: State, numbers: Iterable[int], at: str) -> State:
     """Pin restore points; those that are pinned keep their time."""
     wanted = set(numbers)
     check_listed(state, wanted)

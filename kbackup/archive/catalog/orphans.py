@@ -37,7 +37,7 @@ class Orphans:
 def find_orphans(store: Store, newest: Committed, objects: Collection[ObjectInfo], cutoff: float) -> Orphans:
     """The orphans among `objects`, a listing of the whole store, that no reader needs who opened the archive after
     `cutoff` (seconds since the epoch by the store's clock)."""
-    for number in kept_catalogs(objects, newest.state, cutoff):
+    for number in recent_catalogs(objects, newest.state, cutoff):
         try:
             oldest = _open_whole(store, newest, number)
         except (NotFoundError, CorruptError):
@@ -61,7 +61,7 @@ def _open_whole(store: Store, newest: Committed, number: int) -> Committed:
     return committed
 
 
-def kept_catalogs(objects: Iterable[ObjectInfo], state: State, cutoff: float) -> list[int]:
+def recent_catalogs(objects: Iterable[ObjectInfo], state: State, cutoff: float) -> list[int]:
     """The catalogs that were the newest one at or after `cutoff`, oldest first, by the times of the store. `state` is
     that of the newest.
 

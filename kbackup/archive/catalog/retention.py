@@ -57,9 +57,9 @@ def drop_unreferenced(state: State) -> State:
         state = replace(state, incarnations=state.incarnations.replace(kept))
     return replace(
         state,
-        segments=state.segments.keep(_had(state, last)),
-        losses=state.losses.keep(_concern(state.losses, last)),
-        log_starts=state.log_starts.keep(_of(state.log_starts, last)),
+        segments=state.segments.where(_had(state, last)),
+        losses=state.losses.where(_concern(state.losses, last)),
+        log_starts=state.log_starts.where(_of(state.log_starts, last)),
     )
 
 
@@ -141,7 +141,7 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
         rows[place] = LogStart(*place, max(old.start, starts[place]), old.records + records, old.bytes + size)
     return replace(
         state,
-        segments=state.segments.keep(np.array(keep, np.bool_)),
+        segments=state.segments.where(np.array(keep, np.bool_)),
         log_starts=state.log_starts.replace([row for _, row in sorted(rows.items())]),
     )
 

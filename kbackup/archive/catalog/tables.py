@@ -119,7 +119,7 @@ class Rows:
         """All rows anew, as one chunk."""
         return Rows(self.schema).append(rows)
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> Rows:
+    def where(self, mask: npt.NDArray[np.bool_]) -> Rows:
         """The rows where `mask` (bool[rows], in order) is true; chunks that lose none stay as they are."""
         chunks: list[Chunk] = []
         at = 0
@@ -134,7 +134,7 @@ class Rows:
 
     def without(self, column: str, values: Collection[object]) -> Rows:
         """The rows whose `column` is none of `values`."""
-        return self.keep(np.fromiter((value not in values for value in self.columns(column)[0]), np.bool_))
+        return self.where(np.fromiter((value not in values for value in self.columns(column)[0]), np.bool_))
 
     def _chunk(self, table: pa.Table) -> Chunk:
         return Chunk(self.schema, len(table), table.cast(self.schema))

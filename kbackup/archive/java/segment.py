@@ -19,13 +19,13 @@ class Flaw(NamedTuple):
     it."""
 
     key: str
-    what: str
+    defect: str
     bytes: int = 0
     damaged: bool = False
 
     @property
     def message(self) -> str:
-        return f"file {self.key} {self.what}"
+        return f"file {self.key} {self.defect}"
 
 
 @dataclass(frozen=True, eq=False)

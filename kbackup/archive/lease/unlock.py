@@ -44,7 +44,7 @@ class Seen:
         return "alive" if datetime.fromisoformat(self.lease.expires_at) > datetime.now(UTC) else "dead"
 
 
-def look(store: Store) -> Seen | None:
+def inspect_lease(store: Store) -> Seen | None:
     """The lease at `store`; None where no writer ever took it. `NoArchiveError` where there is no archive. An
     encrypted one needs no key for it."""
     try:
@@ -70,11 +70,11 @@ def break_lease(store: Store, seen: Seen, *, force: bool, seconds: float) -> Lea
     owner = uuid.uuid4().hex
     for _ in range(_TRIES):
         _check(store, seen, force)
-        lease = _in_its_place(seen, owner, seconds)
+        lease = _replacement(seen, owner, seconds)
         try:
             store.replace(layout.LOCK, dump(lease), seen.etag)
         except (PreconditionError, NotFoundError):
-            seen = _again(store, seen)
+            seen = _reread(store, seen)
         except OutcomeUnknownError:
             if read_lease(store)[0].owner != owner:
                 raise
@@ -98,7 +98,7 @@ def _check(store: Store, seen: Seen, force: bool) -> None:
         )
 
 
-def _again(store: Store, seen: Seen) -> Seen:
+def _reread(store: Store, seen: Seen) -> Seen:
     """Read the same holder's lease again, which was renewed or released. `LockedError` where another holds it."""
     try:
         now: Seen | None = Seen(*read_lease(store))
@@ -113,7 +113,7 @@ def _again(store: Store, seen: Seen) -> Seen:
     return now
 
 
-def _in_its_place(seen: Seen, owner: str, seconds: float) -> Lease:
+def _replacement(seen: Seen, owner: str, seconds: float) -> Lease:
     """Return the lease of a new owner, by which the old holder notices that its lease is lost."""
     moment = datetime.now(UTC)
     alive = seen.state == "alive"

@@ -43,21 +43,21 @@ class Catalogue:
             if partition.partition == number:
                 return partition
         raise UsageError(
-            f"topic {topic} has no partition {number} in {self.place}",
+            f"topic {topic} has no partition {number} in {self.location}",
             f"run 'kbackup ls {topic}', which lists its {len(found.partitions)}",
         )
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         if self.choice is not None and self.choice.to_time is not None:
             return f"{self.archive} as of {time_text(self.choice.to_time)}"
         return f"restore point {self.restore_point}" if self.restore_point is not None else self.archive
 
 
 def catalogue(
-    store: Store, wanted: str = "latest", topic: str | None = None, at: int | None = None
+    store: Store, point_name: str = "latest", topic: str | None = None, at: int | None = None
 ) -> Catalogue:
-    """As of the restore point `wanted` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
+    """As of the restore point `point_name` (a number, a label, or 'latest'), of everything or one topic. `at` (ms since
     the epoch): what a restore of that moment would read, as `overview` has it.
 
     `UsageError` where there is no such topic. It reads manifests and segment tables; of a folder of the Java tool the
@@ -74,11 +74,11 @@ def catalogue(
             content = java_as_restored(content, at)
         return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
     if at is None:
-        return catalogue_of(archive, archive.restore_point(wanted), topic)
-    content = as_restored(archive, wanted, at, topic)
+        return catalogue_of(archive, archive.restore_point(point_name), topic)
+    content = as_restored(archive, point_name, at, topic)
     manifest = archive.restore_point(content.restore_point)
     whole = Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
-    chosen = _chosen([t.name for t in whole.topics], topic, whole.place)
+    chosen = _chosen([t.name for t in whole.topics], topic, whole.location)
     return replace(whole, topics=tuple(t for t in whole.topics if t.name in chosen))
 
 
@@ -91,17 +91,17 @@ def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None)
     return Catalogue(archive.store.url, manifest.number, manifest.committed_at, topics)
 
 
-def _chosen(names: Sequence[str], topic: str | None, place: str) -> Sequence[str]:
+def _chosen(names: Sequence[str], topic: str | None, location: str) -> Sequence[str]:
     if topic is None:
         return names
     if topic in names:
         return [topic]
     raise UsageError(
-        f"there is no topic {topic} in {place}", suggest_name(topic, names, "'kbackup ls' lists them")
+        f"there is no topic {topic} in {location}", suggest_name(topic, names, "'kbackup ls' lists them")
     )
 
 
-class Found(NamedTuple):
+class PartitionRecords(NamedTuple):
     """Checked records of a partition, in order of their offsets."""
 
     tp: TopicPartition
@@ -114,7 +114,7 @@ def records(
     partition: ArchivedPartition,
     window: Window = EVERYTHING,
     most: int | None = None,
-) -> Iterator[Found]:
+) -> Iterator[PartitionRecords]:
     """The first `most` records of a partition that lie in `window`, in pieces of a few MiB.
 
     By offsets it reads just these records; by times all of the segments that may hold some, as far as `most` wants.
@@ -132,12 +132,12 @@ def records(
                     wanted = slice_block(wanted, 0, min(left, len(wanted)))
                     left -= len(wanted)
                 if len(wanted):
-                    yield Found(tp, wanted)
+                    yield PartitionRecords(tp, wanted)
                 if left == 0:
                     return
 
 
-def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[Found]:
+def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[PartitionRecords]:
     """The last `most` records of a partition, in order; none of what comes before them is read."""
     wanted: list[tuple[Segment, int]] = []
     for segment in reversed(partition.segments):
@@ -146,4 +146,4 @@ def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> I
             most -= segment.count
     for segment, count in reversed(wanted):
         for block in SegmentRanges(store, segment).last(count):
-            yield Found(TopicPartition(topic, partition.partition), block)
+            yield PartitionRecords(TopicPartition(topic, partition.partition), block)

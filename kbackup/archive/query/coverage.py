@@ -36,7 +36,7 @@ def not_reached(
         f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
         f"in restore point {view.upto.number}"
         for topic, seen in known
-        for partition, state in _left(topic, seen)
+        for partition, state in _unarchived(topic, seen)
         if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
     ]
     if len(left) > _NAMED:
@@ -62,7 +62,7 @@ def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: i
             )
 
 
-def _left(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
+def _unarchived(topic: ArchivedTopic, seen: TopicState) -> list[tuple[ArchivedPartition, PartitionState]]:
     partitions = {p.partition: p for p in topic.partitions}
     return [
         (partitions[p.partition], p)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from kbackup.archive.query.browse import Found
+from kbackup.archive.query.browse import PartitionRecords
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.window import Window
 from kbackup.archive.segments.ranged import SegmentRanges
@@ -43,7 +43,7 @@ class Pattern:
     text: str
     regex: bool = False
     ignore_case: bool = False
-    parts: tuple[Part, ...] = PARTS
+    fields: tuple[Part, ...] = PARTS
 
     def require(self) -> None:
         """`UsageError` for a regular expression that is none."""
@@ -58,11 +58,11 @@ class Pattern:
         """bool[n]: which records have it. The block is checked on the way."""
         fields = layout(block, "record block", 0)
         found = np.zeros(len(block), np.bool_)
-        if "key" in self.parts:
+        if "key" in self.fields:
             found |= self._within(block, fields.keys)
-        if "value" in self.parts:
+        if "value" in self.fields:
             found |= self._within(block, fields.values)
-        if "headers" in self.parts and len(fields.header_keys.start):
+        if "headers" in self.fields and len(fields.header_keys.start):
             headers = self._within(block, fields.header_keys) | self._within(block, fields.header_values)
             owners = np.searchsorted(fields.header_starts, np.flatnonzero(headers), side="right") - 1
             found[owners] = True
@@ -105,7 +105,7 @@ def find(
     matches: Matches,
     window: Window,
     seen: Seen,
-) -> Generator[Found, None, None]:
+) -> Generator[PartitionRecords, None, None]:
     """The records in `window` of these partitions (each with its topic) that match, in order.
 
     Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage
@@ -113,7 +113,7 @@ def find(
     """
     stop = threading.Event()
     tasks = _tasks(store, partitions, window)
-    waiting: deque[Future[list[Found]]] = deque()
+    waiting: deque[Future[list[PartitionRecords]]] = deque()
     with ThreadPoolExecutor(_THREADS, "find") as pool:
         try:
             while True:
@@ -153,8 +153,10 @@ def _pieces(segment: Segment, low: int, high: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, high)
 
 
-def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> list[Found]:
-    found: list[Found] = []
+def _look(
+    task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event
+) -> list[PartitionRecords]:
+    found: list[PartitionRecords] = []
     for block in task.reader.numbered(task.low, task.high):
         if stop.is_set():
             break
@@ -162,7 +164,7 @@ def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threa
         if len(wanted):
             hits = select_records(wanted, matches(task.tp, wanted))
             if len(hits):
-                found.append(Found(task.tp, _own(hits)))
+                found.append(PartitionRecords(task.tp, _own(hits)))
         seen(len(block), block.nbytes)
     return found
 

@@ -30,7 +30,7 @@ class View:
     """`topics` are those of the moment, `others` those that come only where they are asked for by name: deleted by
     then, or first captured later. Records come from the runs up to `upto`. `groups` are topics as of the captures
     that have their groups' offsets. `as_of` and `groups_as_of` are restore points, None where there is none;
-    `left_out` says by topic what has records in the window all the same.
+    `excluded` says by topic what has records in the window all the same.
     """
 
     upto: Manifest
@@ -41,20 +41,20 @@ class View:
     groups_as_of: int | None
     captured_at: str | None
     notes: tuple[str, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
 
-def view_of(archive: Archive, wanted: str | int, window: Window) -> View:
-    """Of restore point `wanted` where `window` has no end in time. With one, 'latest' stands for whatever the
+def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
+    """Of restore point `point_name` where `window` has no end in time. With one, 'latest' stands for whatever the
     moment asks for, a number or a label for the topics and segments of that restore point."""
-    upto = archive.restore_point(wanted)
+    upto = archive.restore_point(point_name)
     if window.to_time is None:
         captured_at = archive.groups(upto).captured_at
         note = f"topics and groups are those of restore point {upto.number}, captured at {captured_at}"
         return _fixed(upto, upto, captured_at, (note,))
     points = [p for p in archive.restore_points if p.number <= upto.number]
     point, at, note = captured_by(archive, points, window.to_time)
-    if str(wanted) != "latest":
+    if str(point_name) != "latest":
         notes = (f"topics are those of restore point {upto.number}, which was asked for", note)
         return _fixed(upto, point, at, notes)
     return _at(archive, upto, points, point, at, note, window)
@@ -67,7 +67,7 @@ def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Co
     return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
 
 
-def choice_of(view: View, window: Window, ranges: Iterable[str], left_out: Iterable[str]) -> Choice:
+def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Iterable[str]) -> Choice:
     return Choice(
         from_time=window.from_time,
         to_time=window.to_time,
@@ -76,7 +76,7 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], left_out: Itera
         groups_as_of=view.groups_as_of,
         groups_captured_at=view.captured_at,
         notes=view.notes,
-        left_out=tuple(left_out),
+        left_out=tuple(excluded),
     )
 
 
@@ -147,7 +147,7 @@ def _at(
         point.number if point is not None else None,
         at,
         tuple(notes),
-        _left_out([later[key] for key in within], there | new, others),
+        _excluded([later[key] for key in within], there | new, others),
     )
 
 
@@ -168,7 +168,7 @@ def _with_records(
     return sorted(found)
 
 
-def _left_out(
+def _excluded(
     within: Iterable[TopicState], chosen: Mapping[str, TopicState], others: Mapping[str, TopicState]
 ) -> dict[str, str]:
     """Return a sentence for each topic of later runs that has records in the window and is not selected."""

@@ -84,8 +84,11 @@ class ArchiveOverview:
     not_carried: tuple[NotCarried, ...] = ()
 
 
-def overview(store: Store, wanted: str, at: int | None = None, named: str | None = None) -> ArchiveOverview:
-    """The archive as of the restore point `wanted` (number, label, or 'latest'); a folder of the Java tool as it is.
+def overview(
+    store: Store, point_name: str, at: int | None = None, named: str | None = None
+) -> ArchiveOverview:
+    """The archive as of the restore point `point_name` (number, label, or 'latest'); a folder of the Java tool as it
+    is.
 
     `at` (ms since the epoch): what a restore of that moment would bring back, the topic `named` in any case.
     """
@@ -97,10 +100,10 @@ def overview(store: Store, wanted: str, at: int | None = None, named: str | None
         content = java_content(store, java_topics(store))
         return _overview(store, content if at is None else java_as_restored(content, at), None, None, ())
     if at is None:
-        manifest = archive.restore_point(wanted)
+        manifest = archive.restore_point(point_name)
         content = content_of(archive, manifest, manifest.topics)
     else:
-        content = as_restored(archive, wanted, at, named)
+        content = as_restored(archive, point_name, at, named)
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
     whole = _overview(store, content, manifest, archive.state, archive.losses(manifest))
@@ -112,15 +115,15 @@ def _settings(metadata: Metadata) -> dict[str, int]:
     return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
 
 
-def as_restored(archive: Archive, wanted: str, at: int, named: str | None) -> Content:
+def as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> Content:
     """Return the content that a restore with that end in time selects by default."""
     window = Window(to_time=at)
-    view = view_of(archive, wanted, window)
+    view = view_of(archive, point_name, window)
     topics = [*view.topics, *(t for name, t in view.others.items() if name == named)]
     least = {t.name: len(t.partitions) for t in topics}
     content = content_at(archive, view, topics)
     beyond = not_reached(archive, view, content, window)
-    choice = choice_of(view, window, (), (*view.left_out.values(), *beyond))
+    choice = choice_of(view, window, (), (*view.excluded.values(), *beyond))
     return narrowed(content, lambda *_: window, least, choice)
 
 

@@ -48,11 +48,11 @@ class Page:
 
 
 class Sought(NamedTuple):
-    """`found`: `offset` is that of the record that was looked for; else the search goes on from there, or there is no
+    """`matched`: `offset` is that of the record that was looked for; else the search goes on from there, or there is no
     such record (None)."""
 
     offset: int | None
-    found: bool
+    matched: bool
 
 
 def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:

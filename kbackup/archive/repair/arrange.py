@@ -13,39 +13,39 @@ from kbackup.archive.segments.table import Segment
 
 @dataclass
 class Arranged:
-    """`segments` of each partition in order, without overlaps. `left_out` maps keys to reasons."""
+    """`segments` of each partition in order, without overlaps. `skipped` maps keys to reasons."""
 
     segments: dict[IncarnationPartition, list[Segment]] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def arrange(found: Iterable[Whole | Damaged]) -> Arranged:
+def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
     """Whole segments count, of two that overlap the one that begins first, of two that begin alike the longer. Damaged
     ones, and indexes that go on behind their records, are losses up to the next segment."""
     arranged = Arranged()
     holes: list[tuple[IncarnationPartition, int, int | None, str]] = []
     whole: list[Whole] = []
-    for each in found:
+    for each in scanned:
         if isinstance(each, Whole):
             whole.append(each)
         else:
-            place = (each.target.topic, each.target.incarnation, each.target.partition)
-            holes.append((place, each.start, None, each.why))
-            arranged.left_out.append((each.key, each.why))
+            key = (each.target.topic, each.target.incarnation, each.target.partition)
+            holes.append((key, each.start, None, each.why))
+            arranged.skipped.append((each.key, each.why))
     reached: dict[IncarnationPartition, int] = {}
     for each in sorted(whole, key=_order):
         s = each.segment
-        place = (s.topic, s.incarnation, s.partition)
-        if s.first < reached.get(place, 0):
-            arranged.left_out.append((s.key, "overlaps another segment"))
+        key = (s.topic, s.incarnation, s.partition)
+        if s.first < reached.get(key, 0):
+            arranged.skipped.append((s.key, "overlaps another segment"))
             continue
-        arranged.segments.setdefault(place, []).append(s)
-        reached[place] = s.last + 1
+        arranged.segments.setdefault(key, []).append(s)
+        reached[key] = s.last + 1
         if each.end is not None:
-            holes.append((place, s.last + 1, each.end, "records are cut off where one ends"))
-    for place, start, end, why in sorted(holes, key=lambda hole: (hole[0], hole[1])):
-        loss = _loss(place, start, end, why, arranged.segments.get(place, []))
+            holes.append((key, s.last + 1, each.end, "records are cut off where one ends"))
+    for key, start, end, why in sorted(holes, key=lambda hole: (hole[0], hole[1])):
+        loss = _loss(key, start, end, why, arranged.segments.get(key, []))
         if loss is not None:
             arranged.losses.append(loss)
     return arranged
@@ -57,7 +57,7 @@ def _order(each: Whole) -> tuple[str, int, int, int, int]:
 
 
 def _loss(
-    place: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]
+    key: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]
 ) -> Loss | None:
     """None where other segments hold those records."""
     if any(s.first <= start <= s.last for s in segments):
@@ -67,9 +67,9 @@ def _loss(
     upto = f"to {stop - 1}" if stop is not None else "and later ones"
     return Loss(
         kind="damaged",
-        topic=place[0],
-        partition=place[2],
+        topic=key[0],
+        partition=key[2],
         start=start,
         end=stop,
-        message=f"offsets {start} {upto} of {place[0]}-{place[2]}: {why}",
+        message=f"offsets {start} {upto} of {key[0]}-{key[2]}: {why}",
     )

@@ -43,7 +43,7 @@ def attribute(
         known.sort()
     kept: list[tuple[Segment, list[int]]] = []
     for segment in sorted(segments, key=by_preference):
-        place = place_of(segment)
+        place = partition_key(segment)
         points = _possible(segment, partitions.get(place, ()), lost, state.lives.get(place[:2]))
         start = state.starts.get(place)
         if not points or (start is not None and segment.last < start.start):
@@ -150,7 +150,7 @@ def unreached(
     reached = {place: max(p.end for _, p in states) for place, states in partitions.items()}
     found: list[Segment] = []
     for segment in sorted(segments, key=by_preference):
-        place = place_of(segment)
+        place = partition_key(segment)
         if place[:2] in known and segment.first not in named.get(place, ()):
             continue
         if segment.first >= reached.get(place, 0):
@@ -180,5 +180,5 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
     return [found[rank] for rank in sorted(found, reverse=True)]
 
 
-def place_of(segment: Segment) -> IncarnationPartition:
+def partition_key(segment: Segment) -> IncarnationPartition:
     return segment.topic, segment.incarnation, segment.partition

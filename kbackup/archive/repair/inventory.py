@@ -113,7 +113,7 @@ def without_let_go(state: State) -> State:
     columns = state.segments.columns("topic", "incarnation", "partition", "first", "last")
     return replace(
         state,
-        segments=state.segments.keep(
+        segments=state.segments.where(
             mask(
                 (place not in state.starts or last >= state.starts[place].start)
                 and (first, last) not in damaged.get(place, ())

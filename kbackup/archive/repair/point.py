@@ -135,12 +135,12 @@ def draft_of(
     )
 
 
-def not_known(topics: Sequence[TopicState], told: Collection[str] = ()) -> list[str]:
-    """Return in words what a restore point of files alone can't tell, in words; configs of the topics `told` are
+def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list[str]:
+    """Return in words what a restore point of files alone can't tell, in words; configs of the topics `known` are
     known."""
     if not topics:
         return []
-    names = [t.name for t in topics if t.name not in told]
+    names = [t.name for t in topics if t.name not in known]
     configs = f"configs and replication factor of {shorten(names, _SHOWN)}; " if names else ""
     found = [
         f"{configs}group positions are those of the group files",

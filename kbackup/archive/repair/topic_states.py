@@ -122,17 +122,17 @@ def lost_topic(
 
 def _lost_partition(
     state: State,
-    place: IncarnationPartition,
+    key: IncarnationPartition,
     rows: Iterable[Row],
     before: TopicState | None,
     after: TopicState | None,
 ) -> PartitionState:
     old, new = (
-        next((p for p in topic.partitions if p.partition == place[2]), None) if topic is not None else None
+        next((p for p in topic.partitions if p.partition == key[2]), None) if topic is not None else None
         for topic in (before, after)
     )
     every = list(rows)
-    log_start = state.starts.get(place)
+    log_start = state.starts.get(key)
     known = old or new
     start = known.start if known is not None else 0
     end = max([start, old.end if old is not None else 0, *(row[2] + 1 for row in every)])
@@ -140,7 +140,7 @@ def _lost_partition(
         end = max(end, log_start.start)
     had_more = log_start is not None and end >= log_start.start
     return PartitionState(
-        partition=place[2],
+        partition=key[2],
         start=start,
         end=end,
         log_start=known.log_start if known is not None else start,

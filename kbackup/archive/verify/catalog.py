@@ -50,28 +50,28 @@ class Survey:
 
 
 def survey(store: Store, sizes: Sizes, findings: Findings) -> Survey:
-    found = Survey()
+    result = Survey()
     info = ArchiveInfo(id="", created_at="")
     with findings.catching(layout.ARCHIVE):
         info = load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
         check_encryption(store, info)
-    found.archive_id = info.id
+    result.archive_id = info.id
     if layout.LOCK in sizes:
         with findings.catching(layout.LOCK):
             load(Lease, store.get(layout.LOCK), layout.LOCK)
-    catalogs = _read_catalogs(store, sizes, found, findings)
-    _read_marks(store, sizes, catalogs.owner, found, findings)
-    _check_history(catalogs, found, findings)
-    newest = _newest_whole(store, found, findings)
+    catalogs = _read_catalogs(store, sizes, result, findings)
+    _read_marks(store, sizes, catalogs.owner, result, findings)
+    _check_history(catalogs, result, findings)
+    newest = _newest_whole(store, result, findings)
     if newest is None:
-        return found
-    found.archive = archive = Archive(store, replace(info, id=newest.state.archive_id), newest)
+        return result
+    result.archive = archive = Archive(store, replace(info, id=newest.state.archive_id), newest)
     with ThreadPoolExecutor(_THREADS) as pool:
-        read = list(pool.map(lambda point: _manifest(archive, point, sizes, findings), found.points))
-    found.manifests = {manifest.number: manifest for manifest, _ in read if manifest is not None}
-    found.whole = found.whole and len(found.manifests) == len(found.points)
-    found.documents_whole = all(whole for _, whole in read)
-    return found
+        read = list(pool.map(lambda point: _manifest(archive, point, sizes, findings), result.points))
+    result.manifests = {manifest.number: manifest for manifest, _ in read if manifest is not None}
+    result.whole = result.whole and len(result.manifests) == len(result.points)
+    result.documents_whole = all(whole for _, whole in read)
+    return result
 
 
 @dataclass
@@ -84,7 +84,7 @@ class _Catalogs:
     errors: dict[int, CorruptError] = field(default_factory=dict)
 
 
-def _read_catalogs(store: Store, sizes: Sizes, found: Survey, findings: Findings) -> _Catalogs:
+def _read_catalogs(store: Store, sizes: Sizes, result: Survey, findings: Findings) -> _Catalogs:
     catalogs = _Catalogs({n for key in sizes if (n := layout.parse_catalog_key(key)) is not None})
 
     def read(number: int) -> Catalog | None:
@@ -102,13 +102,13 @@ def _read_catalogs(store: Store, sizes: Sizes, found: Survey, findings: Findings
             n: c for n, c in zip(catalogs.numbers, pool.map(read, catalogs.numbers), strict=True) if c
         }
     owners = {catalog.archive_id for catalog in read_now.values()}
-    catalogs.owner = found.archive_id
-    if owners and found.archive_id not in owners:
+    catalogs.owner = result.archive_id
+    if owners and result.archive_id not in owners:
         catalogs.owner = read_now[max(read_now)].archive_id
-        if found.archive_id:
-            what = f"is of archive {found.archive_id}, every catalog of {catalogs.owner}"
+        if result.archive_id:
+            what = f"is of archive {result.archive_id}, every catalog of {catalogs.owner}"
             findings.add(layout.ARCHIVE, what, ANOTHER_COPY)
-            found.archive_id = ""
+            result.archive_id = ""
     for number, catalog in read_now.items():
         try:
             check_catalog(catalog, number, catalogs.owner)
@@ -119,27 +119,27 @@ def _read_catalogs(store: Store, sizes: Sizes, found: Survey, findings: Findings
     return catalogs
 
 
-def _read_marks(store: Store, sizes: Sizes, owner: str, found: Survey, findings: Findings) -> None:
+def _read_marks(store: Store, sizes: Sizes, owner: str, result: Survey, findings: Findings) -> None:
     """The documents that name a catalog which was committed."""
     if layout.LATEST in sizes:
         with findings.catching(layout.LATEST):
             latest = load(Latest, store.get(layout.LATEST), layout.LATEST)
             check_archive(layout.LATEST, latest.archive_id, owner or latest.archive_id)
-            found.latest = latest.number
+            result.latest = latest.number
     if layout.DERIVED in sizes:
         with findings.catching(layout.DERIVED):
             derived = load(Derived, store.get(layout.DERIVED), layout.DERIVED)
             check_archive(layout.DERIVED, derived.archive_id, owner or derived.archive_id)
-            found.derived_for = derived.catalog
-            found.latest = max(found.latest, derived.catalog)
+            result.derived_for = derived.catalog
+            result.latest = max(result.latest, derived.catalog)
 
 
-def _check_history(catalogs: _Catalogs, found: Survey, findings: Findings) -> None:
+def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> None:
     """The history from the newest catalog to the oldest that no sweep reached: each catalog names the one before it.
 
     A repair goes on from the newest whole catalog. Those that it passed over are not of the history.
     """
-    newest = max([found.latest, *catalogs.numbers])
+    newest = max([result.latest, *catalogs.numbers])
     swept = catalogs.whole[max(catalogs.whole)].swept if catalogs.whole else 0
     number, due = newest, ""
     while number > swept:
@@ -152,23 +152,23 @@ def _check_history(catalogs: _Catalogs, found: Survey, findings: Findings) -> No
                 findings.add(key, "is missing", ANOTHER_COPY)
             number, due = number - 1, ""
             continue
-        found.catalogs[number] = catalog
+        result.catalogs[number] = catalog
         if due and catalog.checksum != due:
             findings.add(key, "is not the catalog that the next one follows", CHANGED)
         link = catalog.previous
         number, due = (min(link.number, number - 1), link.checksum) if link is not None else (0, "")
-    found.whole = not newest or newest in found.catalogs
+    result.whole = not newest or newest in result.catalogs
 
 
-def _newest_whole(store: Store, found: Survey, findings: Findings) -> Committed | None:
+def _newest_whole(store: Store, result: Survey, findings: Findings) -> Committed | None:
     """The newest catalog with all its tables."""
-    for number in sorted(found.catalogs, reverse=True):
-        committed = Committed(state_of(store, found.catalogs[number]), found.catalogs[number])
+    for number in sorted(result.catalogs, reverse=True):
+        committed = Committed(state_of(store, result.catalogs[number]), result.catalogs[number])
         damaged = [chunk for chunk in _chunks(committed.state) if not _is_whole(chunk, findings)]
         if not damaged:
             return committed
-        found.whole = False
-    found.whole = False
+        result.whole = False
+    result.whole = False
     return None
 
 
@@ -186,13 +186,13 @@ def _is_whole(chunk: Chunk, findings: Findings) -> bool:
     return True
 
 
-def check_earlier(store: Store, found: Survey, findings: Findings) -> set[str]:
+def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
     """The keys that the catalogs of the history refer to. The tables of those before the newest are held against their
     checksums: an undo, and a reader that opened one of them, need them."""
-    if found.archive is None:
+    if result.archive is None:
         return set()
-    keys = referred_keys(found.archive.committed)
-    tables = [asdict(catalog.tables) for catalog in found.catalogs.values()]
+    keys = referred_keys(result.archive.committed)
+    tables = [asdict(catalog.tables) for catalog in result.catalogs.values()]
     refs = {ref.key: (name, ref) for each in tables for name, some in each.items() for ref in some}
 
     def read(entry: tuple[str, TableRef]) -> list[str]:

@@ -37,13 +37,13 @@ def check_derived(
             list(pool.map(compare, same))
 
 
-def can_judge(store: Store, found: Survey) -> bool:
+def can_judge(store: Store, result: Survey) -> bool:
     """Return whether the derived files were written for the newest catalog, or for one with the same segments and
     restore points, and no other catalog was committed since."""
-    if found.archive is None or found.archive.committed.catalog is None:
+    if result.archive is None or result.archive.committed.catalog is None:
         return False
-    newest = found.archive.committed.catalog
-    written_for = found.catalogs.get(found.derived_for or 0)
+    newest = result.archive.committed.catalog
+    written_for = result.catalogs.get(result.derived_for or 0)
     if written_for is None or _sources(written_for) != _sources(newest):
         return False
     later = (

@@ -48,11 +48,11 @@ class Findings:
         self.found: set[Finding] = set()
         self.notes: set[Note] = set()
 
-    def add(self, file: str, what: str, hint: str) -> None:
-        self.found.add(Finding(file, what, hint))
+    def add(self, file: str, message: str, hint: str) -> None:
+        self.found.add(Finding(file, message, hint))
 
-    def note(self, file: str, what: str, size: int = 0) -> None:
-        self.notes.add(Note(file, what, size))
+    def note(self, file: str, message: str, size: int = 0) -> None:
+        self.notes.add(Note(file, message, size))
 
     @contextmanager
     def catching(self, file: str, hint: str = "") -> Iterator[None]:

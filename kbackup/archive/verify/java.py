@@ -47,9 +47,9 @@ def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> l
 
 def _tell(flaw: Flaw, findings: Findings) -> None:
     if flaw.damaged:
-        findings.add(flaw.key, flaw.what, INDEX_HINT)
+        findings.add(flaw.key, flaw.defect, INDEX_HINT)
     else:
-        findings.note(flaw.key, flaw.what, flaw.bytes)
+        findings.note(flaw.key, flaw.defect, flaw.bytes)
 
 
 def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _Partition]:

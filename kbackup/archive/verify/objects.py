@@ -45,7 +45,7 @@ def _has(key: str, size: int, sizes: Sizes, hint: str, findings: Findings) -> bo
     return there == size
 
 
-def check_kept_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
+def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
     """Checksums that the store keeps against the tables'; returns how many it keeps none for."""
     wanted = [(i.segment.key, i.segment.crc) for i in items if i.records]
     wanted += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]

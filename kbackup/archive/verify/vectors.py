@@ -41,12 +41,12 @@ def check_vectors(
         manifest_key = row.documents[0] if row is not None else ""
         while pending and pending[0] <= number:
             for segment in sorted(segments[pending.pop(0)], key=in_order):
-                place = (segment.topic, segment.incarnation, segment.partition)
-                _check_segment(segment, states.get(place), manifest, findings)
-                _add(segment, sums[place], findings)
-        for place, partition in states.items():
-            if place not in damaged:
-                _check_sum(place, partition, manifest_key, sums[place], state.starts.get(place), findings)
+                key = (segment.topic, segment.incarnation, segment.partition)
+                _check_segment(segment, states.get(key), manifest, findings)
+                _add(segment, sums[key], findings)
+        for key, partition in states.items():
+            if key not in damaged:
+                _check_sum(key, partition, manifest_key, sums[key], state.starts.get(key), findings)
         since = number
 
 
@@ -85,7 +85,7 @@ def _add(segment: Segment, before: _Sum, findings: Findings) -> None:
 
 
 def _check_sum(
-    place: IncarnationPartition,
+    key: IncarnationPartition,
     state: PartitionState,
     manifest_key: str,
     total: _Sum,
@@ -101,7 +101,7 @@ def _check_sum(
     if (state.records, state.bytes) != (records, size):
         findings.add(
             manifest_key,
-            f"says that {place[0]}-{place[2]} has {state.records} records in {state.bytes} bytes, "
+            f"says that {key[0]}-{key[2]} has {state.records} records in {state.bytes} bytes, "
             f"its segments have {records} in {size}",
             CHANGED,
         )

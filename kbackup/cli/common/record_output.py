@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import click
 
-from kbackup.archive.query.browse import Found
+from kbackup.archive.query.browse import PartitionRecords
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.key_options import options
 from kbackup.cli.common.record_text import (
@@ -84,7 +84,7 @@ def _documents(frame: Frame) -> Show:
 
 
 def print_records(
-    batches: Iterable[Found],
+    batches: Iterable[PartitionRecords],
     show: Show,
     decode: Callable[[TopicPartition, Row], DecodedRecord],
     hidden_bar: Callable[[], AbstractContextManager[None]] = nullcontext,
@@ -100,12 +100,12 @@ def print_records(
     return count
 
 
-def limit_records(batches: Iterator[Found], limit: int | None) -> Iterator[Found]:
+def limit_records(batches: Iterator[PartitionRecords], limit: int | None) -> Iterator[PartitionRecords]:
     """Yield the first `limit` records, and then read no more."""
     remaining = limit
     for tp, block in batches:
         records = block if remaining is None else slice_block(block, 0, min(remaining, len(block)))
-        yield Found(tp, records)
+        yield PartitionRecords(tp, records)
         remaining = None if remaining is None else remaining - len(records)
         if remaining == 0:
             return

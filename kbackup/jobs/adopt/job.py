@@ -166,7 +166,7 @@ def _adopt(
         writing is not None,
         new_point=1 if writing is None else writing.next_point - 1,
         losses=tuple(loss.message for loss in chosen.losses),
-        warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.left_out)),
+        warnings=(*warnings, *(f"{key}: {why}; left out" for key, why in chosen.skipped)),
         segments=sum(map(len, chosen.segments.values())),
         records=sum(s.count for some in chosen.segments.values() for s in some),
         seconds=phases.seconds,

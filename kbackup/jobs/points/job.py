@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import Kind
-from kbackup.archive.catalog.operations import keep_points, label_point, release_points
+from kbackup.archive.catalog.operations import label_point, pin_points, release_points
 from kbackup.archive.catalog.state import State
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.errors import UsageError
@@ -46,7 +46,7 @@ def keep(store: Store, name: str) -> KeepReport:
     archive = open_archive(store)
     number, at = archive.find_point(name).number, now()
     changed = _commit(
-        archive, lambda state: keep_points(state, [number], at), "keep", f"restore point {number} pinned"
+        archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned"
     )
     return KeepReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
 

@@ -51,7 +51,7 @@ def select_content(options: Restore, store: Store) -> Content:
     topics = [t for t in (*view.topics, *view.others.values()) if t.name in selected]
     left_out = [
         words
-        for name, words in view.left_out.items()
+        for name, words in view.excluded.items()
         if selection.matches(name) and name not in selected & set(view.others)
     ]
     content = content_at(archive, view, topics)

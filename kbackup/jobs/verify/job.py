@@ -15,7 +15,7 @@ from kbackup.archive.verify.catalog import Survey, check_earlier, survey
 from kbackup.archive.verify.derived import can_judge, check_derived
 from kbackup.archive.verify.findings import Finding, Findings, Note, ToRead
 from kbackup.archive.verify.java import survey_folder
-from kbackup.archive.verify.objects import check_kept_checksums, check_present, note_orphans
+from kbackup.archive.verify.objects import check_present, check_stored_checksums, note_orphans
 from kbackup.archive.verify.segment import SegmentResult, check_segment
 from kbackup.archive.verify.vectors import check_vectors
 from kbackup.errors import NoArchiveError
@@ -135,7 +135,7 @@ def _survey(
         last = max(numbers, default=0)
         segments = sorted((s for number, some in added.items() if number <= last for s in some), key=in_order)
         left = check_present(segments, sizes, findings)
-        if quick and check_kept_checksums(store, left, findings):
+        if quick and check_stored_checksums(store, left, findings):
             findings.note("topics/", "was compared by sizes alone: the store keeps no checksums")
     with phases.step("derived files"):
         derived = _derived(found)

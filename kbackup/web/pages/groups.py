@@ -35,7 +35,7 @@ def group(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     if name not in request.snapshot.by_group:
         why = request.snapshot.groups.not_carried.get(name)
         raise UsageError(
-            f"there is no group {name} in {request.snapshot.catalogue.place}",
+            f"there is no group {name} in {request.snapshot.catalogue.location}",
             f"select another restore point: it was not captured in this one: {why}"
             if why
             else "select another restore point",

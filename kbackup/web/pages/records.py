@@ -48,7 +48,7 @@ def records(
     note = ""
     if time.strip():
         match = offset_at(request.snapshot.store, partition, _time(time), start)
-        if match.found:
+        if match.matched:
             query = {"offset": match.offset, "n": n, "view": view}
             return RedirectResponse(request.link("topics", name, number, "records", **query) + "#found", 303)
         if match.offset is not None:

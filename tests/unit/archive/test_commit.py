@@ -14,7 +14,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.derived import refresh_derived
 from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.opening import Committed, open_newest
-from kbackup.archive.catalog.operations import end_run, keep_points, label_point
+from kbackup.archive.catalog.operations import end_run, label_point, pin_points
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
@@ -140,7 +140,7 @@ def test_a_commit_that_is_never_the_first_gives_up(store: FaultyStore) -> None:
 
     def overtaken(state: State) -> State:
         commit(store, Committed(state, None), lambda s: label_point(s, f"l{s.number}", 1), AUTHOR)
-        return keep_points(state, [1], "2026-01-01T00:00:00.000Z")
+        return pin_points(state, [1], "2026-01-01T00:00:00.000Z")
 
     with pytest.raises(StoreError, match="changed during each of 100 commits"):
         commit(store, archive.committed, overtaken, AUTHOR)

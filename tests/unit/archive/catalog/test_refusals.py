@@ -93,12 +93,12 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "topic u: incarnation 2 can't follow 0",
     ),
     "pin of a point that never was": (
-        lambda s: operations.keep_points(s, [2, 7], AT),
+        lambda s: operations.pin_points(s, [2, 7], AT),
         UsageError,
         "restore point 7 does not exist",
     ),
     "pin of a point that was let go": (
-        lambda s: operations.keep_points(_let_go(s), [1], AT),
+        lambda s: operations.pin_points(_let_go(s), [1], AT),
         UsageError,
         "restore point 1 was let go",
     ),
@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "restore point 1 was let go",
     ),
     "expiration of a pinned point": (
-        lambda s: retention.expire_points(operations.keep_points(s, [2], AT), [1, 2]),
+        lambda s: retention.expire_points(operations.pin_points(s, [2], AT), [1, 2]),
         RefusedError,
         "restore point 2 is pinned",
     ),
@@ -133,7 +133,7 @@ REFUSED: dict[str, tuple[Operation, type[KbackupError], str]] = {
         "restore point 3 is the newest one",
     ),
     "expiration of records of a pinned point": (
-        lambda s: retention.expire_records(operations.keep_points(s, [2], AT), _STARTS),
+        lambda s: retention.expire_records(operations.pin_points(s, [2], AT), _STARTS),
         RefusedError,
         "t-0: a pinned restore point has records below offset 10",
     ),
@@ -165,14 +165,14 @@ ALLOWED: dict[str, Operation] = {
         s, "r", _foreign(4, s.restore_points[-1].documents[0])
     ),
     "reserve": lambda s: operations.reserve_incarnations(s, "r", {("t", 2): "id-2"}),
-    "pin": lambda s: operations.keep_points(s, [1], AT),
+    "pin": lambda s: operations.pin_points(s, [1], AT),
     "label": lambda s: operations.label_point(s, "a", 1),
     "expire points": _let_go,
-    "expire records": lambda s: retention.expire_records(operations.keep_points(s, [1], AT), {}),
+    "expire records": lambda s: retention.expire_records(operations.pin_points(s, [1], AT), {}),
     "expire records that no pinned point has": lambda s: retention.expire_records(s, _STARTS),
     "undo": _undone(),
     "undo after a backup": _undone(lambda s: operations.add_point(s, "r", _NEXT)),
-    "undo after a pin": _undone(lambda s: operations.keep_points(s, [2], AT)),
+    "undo after a pin": _undone(lambda s: operations.pin_points(s, [2], AT)),
 }
 """The neighbours of the refused ones: without these a refusal of everything would pass."""
 
@@ -202,5 +202,5 @@ def test_salvage_takes_one_isolation_level() -> None:
 def test_records_of_a_pinned_point_are_never_chosen() -> None:
     state = grown(3)
     assert retention.old_starts(state, 20_000) == {("t", 1, 0): 20}
-    assert retention.old_starts(operations.keep_points(state, [2], AT), 20_000) == {}
+    assert retention.old_starts(operations.pin_points(state, [2], AT), 20_000) == {}
     assert retention.old_starts(state, 20_000, [("t", 1)]) == {}

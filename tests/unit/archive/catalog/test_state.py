@@ -241,7 +241,7 @@ class Machine(RuleBasedStateMachine):
         step: Callable[[], State] = data.draw(
             st.sampled_from(
                 [
-                    lambda: operations.keep_points(self.state, [number], AT),
+                    lambda: operations.pin_points(self.state, [number], AT),
                     lambda: operations.release_points(self.state, [number]),
                     lambda: operations.label_point(self.state, "a", number),
                     lambda: operations.skip_numbers(self.state, self.state.next_point + 2),
@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.lost)))
         listed, then = self.lost.pop(number)
         keys = {key for key in listed.keys if key not in self.model.expired | self.model.damaged}
-        rows = then.segments.keep(np.array([k in keys for k in then.segments.columns("key")[0]], np.bool_))
+        rows = then.segments.where(np.array([k in keys for k in then.segments.columns("key")[0]], np.bool_))
         lives = [
             life._replace(last=number if life.last is None else life.last)
             for key, life in then.lives.items()

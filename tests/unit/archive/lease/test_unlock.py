@@ -12,7 +12,7 @@ import pytest
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.lease.hold import HeldLease, holder, read_lease
-from kbackup.archive.lease.unlock import COMMAND, Seen, break_lease, look
+from kbackup.archive.lease.unlock import COMMAND, Seen, break_lease, inspect_lease
 from kbackup.archive.models import Lease, dump
 from kbackup.errors import (
     LeaseLostError,
@@ -45,7 +45,7 @@ def leased(store: FaultyStore, seconds: float, owner: str = "somebody", released
         released=released,
     )
     store.put(layout.LOCK, dump(lease))
-    seen = look(store)
+    seen = inspect_lease(store)
     assert seen is not None
     return seen
 
@@ -63,13 +63,13 @@ def free(store: FaultyStore) -> bool:
 
 
 def test_what_it_sees(store: FaultyStore) -> None:
-    assert look(store) is None
+    assert inspect_lease(store) is None
     assert leased(store, -1).state == "dead"
     assert leased(store, 60).state == "alive"
     assert leased(store, 60, released=True).state == "released"
     store.delete([layout.ARCHIVE])
     with pytest.raises(NoArchiveError):
-        look(store)
+        inspect_lease(store)
 
 
 def test_a_dead_one_is_free_at_once(store: FaultyStore) -> None:
@@ -106,7 +106,7 @@ def test_the_run_that_held_it_stops(store: FaultyStore) -> None:
 
     def run() -> None:
         with HeldLease(store, "alive", 0.9) as held:
-            seen = look(store)
+            seen = inspect_lease(store)
             assert seen is not None
             broken.append(break_lease(store, seen, force=True, seconds=0.9))
             while seconds_left(broken[0]) > -30:
@@ -122,7 +122,7 @@ def test_a_slow_run_that_is_taken_for_dead_stops(store: FaultyStore) -> None:
     with HeldLease(store, "slow", SECONDS) as held:
         ran_out = msgspec.structs.replace(read_lease(store)[0], expires_at="2020-01-01T00:00:00.000Z")
         store.put(layout.LOCK, dump(ran_out))
-        seen = look(store)
+        seen = inspect_lease(store)
         assert seen is not None
         break_lease(store, seen, force=False, seconds=SECONDS)
         assert not held._is_ours(ran_out, time.monotonic())

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.query.browse import Catalogue, Found, catalogue, records, tail
+from kbackup.archive.query.browse import Catalogue, PartitionRecords, catalogue, records, tail
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.window import Window
 from kbackup.archive.segments import ranged
@@ -67,7 +67,7 @@ def encrypting(inner: Store, folder: Path) -> CryptStore:
     return CryptStore(inner, Keyring(inner, f"file:{key}"))
 
 
-def offsets(found: Iterator[Found]) -> list[int]:
+def offsets(found: Iterator[PartitionRecords]) -> list[int]:
     return [int(o) for f in found for o in f.block.offsets]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive.query import find as module
-from kbackup.archive.query.browse import Found, catalogue
+from kbackup.archive.query.browse import PartitionRecords, catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.find import Part, Pattern, find, to_search
 from kbackup.archive.query.window import Window
@@ -51,9 +51,11 @@ def test_as_a_plain_look_does(given_: list[Plain], text: str, ignore: bool, part
     block = block_of(given_)
     pattern = re.compile(re.escape(text.encode()), re.IGNORECASE if ignore else 0)
     due = [any(plainly(row, part, pattern) for part in parts) for row in rows(block)]
-    assert Pattern(text, ignore_case=ignore, parts=tuple(parts)).matches(block).tolist() == due
+    assert Pattern(text, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
     escaped = re.escape(text)
-    assert Pattern(escaped, regex=True, ignore_case=ignore, parts=tuple(parts)).matches(block).tolist() == due
+    assert (
+        Pattern(escaped, regex=True, ignore_case=ignore, fields=tuple(parts)).matches(block).tolist() == due
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def everything(store: Store) -> list[tuple[str, ArchivedPartition]]:
     return [(t.name, p) for t in catalogue(store).topics for p in t.partitions]
 
 
-def places(found: Iterator[Found]) -> list[tuple[str, int, int]]:
+def places(found: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
     return [(*f.tp, int(o)) for f in found for o in f.block.offsets]
 
 
@@ -150,6 +152,6 @@ def test_only_what_was_found_is_kept() -> None:
     with PartitionWriter(store, Target("t", 1, 0, 1 << 30, "none")) as writer:
         made = [*writer.append(block), *writer.finish()]
     partition = ArchivedPartition(0, 0, 1000, tuple(made))
-    (hit,) = find(store, [("t", partition)], Pattern("a", parts=("key",)), EVERYTHING, lambda r, b: None)
+    (hit,) = find(store, [("t", partition)], Pattern("a", fields=("key",)), EVERYTHING, lambda r, b: None)
     assert hit.block.data.base is None
     assert hit.block.nbytes < 1100

@@ -134,7 +134,7 @@ def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ranged, "SPAN", 400)
     partition = held(many(store, count=50))
     steps, found = 0, Sought(0, False)
-    while not found.found:
+    while not found.matched:
         assert found.offset is not None
         steps, found = steps + 1, offset_at(store, partition, 1000 + 40, found.offset)
     assert found == Sought(40, True)

@@ -11,7 +11,7 @@ import pytest
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
-from kbackup.archive.catalog.operations import keep_points, label_point, may_salvage, release_points
+from kbackup.archive.catalog.operations import label_point, may_salvage, pin_points, release_points
 from kbackup.archive.catalog.recovery import lose_points, lose_segments
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease.hold import HeldLease
@@ -485,7 +485,7 @@ def test_a_segment_that_another_one_replaced_is_refused() -> None:
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_user_chooses_what_a_copy_keeps(keep: bool) -> None:
     source, target = copied_at(5)
-    change(target, lambda state: label_point(keep_points(state, [1], "2026-01-01T00:00:00Z"), "first", 1))
+    change(target, lambda state: label_point(pin_points(state, [1], "2026-01-01T00:00:00Z"), "first", 1))
     old = seen(target)
     expired(source, last=1, days=1)
     due = seen(source)
@@ -600,7 +600,7 @@ def change(store: Store, operation: Callable[[State], State]) -> None:
 
 def test_pins_and_labels_come_along() -> None:
     source, target = copied_at(2)
-    change(source, lambda state: keep_points(state, [1, 3], "2026-01-01T00:00:00Z"))
+    change(source, lambda state: pin_points(state, [1, 3], "2026-01-01T00:00:00Z"))
     change(source, lambda state: label_point(label_point(state, "before", 2), "after", 4))
     copied(source, target)
     check_same(source, target)
@@ -714,7 +714,7 @@ def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, number:
 def test_a_restore_point_of_an_archive_that_was_expired(number: int) -> None:
     """Records that expired by then may be younger than what it had: backups go on where it ends."""
     source, target = copied_at(0)
-    change(source, lambda state: keep_points(state, [5], "2026-01-01T00:00:00Z") if number == 5 else state)
+    change(source, lambda state: pin_points(state, [5], "2026-01-01T00:00:00Z") if number == 5 else state)
     expired(source, last=4, days=1)
     point_copied(source, target, str(number))
     assert answers(target, number) == answers(source, number)

@@ -18,7 +18,7 @@ import kbackup.jobs.repair.read_back as repair_job
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.documents import Catalog
-from kbackup.archive.catalog.operations import keep_points, label_point
+from kbackup.archive.catalog.operations import label_point, pin_points
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts
 from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
@@ -93,7 +93,7 @@ def make(store: Store) -> None:
             states["orders"] = TopicState(**fields | {"incarnation": 2, "id": "another id"})
         groups = [group_at("billing", ("more", 0, number * 10))]
         commit_point(archive, number, [states[name] for name in sorted(states)], new, groups)
-    do(store, lambda state: label_point(keep_points(state, [5], "2026-01-09"), "weekly", 4))
+    do(store, lambda state: label_point(pin_points(state, [5], "2026-01-09"), "weekly", 4))
 
 
 def do(store: Store, operation: Any) -> None:
