@@ -28,7 +28,7 @@ from kbackup.archive.models import (
     TopicState,
     load,
 )
-from kbackup.archive.segments.place import in_place
+from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import (
     PLACE,
     SCHEMA,
@@ -197,7 +197,7 @@ class Archive:
 
     def added(self, after: int, last: int) -> list[Segment]:
         """The segments that restore points from `after` (exclusive) to `last` added, in order."""
-        found = map(in_place, from_batches(self.table(last, SCHEMA.names, after).to_batches()))
+        found = map(with_checked_key, from_batches(self.table(last, SCHEMA.names, after).to_batches()))
         return sorted(found, key=in_order)
 
     def added_by(self, after: int, last: int) -> list[tuple[int, Segment]]:
@@ -211,7 +211,7 @@ class Archive:
         keys = {(t.name, t.incarnation) for t in (manifest.topics if topics is None else topics)}
         table = of_topics(self.table(manifest.number, SCHEMA.names), {name for name, _ in keys})
         found = from_batches(table.sort_by([(name, "ascending") for name in PLACE.names]).to_batches())
-        return [in_place(s) for s in found if (s.topic, s.incarnation) in keys]
+        return [with_checked_key(s) for s in found if (s.topic, s.incarnation) in keys]
 
     def starts(self) -> Starts:
         """Return the first offsets of all segments by partition: partition indexes are made of them."""

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from kbackup.archive import layout
 from kbackup.archive.java.content import java_content
-from kbackup.archive.segments.parallel import plan_parts, read_part
+from kbackup.archive.segments.parallel import plan_reads, read_unit
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.formats.magic import MAGIC_BYTE
 from kbackup.spark import register
@@ -59,7 +59,7 @@ class BareReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         store = FileStore(self._folder)
         segments = java_content(store, ["topic"]).topics[0].segments
-        batch = next(read_part(store, plan_parts(segments)[0], columns=self._columns))
+        batch = next(read_unit(store, plan_reads(segments)[0], columns=self._columns))
         left: int = partition.value
         while left > 0:
             yield batch.slice(0, min(left, len(batch)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from kbackup.archive.models import Document, Part
+from kbackup.archive.models import Document, Member
 
 Kind = Literal[
     "create", "begin", "backup", "end", "expire", "undo", "keep", "release", "label",
@@ -16,7 +16,7 @@ Kind = Literal[
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 
 
-class TableRef(Part, frozen=True, kw_only=True):
+class TableRef(Member, frozen=True, kw_only=True):
     """An immutable Parquet file: `size` in bytes and `sha256` (hex) of its plain bytes, and its number of rows."""
 
     key: str
@@ -25,7 +25,7 @@ class TableRef(Part, frozen=True, kw_only=True):
     rows: int
 
 
-class Tables(Part, frozen=True, kw_only=True):
+class Tables(Member, frozen=True, kw_only=True):
     """The tables of a catalog. The chunks of each hold disjoint rows, the oldest and largest chunk first."""
 
     points: tuple[TableRef, ...] = ()
@@ -37,14 +37,14 @@ class Tables(Part, frozen=True, kw_only=True):
     history: tuple[TableRef, ...] = ()
 
 
-class Link(Part, frozen=True, kw_only=True):
+class Link(Member, frozen=True, kw_only=True):
     """A catalog by its number and its checksum."""
 
     number: int
     checksum: str
 
 
-class Operation(Part, frozen=True, kw_only=True):
+class Operation(Member, frozen=True, kw_only=True):
     """The operation that made a catalog: `token` is unique to one attempt, `by` is a host and process, `summary` a
     sentence."""
 
@@ -56,7 +56,7 @@ class Operation(Part, frozen=True, kw_only=True):
     summary: str
 
 
-class OpenRun(Part, frozen=True, kw_only=True):
+class OpenRun(Member, frozen=True, kw_only=True):
     """The one run that may write segments. A later `begin` closes the run: none of its commits succeeds then."""
 
     run: str
@@ -66,21 +66,21 @@ class OpenRun(Part, frozen=True, kw_only=True):
     isolation_level: IsolationLevel
 
 
-class Origin(Part, frozen=True, kw_only=True):
+class Origin(Member, frozen=True, kw_only=True):
     """The source of a copy: its address without secrets, and the source's catalog that the copy followed last."""
 
     archive: str
     catalog: Link
 
 
-class Pin(Part, frozen=True, kw_only=True):
+class Pin(Member, frozen=True, kw_only=True):
     """A restore point that is exempt from retention, since `at`."""
 
     point: int
     at: str
 
 
-class Label(Part, frozen=True, kw_only=True):
+class Label(Member, frozen=True, kw_only=True):
     """A name that a user gave a restore point. A name stands for one restore point."""
 
     name: str

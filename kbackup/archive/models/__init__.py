@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbackup.archive.models.captures import Group, GroupOffset, Groups, Metadata
-from kbackup.archive.models.document import Document, NewerError, Part, dump, load
+from kbackup.archive.models.document import Document, Member, NewerError, dump, load
 from kbackup.archive.models.manifest import (
     Capture,
     DocumentRef,
@@ -32,9 +32,9 @@ __all__ = [
     "Lease",
     "Loss",
     "Manifest",
+    "Member",
     "Metadata",
     "NewerError",
-    "Part",
     "PartitionState",
     "TopicState",
     "Totals",

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kbackup.archive.models.document import Document, Part
+from kbackup.archive.models.document import Document, Member
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -25,7 +25,7 @@ from kbackup.metadata.entities import (
 )
 
 
-class GroupOffset(Part, frozen=True, kw_only=True):
+class GroupOffset(Member, frozen=True, kw_only=True):
     """`offset` is the next to read; `leader_epoch` is null where none was committed."""
 
     topic: str
@@ -35,7 +35,7 @@ class GroupOffset(Part, frozen=True, kw_only=True):
     metadata: str = ""
 
 
-class Group(Part, frozen=True, kw_only=True):
+class Group(Member, frozen=True, kw_only=True):
     group: str
     type: str
     state: str

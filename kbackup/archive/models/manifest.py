@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import Literal
 
-from kbackup.archive.models.document import Document, Part
+from kbackup.archive.models.document import Document, Member
 from kbackup.metadata.entities import TopicName
 
 
-class LastRecord(Part, frozen=True, kw_only=True):
+class LastRecord(Member, frozen=True, kw_only=True):
     """The last archived record of a partition, by which a later run knows whether the log is still the same one.
 
     `leader_epoch` is that of the record's batch, null where nothing told it. `digest` is the first 16 hex digits of
@@ -21,7 +21,7 @@ class LastRecord(Part, frozen=True, kw_only=True):
     digest: str
 
 
-class PartitionState(Part, frozen=True, kw_only=True):
+class PartitionState(Member, frozen=True, kw_only=True):
     """One partition in a restore point: the archive has records with `start` <= offset < `end`, apart from what the
     losses name.
 
@@ -39,7 +39,7 @@ class PartitionState(Part, frozen=True, kw_only=True):
     last: LastRecord | None = None
 
 
-class TopicState(Part, frozen=True, kw_only=True):
+class TopicState(Member, frozen=True, kw_only=True):
     """A topic in a restore point. `state` is 'present' (captured by this run), 'unselected' (not looked at by
     this run: as of `captured`) or 'deleted' (gone from the source; kept so that its return is noticed)."""
 
@@ -51,7 +51,7 @@ class TopicState(Part, frozen=True, kw_only=True):
     partitions: tuple[PartitionState, ...]
 
 
-class Loss(Part, frozen=True, kw_only=True):
+class Loss(Member, frozen=True, kw_only=True):
     """Records that this run found it can never archive. `end` is null where it is not known how many there
     were."""
 
@@ -63,7 +63,7 @@ class Loss(Part, frozen=True, kw_only=True):
     message: str
 
 
-class Totals(Part, frozen=True, kw_only=True):
+class Totals(Member, frozen=True, kw_only=True):
     """Counts and sizes of what the run added."""
 
     topics: int
@@ -75,7 +75,7 @@ class Totals(Part, frozen=True, kw_only=True):
     groups: int
 
 
-class DocumentRef(Part, frozen=True, kw_only=True):
+class DocumentRef(Member, frozen=True, kw_only=True):
     """An immutable document by its key: `size` in bytes and `sha256` (hex) of its plain bytes."""
 
     key: str
@@ -83,14 +83,14 @@ class DocumentRef(Part, frozen=True, kw_only=True):
     sha256: str
 
 
-class FileSum(Part, frozen=True, kw_only=True):
+class FileSum(Member, frozen=True, kw_only=True):
     """A file that lies beside a document, as it must be."""
 
     size: int
     sha256: str
 
 
-class Capture(Part, frozen=True, kw_only=True):
+class Capture(Member, frozen=True, kw_only=True):
     """The groups and the metadata that were captured for restore point `number`, whose run began at `started_at`."""
 
     number: int

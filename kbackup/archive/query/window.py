@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import heads, select_records
 from kbackup.types import Int64Array, RecordBlock
 
 
-class Window(Part, frozen=True, kw_only=True):
+class Window(Member, frozen=True, kw_only=True):
     """Timestamps `from_time` <= t <= `to_time` (ms since the epoch) and offsets in one of `ranges` (start
     inclusive, end exclusive; disjoint, rising). None is no bound.
 
@@ -90,7 +90,7 @@ class Window(Part, frozen=True, kw_only=True):
         return inside
 
 
-class Choice(Part, frozen=True, kw_only=True):
+class Choice(Member, frozen=True, kw_only=True):
     """The restore points that a window in time or in offsets selected, and why.
 
     `as_of` is the restore point whose topics and configs were chosen, `groups_as_of` the one whose groups were,

@@ -63,7 +63,7 @@ def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Sta
 
 
 def _uncounted(
-    place: IncarnationPartition,
+    key: IncarnationPartition,
     states: Sequence[tuple[int, PartitionState]],
     log_start: LogStart | None,
     sums: Sequence[tuple[int, int]],
@@ -78,11 +78,11 @@ def _uncounted(
         first, start = max(start, p.start), p.end
         explained = any(a < p.end and first <= b for a, b in holes)
         if missing > lacking and not explained:
-            yield _hole(number, place, first, p.end, "some of these records are missing")
+            yield _hole(number, key, first, p.end, "some of these records are missing")
         lacking = max(lacking, missing)
 
 
-def _hole(point: int, place: IncarnationPartition, start: int, end: int, why: str) -> dict[str, Any]:
-    message = f"offsets {start} to {end - 1} of {place[0]}-{place[2]}: {why}"
-    loss = Loss(kind="damaged", topic=place[0], partition=place[2], start=start, end=end, message=message)
-    return loss_row(point, place[1], loss)
+def _hole(point: int, key: IncarnationPartition, start: int, end: int, why: str) -> dict[str, Any]:
+    message = f"offsets {start} to {end - 1} of {key[0]}-{key[2]}: {why}"
+    loss = Loss(kind="damaged", topic=key[0], partition=key[2], start=start, end=end, message=message)
+    return loss_row(point, key[1], loss)

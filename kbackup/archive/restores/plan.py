@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from kbackup.archive.java.content import JAVA, is_java_archive
-from kbackup.archive.models import Document, GroupOffset, Part
+from kbackup.archive.models import Document, GroupOffset, Member
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment
@@ -16,7 +16,7 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 
-class PlannedTopic(Part, frozen=True, kw_only=True):
+class PlannedTopic(Member, frozen=True, kw_only=True):
     """`source` of `incarnation`, as of restore point `as_of`, goes to `target`. `bytes` are those of the
     documented records files; where a window was asked for, both they and `records` are at most so many."""
 
@@ -31,7 +31,7 @@ class PlannedTopic(Part, frozen=True, kw_only=True):
     replication_factor: int
 
 
-class UnitPart(Part, frozen=True, kw_only=True):
+class UnitPart(Member, frozen=True, kw_only=True):
     """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
     are wanted; None: all of them. `kbackup.jobs.replay.read` reads them."""
 
@@ -50,7 +50,7 @@ class UnitPart(Part, frozen=True, kw_only=True):
         return TopicPartition(self.topic, self.partition)
 
 
-class PlannedGroup(Part, frozen=True, kw_only=True):
+class PlannedGroup(Member, frozen=True, kw_only=True):
     """`offsets` are the committed ones of the source, of partitions that are restored."""
 
     source: str

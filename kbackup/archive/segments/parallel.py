@@ -35,7 +35,7 @@ _EVERYTHING = Window()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentRange:
     """Records of `segment` with `start` <= offset < `stop`, those of them that lie in `window`. `bytes` is about what
     has to be read for them."""
 
@@ -51,14 +51,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReadUnit:
     """The ranges that one task reads, in order. It can be pickled."""
 
-    pieces: tuple[Piece, ...]
+    ranges: tuple[SegmentRange, ...]
 
     @property
     def bytes(self) -> int:
-        return sum(piece.bytes for piece in self.pieces)
+        return sum(piece.bytes for piece in self.ranges)
 
 
 def everything(segment: Segment) -> Window:
@@ -66,47 +66,47 @@ def everything(segment: Segment) -> Window:
     return _EVERYTHING
 
 
-def plan_parts(
+def plan_reads(
     segments: Iterable[Segment],
     window_of: Callable[[Segment], Window] = everything,
     *,
     part_bytes: int = PART_BYTES,
     cut_bytes: int = CUT_BYTES,
-) -> list[Part]:
+) -> list[ReadUnit]:
     """Return the segments that may hold records in their window as units of work, in the same order.
 
     A segment that has to be read as a whole and has at most `cut_bytes` is one piece; larger ones are cut at offsets,
     and of others the records that are wanted are read alone.
     """
-    parts: list[Part] = []
-    held: list[Piece] = []
+    parts: list[ReadUnit] = []
+    held: list[SegmentRange] = []
     size = 0
     for segment in segments:
         for piece in _pieces(segment, window_of(segment), cut_bytes):
             if held and size + piece.bytes + _OPENING > part_bytes:
-                parts.append(Part(tuple(held)))
+                parts.append(ReadUnit(tuple(held)))
                 held, size = [], 0
             held.append(piece)
             size += piece.bytes + _OPENING
-    return [*parts, Part(tuple(held))] if held else parts
+    return [*parts, ReadUnit(tuple(held))] if held else parts
 
 
-def read_part(
-    store: Store, part: Part, *, headers: bool = True, columns: Sequence[str] | None = None
+def read_unit(
+    store: Store, part: ReadUnit, *, headers: bool = True, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The part's records in columns of `tables.SCHEMA` (see `to_table_batch`), in batches of about `BATCH_BYTES`.
 
     Every record is checked. `CorruptError` for a segment that was read whole and has another checksum comes at its
     end, when its records have gone out: they must not count unless all of the part came.
     """
-    for piece in part.pieces:
+    for piece in part.ranges:
         s = piece.segment
-        for block in read_piece(store, piece):
+        for block in read_range(store, piece):
             for some in _slices(block):
                 yield to_table_batch(some, s.topic, s.partition, s.key, headers=headers, columns=columns)
 
 
-def read_piece(store: Store, piece: Piece) -> Iterator[RecordBlock]:
+def read_range(store: Store, piece: SegmentRange) -> Iterator[RecordBlock]:
     """The piece's records as blocks with at least one."""
     blocks = (
         read_segment(store, piece.segment)
@@ -119,7 +119,7 @@ def read_piece(store: Store, piece: Piece) -> Iterator[RecordBlock]:
             yield wanted
 
 
-def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[Piece]:
+def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[SegmentRange]:
     if not segment.count or not window.may_hold(segment):
         return
     span = segment.last + 1 - segment.first
@@ -129,7 +129,7 @@ def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[Piece]
         edges = [start + (stop - start) * n // cuts for n in range(cuts + 1)]
         for low, high in pairwise(edges):
             if low < high:
-                yield Piece(segment, low, high, window, -(-size // cuts))
+                yield SegmentRange(segment, low, high, window, -(-size // cuts))
 
 
 def _spans(segment: Segment, window: Window) -> list[tuple[int, int]]:

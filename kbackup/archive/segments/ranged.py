@@ -106,11 +106,11 @@ class SegmentRanges:
         at, due = low, 0
         for data in _gathered(self._read(self._index_key, 1 + _ENTRY * low, _ENTRY * (high - low))):
             part = decode_entries(data, at, self._index_key)
-            self._require_place(part, at, due)
+            self._require_order(part, at, due)
             at, due = at + len(part), part.file_size
             yield part
 
-    def _require_place(self, part: SegmentIndex, number: int, due: int) -> None:
+    def _require_order(self, part: SegmentIndex, number: int, due: int) -> None:
         """The part follows what came before, and stays within the segment."""
         s = self._segment
         ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])

@@ -108,7 +108,7 @@ class _Stored:
             yield data
 
 
-def adopt(store: Store, target: Target, key: str) -> Segment:
+def salvage_segment(store: Store, target: Target, key: str) -> Segment:
     """The descriptor of a records object that another attempt wrote: read back whole; its index is written
     when it is missing.
 

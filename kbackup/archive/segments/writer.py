@@ -38,8 +38,8 @@ class Target(NamedTuple):
 
 
 class SegmentTakenError(KbackupError):
-    """The name of the segment that begins at `first` is taken: `adopt` the segment and go on after it, or write it
-    with the next spare name."""
+    """The name of the segment that begins at `first` is taken: salvage the segment (`read.salvage_segment`) and go on
+    after it, or write it with the next spare name."""
 
     def __init__(self, key: str, first: int) -> None:
         super().__init__(f"object {key} exists already", "another attempt wrote it")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
-from kbackup.archive.segments.read import adopt
+from kbackup.archive.segments.read import salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError
@@ -44,7 +44,7 @@ class AdoptWork:
     def __call__(self, task: Sequence[Orphan], progress: ProgressSender) -> Iterator[Segment]:
         for orphan in task:
             with suppress(CorruptError):  # the tasks of the backup write it again
-                found = adopt(self.store, orphan.target, orphan.key)
+                found = salvage_segment(self.store, orphan.target, orphan.key)
                 progress.add(found.count, found.bytes)
                 yield found
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kbackup.archive.models import LastRecord
 from kbackup.archive.segments.last_record import last_of, with_epoch
-from kbackup.archive.segments.read import adopt
+from kbackup.archive.segments.read import salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, Target
 from kbackup.errors import CorruptError, StoreError
@@ -179,7 +179,7 @@ class BackupWork:
         """
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
             with suppress(CorruptError):
-                found = adopt(self.store, self.target(wanted.tp, spare), taken.key)
+                found = salvage_segment(self.store, self.target(wanted.tp, spare), taken.key)
                 if found.last < wanted.end:
                     return [found], wanted._replace(start=found.last + 1), spare
         if spare == _SPARE_NAMES:

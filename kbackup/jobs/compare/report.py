@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.archive.restores.plan import PlannedTopic
 from kbackup.archive.restores.remap import How
 from kbackup.jobs.compare.result import Comparison, Kind
@@ -17,7 +17,7 @@ from kbackup.metrics.registry import counted
 Against = Literal["target", "source"]
 
 
-class ComparedTopic(Part, frozen=True, kw_only=True):
+class ComparedTopic(Member, frozen=True, kw_only=True):
     """`source` in the archive, `target` in the cluster. Counts are of records, as in `Comparison`. `timestamps` False:
     the cluster's topic has the broker's own times (LogAppendTime), so they were left out."""
 
@@ -33,7 +33,7 @@ class ComparedTopic(Part, frozen=True, kw_only=True):
     ok: bool
 
 
-class GroupOffsetCheck(Part, frozen=True, kw_only=True):
+class GroupOffsetCheck(Member, frozen=True, kw_only=True):
     """`committed` in the source. `due` is where that record is in the target, or (`how` 'log end', 'empty') the least
     offset after the last one; `found` is what the group has there, null where it has nothing."""
 
@@ -48,7 +48,7 @@ class GroupOffsetCheck(Part, frozen=True, kw_only=True):
     ok: bool
 
 
-class AgainstReport(Part, frozen=True, kw_only=True):
+class AgainstReport(Member, frozen=True, kw_only=True):
     """`partitions` are those that differ or have records after the archive's last one. `findings` say in words what
     is wrong, `notes` what is worth knowing: nothing is wrong where there is no finding. `groups` are all offsets that
     were compared."""

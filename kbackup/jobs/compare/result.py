@@ -8,13 +8,13 @@ from typing import Literal
 
 import numpy as np
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.types import Int64Array
 
 Kind = Literal["missing", "extra", "order", "key", "value", "headers", "timestamp", "place"]
 
 
-class Difference(Part, frozen=True, kw_only=True):
+class Difference(Member, frozen=True, kw_only=True):
     """`what` is wrong with `count` records from offset `source` (null: not in the archive) or `target` (null: not in
     the topic) on. `expected` is the target offset that the offset map says, where `what` is 'place' (null: none)."""
 
@@ -25,7 +25,7 @@ class Difference(Part, frozen=True, kw_only=True):
     expected: int | None = None
 
 
-class Comparison(Part, frozen=True, kw_only=True):
+class Comparison(Member, frozen=True, kw_only=True):
     """`records` are those of the archive that were compared, `bytes` their size; `same` those that are in the topic,
     whole and in order. `counts` has how many records differ, by what. `after` is how many records the topic has after
     the archive's last one, from target offset `after_from` on. `stopped` says why not all was compared."""

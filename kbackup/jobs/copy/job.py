@@ -17,7 +17,7 @@ from kbackup.archive.catalog.run import WritingRun, begin_writing
 from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments.place import in_place
+from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.segments.transfer import THREADS, Due, missing, objects_of, put_same, send
 from kbackup.errors import RefusedError
@@ -153,7 +153,7 @@ def _new_segments(before: State, after: State) -> Iterator[Segment]:
     known = set(before.segments.columns("key")[0])
     for segment in from_batches(after.segments.read(SCHEMA.names).to_batches()):
         if segment.key not in known:
-            yield in_place(segment)
+            yield with_checked_key(segment)
 
 
 def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from kbackup.archive import layout
-from kbackup.archive.models import Document, FileSum, Part, dump, file_sum
+from kbackup.archive.models import Document, FileSum, Member, dump, file_sum
 from kbackup.archive.query.window import Choice
 from kbackup.errors import KbackupError
 from kbackup.jobs.compare.report import AgainstReport
@@ -17,7 +17,7 @@ from kbackup.store.base import Store
 Result = Literal["passed", "failed", "interrupted"]
 
 
-class DrillError(Part, frozen=True, kw_only=True):
+class DrillError(Member, frozen=True, kw_only=True):
     """What ended a drill early."""
 
     type: str

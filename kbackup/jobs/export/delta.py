@@ -14,7 +14,7 @@ from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.query.export_rows import SCHEMA
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.segments.parallel import WHOLE, plan_parts
+from kbackup.archive.segments.parallel import WHOLE, plan_reads
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UnreachableError
 from kbackup.jobs.export.delta_table import DeltaTable, app_id
@@ -119,7 +119,7 @@ class _Export:
             "committedAt": point.committed_at,
             "records": addition.records,
         }
-        parts = plan_parts(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
+        parts = plan_reads(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
         work = ReadRows(self.archive.store, point.number, addition.partitions)
 
         def show(records: int, size: int) -> None:

@@ -20,7 +20,7 @@ from typing import Literal
 from kbackup.archive import layout
 from kbackup.archive.followers import check_same_point
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import Document, Part, dump, load
+from kbackup.archive.models import Document, Member, dump, load
 from kbackup.archive.reader import Archive
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, RefusedError, UsageError
 from kbackup.store import S3Options, Store, open_store
@@ -63,7 +63,7 @@ class Seen(Document, frozen=True, kw_only=True):
     manifest: str
 
 
-class ExportedFile(Part, frozen=True, kw_only=True):
+class ExportedFile(Member, frozen=True, kw_only=True):
     path: str
     records: int
     bytes: int

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from kbackup.archive.models import dump
 from kbackup.archive.query.selection import Selection
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments.parallel import WHOLE, Part, Piece, plan_parts, read_piece
+from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_range
 from kbackup.config.jobs import Export
 from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
@@ -57,15 +57,15 @@ class WriteFiles:
     target: Store
     rows: ReadRows
 
-    def __call__(self, part: Part, progress: ProgressSender) -> Iterator[ExportedFile]:
-        for piece in part.pieces:
-            for held in chunks(read_piece(self.rows.store, piece)):
+    def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[ExportedFile]:
+        for piece in part.ranges:
+            for held in chunks(read_range(self.rows.store, piece)):
                 table = pa.Table.from_batches([self.rows.rows(piece, block) for block in held])
                 for day, some in by_date(table):
                     yield self._file(piece, int(held[0].offsets[0]), day, some)
                 progress.add(len(table), sum(block.nbytes for block in held))
 
-    def _file(self, piece: Piece, first: int, day: str, rows: pa.Table) -> ExportedFile:
+    def _file(self, piece: SegmentRange, first: int, day: str, rows: pa.Table) -> ExportedFile:
         s = piece.segment
         path = f"topic={s.topic}/date={day}/{s.incarnation}-{s.partition:03d}-{first:010d}.parquet"
         sink = io.BytesIO()
@@ -175,5 +175,5 @@ def _write(
     addition: Addition, store: Store, destination: Destination, spark: Spark, listener: Listener
 ) -> list[ExportedFile]:
     work = WriteFiles(destination.store, ReadRows(store, addition.point.number, addition.partitions))
-    parts = plan_parts(addition.segments, cut_bytes=WHOLE)
+    parts = plan_reads(addition.segments, cut_bytes=WHOLE)
     return run_counted(spark, parts, work, listener, addition.records)

@@ -9,7 +9,7 @@ from kbackup.archive.catalog.state import Point
 from kbackup.archive.followers import damaged, missed
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.place import in_place
+from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.errors import RefusedError
 from kbackup.types import TopicPartition
@@ -133,6 +133,6 @@ class Additions:
             by_topic: dict[str, list[_Added]] = {}
             for run, s in added:
                 if s.topic in topics:
-                    by_topic.setdefault(s.topic, []).append((run, in_place(s)))
+                    by_topic.setdefault(s.topic, []).append((run, with_checked_key(s)))
             self._added[point.number] = by_topic
         return self._added[point.number]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kbackup.archive.query.export_rows import to_export_batch
-from kbackup.archive.segments.parallel import Part, Piece, read_piece
+from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, read_range
 from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.jobs.export.plan import TopicKey
 from kbackup.spark.progress import ProgressSender
@@ -27,14 +27,14 @@ class ReadRows:
     point: int
     partitions: Mapping[TopicKey, int]
 
-    def __call__(self, part: Part, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
-        for piece in part.pieces:
-            for block in read_piece(self.store, piece):
+    def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
+        for piece in part.ranges:
+            for block in read_range(self.store, piece):
                 for cut_block in cut(block, BATCH_BYTES):
                     yield self.rows(piece, cut_block)
                     progress.add(len(cut_block), cut_block.nbytes)
 
-    def rows(self, piece: Piece, block: RecordBlock) -> pa.RecordBatch:
+    def rows(self, piece: SegmentRange, block: RecordBlock) -> pa.RecordBatch:
         s = piece.segment
         count = self.partitions[s.topic, s.incarnation]
         return to_export_batch(block, s.topic, s.partition, s.key, s.incarnation, count, self.point)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from kbackup.archive.models import GroupOffset, Part
+from kbackup.archive.models import GroupOffset, Member
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import PlannedGroup, RestorePlan
 from kbackup.archive.restores.remap import OffsetMap
@@ -28,7 +28,7 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 
 
-class GroupResult(Part, frozen=True, kw_only=True):
+class GroupResult(Member, frozen=True, kw_only=True):
     """The outcome of a group; `why` is the reason where it was not set. `left_out` names offsets that it
     can't get, each with the reason."""
 

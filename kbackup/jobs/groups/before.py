@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from kbackup.archive.models import Document, GroupOffset, Part
+from kbackup.archive.models import Document, GroupOffset, Member
 from kbackup.jobs.common.numbered_captures import NumberedCaptures
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed
@@ -22,7 +22,7 @@ NONE = -1
 """The offset of a partition for which nothing is committed."""
 
 
-class GroupBefore(Part, frozen=True, kw_only=True):
+class GroupBefore(Member, frozen=True, kw_only=True):
     """`offsets` is all that the group had committed; `writes` what was about to be set, where an offset of -1
     takes a commit away. What is in `offsets` and not in `writes` was not touched."""
 

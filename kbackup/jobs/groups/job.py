@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import asdict
 
-from kbackup.archive.models import Manifest, Part
+from kbackup.archive.models import Manifest, Member
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.plan import check_same_target
@@ -41,7 +41,7 @@ class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
     now: int | None
 
 
-class PlannedGroupReport(Part, frozen=True, kw_only=True):
+class PlannedGroupReport(Member, frozen=True, kw_only=True):
     """`hindered` says why it would not be set."""
 
     source: str
@@ -51,7 +51,7 @@ class PlannedGroupReport(Part, frozen=True, kw_only=True):
     left_out: tuple[str, ...]
 
 
-class GroupsPlanReport(Part, frozen=True, kw_only=True):
+class GroupsPlanReport(Member, frozen=True, kw_only=True):
     restore_id: str | None
     restore_point: int
     captured_at: str | None
@@ -66,7 +66,7 @@ class GroupsPlanReport(Part, frozen=True, kw_only=True):
         ]
 
 
-class GroupsReport(Part, frozen=True, kw_only=True):
+class GroupsReport(Member, frozen=True, kw_only=True):
     """`capture` numbers what the groups had before; 0: nothing was written."""
 
     restore_id: str

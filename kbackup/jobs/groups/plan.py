@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from kbackup.archive.models import GroupOffset, Part
+from kbackup.archive.models import GroupOffset, Member
 from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.archive.restores.remap import How, Mapped
 from kbackup.kafka.groups.admin import Committed
@@ -18,7 +18,7 @@ class Map(Protocol):
     def map(self, committed: int) -> Mapped: ...
 
 
-class GroupOffsetResult(Part, frozen=True, kw_only=True):
+class GroupOffsetResult(Member, frozen=True, kw_only=True):
     """`source` was committed for the archived partition, `target` is where that record is in `topic`, which is the
     target's."""
 
@@ -44,7 +44,7 @@ class OffsetPlan(GroupOffsetResult, frozen=True, kw_only=True):
         return Committed(self.tp, self.target, self.leader_epoch, self.metadata)
 
 
-class GroupPlan(Part, frozen=True, kw_only=True):
+class GroupPlan(Member, frozen=True, kw_only=True):
     """`skipped` names the offsets that the group can't get, each with the reason."""
 
     source: str

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kbackup.archive.models import GroupOffset, Part
+from kbackup.archive.models import GroupOffset, Member
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.errors import NotFoundError, RefusedError, UsageError
 from kbackup.jobs.groups.before import (
@@ -59,7 +59,7 @@ def undo_of(before: GroupBefore, now: Sequence[GroupOffset]) -> Undo:
     return Undo(before.group, tuple(sets), tuple(removes), tuple(unchanged))
 
 
-class UndoResult(Part, frozen=True, kw_only=True):
+class UndoResult(Member, frozen=True, kw_only=True):
     """Partitions: `set_back` to what they had, `removed` for having had nothing, `kept` as they are."""
 
     group: str
@@ -70,7 +70,7 @@ class UndoResult(Part, frozen=True, kw_only=True):
     kept: int
 
 
-class UndoReport(Part, frozen=True, kw_only=True):
+class UndoReport(Member, frozen=True, kw_only=True):
     """`undone` is the capture that was put back, `number` the one that undoes this (0: nothing was written)."""
 
     restore_id: str

@@ -10,7 +10,7 @@ from typing import Literal
 import pyarrow as pa
 from msgspec.structs import replace
 
-from kbackup.archive.models import Document, Part
+from kbackup.archive.models import Document, Member
 from kbackup.archive.query.window import Choice
 from kbackup.archive.restores.offset_map import NOTHING, Cut
 from kbackup.archive.restores.plan import PlannedTopic, RestorePlan
@@ -47,7 +47,7 @@ def restored(plan: RestorePlan, whole: pa.Table, cuts: Iterable[Cut]) -> Restore
     return Restored({t.target: records.get(t.target, 0) for t in plan.topics}, size + cut.bytes, cut)
 
 
-class RestoredTopic(Part, frozen=True, kw_only=True):
+class RestoredTopic(Member, frozen=True, kw_only=True):
     source: str
     target: str
     partitions: int

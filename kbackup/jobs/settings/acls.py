@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.metadata.entities import Acl
 
 
-class SkippedSetting(Part, frozen=True, kw_only=True):
+class SkippedSetting(Member, frozen=True, kw_only=True):
     """A setting that a restore does not apply, and the reason."""
 
     what: str

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.metadata.entities import Acl, ClientQuota, QuotaEntity, QuotaKey
 
 Kind = Literal["broker", "group", "client metrics"]
 
 
-class ConfigChange(Part, frozen=True, kw_only=True):
+class ConfigChange(Member, frozen=True, kw_only=True):
     """`before` is null where nothing was set at run time; `after` is null where the config is removed. `of_all`: the
     default of all brokers, whose `owner` is empty. A subscription to client metrics is the `owner` of its configs."""
 
@@ -28,7 +28,7 @@ class ConfigChange(Part, frozen=True, kw_only=True):
         return self.kind, self.owner, self.name
 
 
-class QuotaChange(Part, frozen=True, kw_only=True):
+class QuotaChange(Member, frozen=True, kw_only=True):
     """A quota of an entity (`ClientQuota`), such as producer_byte_rate; null: none."""
 
     entity: QuotaEntity
@@ -68,7 +68,7 @@ def quota_changes(archived: Iterable[ClientQuota], there: Iterable[ClientQuota])
     )
 
 
-class Changes(Part, frozen=True, kw_only=True):
+class Changes(Member, frozen=True, kw_only=True):
     """Changes to make on a target."""
 
     acls: tuple[Acl, ...] = ()

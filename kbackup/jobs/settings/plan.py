@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from kbackup.archive.models import Metadata, Part
+from kbackup.archive.models import Member, Metadata
 from kbackup.archive.secrets import is_sensitive
 from kbackup.jobs.settings.acls import Names, SkippedSetting, denials_first, map_acls, pattern_warnings
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_changes
@@ -35,7 +35,7 @@ HOST_SPECIFIC = re.compile(
 """Configs that name addresses, files, credentials or code of the machine that they were set on."""
 
 
-class SettingsReport(Part, frozen=True, kw_only=True):
+class SettingsReport(Member, frozen=True, kw_only=True):
     """Settings of `--with` that were set; in a plan, settings to set. `missing` are those that were selected and are
     not on the target afterwards, `not_carried` those that no restore applies."""
 

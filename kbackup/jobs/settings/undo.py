@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbackup.archive.models import Part
+from kbackup.archive.models import Member
 from kbackup.errors import RefusedError, UsageError
 from kbackup.jobs.capture.settings import capture_settings
 from kbackup.jobs.settings.before import SettingsBefore, SettingsCaptures
@@ -17,7 +17,7 @@ from kbackup.metadata.reading import Reading
 from kbackup.store.base import Store
 
 
-class SettingsUndone(Part, frozen=True, kw_only=True):
+class SettingsUndone(Member, frozen=True, kw_only=True):
     """`undone` are the numbers of the captures that were put back, `number` is that of the capture which was stored
     before (0: nothing was changed). `missing`: what the target refused."""
 

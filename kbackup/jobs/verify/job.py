@@ -9,7 +9,7 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.derived import derived_files
 from kbackup.archive.java.content import JAVA, is_java_archive, java_topics
 from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.segments.place import in_place
+from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.archive.verify.catalog import Survey, check_earlier, survey
 from kbackup.archive.verify.derived import can_judge, check_derived
@@ -126,7 +126,7 @@ def _survey(
             for number, segment in found.archive.added_by(0, found.archive.state.next_point):
                 added.setdefault(number, []).append(segment)
                 with findings.catching(segment.key):
-                    in_place(segment)
+                    with_checked_key(segment)
             check_vectors(found.archive.state, found.manifests, added, findings)
         owner = found.archive.info.id if found.archive is not None else found.archive_id
         check_restores(store, sizes, owner, findings)

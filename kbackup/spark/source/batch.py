@@ -17,7 +17,7 @@ from kbackup.archive.java.folder import JavaFolder
 from kbackup.archive.query.selection import check_selection
 from kbackup.archive.query.window import Window
 from kbackup.archive.reader import open_archive
-from kbackup.archive.segments.parallel import Part, plan_parts, read_part
+from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import NoArchiveError
 from kbackup.spark.source.filters import Pushed, both, push, window_of
@@ -30,7 +30,7 @@ from kbackup.types import TopicPartition
 class Task(InputPartition):
     """The records that one task of Spark reads."""
 
-    segment_range: Part
+    segment_range: ReadUnit
 
 
 class Reader(DataSourceReader):
@@ -96,13 +96,13 @@ def tasks(segments: Iterable[Segment], request: Request, asked: Sequence[Pushed]
         narrowed = both(request.times, Window(ranges=own))
         return both(narrowed, window_of(asked, segment) or Window(ranges=()))
 
-    return [Task(part) for part in plan_parts(segments, window, part_bytes=request.partition_bytes)]
+    return [Task(part) for part in plan_reads(segments, window, part_bytes=request.partition_bytes)]
 
 
 def read(store: Store, partition: InputPartition | None, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the records of a partition; nothing for None, which Spark passes when there is no partition."""
     if isinstance(partition, Task):
-        yield from read_part(JavaFolder(store), partition.segment_range, columns=columns)
+        yield from read_unit(JavaFolder(store), partition.segment_range, columns=columns)
 
 
 def segments_of(store: Store, request: Request) -> list[Segment]:

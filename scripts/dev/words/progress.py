@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 NOT_YET_CLEAN: Sequence[str] = [
-    "kbackup/archive",
+    "kbackup/archive/restores",
     "kbackup/jobs/adopt",
     "kbackup/jobs/backup",
     "kbackup/jobs/capture",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.archive.restores.plan import UnitPart
-from kbackup.archive.segments.place import in_place
+from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import (
     SCHEMA,
     Segment,
@@ -139,7 +139,7 @@ def _segments(
         if len(table) > _LARGE:
             table = rows_where(table, _beyond(table, lives, positions))
         segments += [s for s in from_batches(table.to_batches()) if _is_pending(s, lives[s.topic], positions)]
-    return sorted(map(in_place, segments), key=in_order)
+    return sorted(map(with_checked_key, segments), key=in_order)
 
 
 def _is_pending(segment: Segment, life: Lives, positions: Mapping[TopicPartition, AppliedPosition]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kbackup.archive import layout
-from kbackup.archive.models import Document, Part, dump, load
+from kbackup.archive.models import Document, Member, dump, load
 from kbackup.errors import NotFoundError
 from kbackup.metadata.entities import TopicName
 from kbackup.store.base import Store
@@ -13,7 +13,7 @@ from kbackup.store.base import Store
 STATUS = "status.json"
 
 
-class TopicStatus(Part, frozen=True, kw_only=True):
+class TopicStatus(Member, frozen=True, kw_only=True):
     """A topic that the flow selects. `applied` has the applied position of each partition of `incarnation`, by
     partition number: the next source offset to apply. `incarnation` is -1 where no record is applied yet.
 
@@ -26,14 +26,14 @@ class TopicStatus(Part, frozen=True, kw_only=True):
     held_back: str = ""
 
 
-class Refusal(Part, frozen=True, kw_only=True):
+class Refusal(Member, frozen=True, kw_only=True):
     """A refusal of the target when the flow last set a subject: `subject` is 'configs', 'acls' or 'groups'."""
 
     subject: str
     reason: str
 
 
-class Incident(Part, frozen=True, kw_only=True):
+class Incident(Member, frozen=True, kw_only=True):
     """Records that the flow never applies, or a topic that was created again, noticed at `at`."""
 
     at: str

@@ -19,7 +19,7 @@ from kbackup.archive.query.tables import SCHEMA, to_table_batch
 from kbackup.archive.query.window import Window
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments import parallel as parts
-from kbackup.archive.segments.parallel import Part, plan_parts, read_part
+from kbackup.archive.segments.parallel import ReadUnit, plan_reads, read_unit
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError
 from kbackup.store.base import Store
@@ -90,10 +90,10 @@ def test_a_damaged_block_is_none() -> None:
         )
 
 
-def offsets_of(store: Store, planned: list[Part], **more: Any) -> list[tuple[str, int, int]]:
+def offsets_of(store: Store, planned: list[ReadUnit], **more: Any) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     for part in pickle.loads(pickle.dumps(planned)):
-        for batch in read_part(store, part, **more):
+        for batch in read_unit(store, part, **more):
             assert batch.num_rows
             names: list[list[Any]] = [
                 batch.column(name).to_pylist() for name in ("topic", "partition", "offset")
@@ -135,7 +135,7 @@ def test_what_is_planned_is_what_is_wanted(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "_OPENING", 50)
         patch.setattr(parts, "_NEAR", near)
-        planned = plan_parts(segments, lambda _: window, part_bytes=part_bytes, cut_bytes=cut_bytes)
+        planned = plan_reads(segments, lambda _: window, part_bytes=part_bytes, cut_bytes=cut_bytes)
     wanted = [
         o
         for o in OFFSETS
@@ -144,9 +144,9 @@ def test_what_is_planned_is_what_is_wanted(
     ]
     assert [o for _, _, o in offsets_of(store, planned)] == wanted
     for part in planned:
-        assert part.pieces
-        assert len(part.pieces) == 1 or part.bytes <= part_bytes
-        assert all(piece.bytes <= cut_bytes + 1 for piece in part.pieces)
+        assert part.ranges
+        assert len(part.ranges) == 1 or part.bytes <= part_bytes
+        assert all(piece.bytes <= cut_bytes + 1 for piece in part.ranges)
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
@@ -162,11 +162,11 @@ def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> No
         *(("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]),
         *(("orders", 1, o) for o in range(12)),
     ]
-    assert offsets_of(store, plan_parts(segments)) == wanted
-    assert offsets_of(store, plan_parts(segments, part_bytes=1, cut_bytes=300)) == wanted
+    assert offsets_of(store, plan_reads(segments)) == wanted
+    assert offsets_of(store, plan_reads(segments, part_bytes=1, cut_bytes=300)) == wanted
     narrow = Window(ranges=((4, 6), (18, 19)), from_time=T0 + 5000)
     found = offsets_of(
-        store, plan_parts(segments, lambda _: narrow), columns=["topic", "partition", "offset"]
+        store, plan_reads(segments, lambda _: narrow), columns=["topic", "partition", "offset"]
     )
     assert found == [
         ("clicks", 0, 5),
@@ -184,17 +184,17 @@ def test_what_is_read() -> None:
     segments = making.write(store, making.target(threshold=20_000), range(2000))
     assert len(segments) > 3
     store.read.clear()
-    assert len(offsets_of(store, plan_parts(segments))) == 2000
+    assert len(offsets_of(store, plan_reads(segments))) == 2000
     assert sum(length for key, _, length in store.read if key.endswith("_records")) == sum(
         s.bytes for s in segments
     )
     store.read.clear()
-    planned = plan_parts(segments, lambda _: Window(ranges=((1234, 1235),)))
+    planned = plan_reads(segments, lambda _: Window(ranges=((1234, 1235),)))
     assert offsets_of(store, planned) == [("orders", 0, 1234)]
     assert [length < 100 for _, _, length in store.read] == [True, True]
     store.calls.clear()
-    assert plan_parts(segments, lambda _: Window(from_time=10_000)) == []
-    assert plan_parts(segments, lambda _: Window(ranges=((5000, 6000),))) == []
+    assert plan_reads(segments, lambda _: Window(from_time=10_000)) == []
+    assert plan_reads(segments, lambda _: Window(ranges=((5000, 6000),))) == []
     assert store.calls == []
 
 
@@ -206,15 +206,15 @@ def test_a_changed_byte_is_found() -> None:
     data[data.rindex(b"vvvv")] ^= 1
     store.put(segment.key, data)
     with pytest.raises(CorruptError, match=segment.key):
-        offsets_of(store, plan_parts([segment]))
+        offsets_of(store, plan_reads([segment]))
 
 
 def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "BATCH_BYTES", 500)
     store = MemoryStore()
     segments = making.write(store, making.target(threshold=1 << 20), range(200))
-    (part,) = plan_parts(segments)
-    sizes = [batch.num_rows for batch in read_part(store, part)]
+    (part,) = plan_reads(segments)
+    sizes = [batch.num_rows for batch in read_unit(store, part)]
     assert sum(sizes) == 200
     assert max(sizes) <= 10
 
@@ -223,8 +223,8 @@ def test_a_folder_of_the_java_tool() -> None:
     store = FileStore(JAVA / "archive")
     content = java_content(store, java_topics(store))
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for part in plan_parts([s for topic in content.topics for s in topic.segments]):
-        for batch in read_part(store, part):
+    for part in plan_reads([s for topic in content.topics for s in topic.segments]):
+        for batch in read_unit(store, part):
             for row in batch.to_pylist():
                 found.setdefault((row["topic"], row["partition"]), []).append(row)
     held = {(p.topic, p.number): p.truth() for p in PARTITIONS}

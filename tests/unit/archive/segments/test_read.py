@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.segments.read import adopt, read_index, read_segment, read_small
+from kbackup.archive.segments.read import read_index, read_segment, read_small, salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, UnreachableError
 from tests.support.faulty_store import FaultyStore, down
@@ -105,7 +105,7 @@ def test_taking_over_makes_the_segment_whole(with_index: bool, compression: str,
     index = store.get(layout.index_key_of(segment.key))
     if not with_index:
         store.delete([layout.index_key_of(segment.key)])
-    assert adopt(store, target(compression=compression), segment.key) == segment
+    assert salvage_segment(store, target(compression=compression), segment.key) == segment
     assert store.get(layout.index_key_of(segment.key)) == index
     assert _read(store, segment) == 40
 
@@ -121,7 +121,7 @@ def test_what_is_not_whole_is_not_taken_over(
     if not with_index:
         store.delete([layout.index_key_of(segment.key)])
     with pytest.raises(CorruptError) as raised:
-        adopt(store, target(compression=compression), segment.key)
+        salvage_segment(store, target(compression=compression), segment.key)
     assert segment.key in str(raised.value)
     assert with_index or layout.index_key_of(segment.key) not in {e.key for e in store.list()}
 
@@ -130,7 +130,7 @@ def test_a_segment_without_a_record_is_not_ours(store: FaultyStore) -> None:
     key = layout.records_key(target().directory, 0, 0, "none")
     store.put_new(key, b"\x01")
     with pytest.raises(CorruptError, match="has no record"):
-        adopt(store, target(), key)
+        salvage_segment(store, target(), key)
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_an_index_that_disagrees_is_not_taken_over(damage: str, store: FaultySto
     segment = _one(store)
     _overwrite(store, layout.index_key_of(segment.key), DAMAGE[damage])
     with pytest.raises(CorruptError):
-        adopt(store, target(), segment.key)
+        salvage_segment(store, target(), segment.key)
 
 
 def test_a_store_that_fails_is_not_damage(store: FaultyStore) -> None:
     segment = _one(store)
     store.faults.append(down("open_range", "*_records"))
     with pytest.raises(UnreachableError):
-        adopt(store, target(), segment.key)
+        salvage_segment(store, target(), segment.key)
 
 
 def test_a_small_segment_is_read_without_its_index(store: FaultyStore) -> None:

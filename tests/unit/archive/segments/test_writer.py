@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.archive.segments.place import in_place
-from kbackup.archive.segments.read import adopt, crc_of, read_segment
+from kbackup.archive.segments.key_check import with_checked_key
+from kbackup.archive.segments.read import crc_of, read_segment, salvage_segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
@@ -69,7 +69,9 @@ def test_what_is_written_comes_back(
         )
         assert s.largest == max(len(encode_record(r)) for r in own)
         assert (s.stored, s.crc) == (len(store.get(s.key)), crc_of(store.get(s.key)))
-        assert adopt(store, to, s.key) == s, "what another attempt reads off the objects is the same"
+        assert salvage_segment(store, to, s.key) == s, (
+            "what another attempt reads off the objects is the same"
+        )
 
 
 def test_records_come_before_their_index(store: FaultyStore) -> None:
@@ -104,7 +106,7 @@ def test_a_spare_name_is_of_the_same_segment(store: FaultyStore, first: int) -> 
     assert plain.key != spare.key
     assert replace(spare, key=plain.key) == plain
     assert layout.parse_segment(spare.key.rpartition("/")[2]) == (0, first, "records", 2)
-    assert [s.key for s in map(in_place, (plain, spare))] == [plain.key, spare.key]
+    assert [s.key for s in map(with_checked_key, (plain, spare))] == [plain.key, spare.key]
     assert [re.search(layout.SPARE_NAME, s.key) is not None for s in (plain, spare)] == [False, True]
     assert from_batch(decode(next(read_segment(store, spare)))) == records(offsets)
 
@@ -122,7 +124,7 @@ def test_a_commit_that_fails_leaves_nothing_half(pattern: str, store: FaultyStor
         write(store, target(threshold=1 << 20), range(5))
     else:  # whole records without an index: the next attempt makes it
         assert [key.rpartition("_")[2] for key in left] == ["records"]
-        segment = adopt(store, target(), left[0])
+        segment = salvage_segment(store, target(), left[0])
         assert from_batch(decode(next(read_segment(store, segment)))) == records(range(5))
 
 
@@ -132,7 +134,7 @@ def test_an_answer_that_is_lost_is_found_by_the_next_attempt(store: FaultyStore)
         write(store, target(threshold=1 << 20), range(5))
     with pytest.raises(SegmentTakenError) as taken:
         write(store, target(threshold=1 << 20), range(5))
-    assert adopt(store, target(), taken.value.key).count == 5
+    assert salvage_segment(store, target(), taken.value.key).count == 5
 
 
 def test_a_writer_that_is_left_keeps_whole_segments_alone(store: FaultyStore) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.segments.parallel import Part
+from kbackup.archive.segments.parallel import ReadUnit
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError
 from kbackup.jobs.export import delta as delta_export
@@ -29,7 +29,7 @@ class Delta:
     """Tables in memory: by name, the restore points that each has and the parts that they came in."""
 
     points: dict[str, list[int]] = field(default_factory=dict)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReadUnit] = field(default_factory=list)
     broken: dict[str, BaseException] = field(default_factory=dict)
 
     def table(self, session: object, url: str, options: Mapping[str, str]) -> Table:
@@ -37,8 +37,8 @@ class Delta:
 
     @contextmanager
     def batch_frame(
-        self, session: object, parts: Sequence[Part], work: object, schema: object, show: object
-    ) -> Iterator[list[Part]]:
+        self, session: object, parts: Sequence[ReadUnit], work: object, schema: object, show: object
+    ) -> Iterator[list[ReadUnit]]:
         yield list(parts)
 
 
@@ -54,7 +54,7 @@ class Table:
     def reached(self, app: str) -> int:
         return max(self.delta.points.get(self.name, []), default=0)
 
-    def append(self, rows: list[Part], app: str, version: int, note: Mapping[str, object]) -> None:
+    def append(self, rows: list[ReadUnit], app: str, version: int, note: Mapping[str, object]) -> None:
         if self.name in self.delta.broken:
             raise self.delta.broken[self.name]
         self.delta.points.setdefault(self.name, []).append(version)
@@ -92,7 +92,7 @@ def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
 
     monkeypatch.setattr(Additions, "after", larger)
     export(archive, tmp_path)
-    pieces = [piece for part in delta.parts for piece in part.pieces]
+    pieces = [piece for part in delta.parts for piece in part.ranges]
     assert sum(piece.segment.count for piece in pieces) == 66
     assert all(piece.whole for piece in pieces)
 

@@ -7,7 +7,7 @@ from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError
 
 
-def in_place(segment: Segment) -> Segment:
+def with_checked_key(segment: Segment) -> Segment:
     """`CorruptError` for a segment whose key is not that of its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
