@@ -10,7 +10,8 @@ from kbackup.store.file import FileStore
 from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import PACK_RECORDS, Archive, Kbackup
-from tests.support.truth import archive_records, assert_restored, log_ends, read_topic
+from tests.support.restored import assert_restored
+from tests.support.truth import archive_records, log_ends, read_topic
 
 PARTITIONS = 200
 

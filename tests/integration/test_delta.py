@@ -26,7 +26,8 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.archives import make_archive
 from tests.support.exported import Exported, exported, parquet_table
-from tests.support.truth import archive_records, assert_restored, read_topic
+from tests.support.restored import assert_restored
+from tests.support.truth import archive_records, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,9 @@ from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.keyring import Keyring
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.restored import assert_restored
 from tests.support.secrets import know
-from tests.support.truth import Position, assert_restored, commit, positions, read_topic
+from tests.support.truth import Position, commit, positions, read_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

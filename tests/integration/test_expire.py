@@ -14,15 +14,8 @@ from kbackup.archive.reader import open_archive
 from kbackup.jobs.verify.job import verify
 from kbackup.metrics.events import Silent
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.truth import (
-    Position,
-    archive_records,
-    assert_restored,
-    commit,
-    documented_records,
-    positions,
-    read_topic,
-)
+from tests.support.restored import assert_restored
+from tests.support.truth import Position, archive_records, commit, documented_records, positions, read_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable

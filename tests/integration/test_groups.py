@@ -22,7 +22,8 @@ from scripts.dev.kafka import Broker
 from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.support.group_requests import Stand, raw_positions
-from tests.support.truth import Records, expected_offset, log_ends, read_topic
+from tests.support.restored import expected_offset
+from tests.support.truth import Records, log_ends, read_topic
 
 FOREIGN_EPOCH = 5  # of a log that had six leaders; those of the tests have one
 LONGEST_METADATA = "ü" * 2048  # 4 KiB is what brokers take (offset.metadata.max.bytes)

@@ -21,7 +21,8 @@ from tests.integration import topics
 from tests.integration.conftest import Archive, Kbackup
 from tests.integration.test_groups import put
 from tests.support.group_requests import Stand, raw_positions
-from tests.support.truth import expected_offset, log_ends, read_topic
+from tests.support.restored import expected_offset
+from tests.support.truth import log_ends, read_topic
 
 
 @dataclass(frozen=True)

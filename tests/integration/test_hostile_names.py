@@ -11,7 +11,8 @@ from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.truth import assert_restored, read_topic
+from tests.support.restored import assert_restored
+from tests.support.truth import read_topic
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[2J",

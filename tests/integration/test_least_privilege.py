@@ -20,7 +20,8 @@ from kbackup.types import TopicPartition
 from scripts.dev.secured import SecuredBroker
 from tests.integration.conftest import Outcome
 from tests.integration.secured import Command, command, fill, password
-from tests.support.truth import assert_restored, positions, read_topic
+from tests.support.restored import assert_restored
+from tests.support.truth import positions, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,8 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from tests.integration.backed_up import commit, on_session, produce
 from tests.integration.conftest import Archive, Kbackup
-from tests.support.truth import assert_restored, positions, read_topic
+from tests.support.restored import assert_restored
+from tests.support.truth import positions, read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,9 @@ from kbackup.store.options import NOT_LOCKED
 from kbackup.store.s3 import S3Store
 from scripts.dev.minio_kms import MinioWithKms
 from tests.integration.backed_up import produce
+from tests.support.restored import assert_restored
 from tests.support.secrets import know, watch
-from tests.support.truth import assert_restored, read_topic
+from tests.support.truth import read_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

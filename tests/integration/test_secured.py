@@ -18,8 +18,9 @@ from kbackup.types import OffsetRange, TopicPartition
 from scripts.dev.certificates import Authority
 from scripts.dev.secured import SecuredBroker
 from tests.integration.secured import RECORDS, Command, command, fill, java, password
+from tests.support.restored import assert_restored
 from tests.support.secrets import know, make
-from tests.support.truth import assert_restored, read_topic
+from tests.support.truth import read_topic
 from tests.support.watching import proc
 
 if TYPE_CHECKING:

@@ -144,24 +144,14 @@ def group_at(name: str, *offsets: tuple[str, int, int]) -> Group:
     return Group(group=name, type="consumer", state="empty", offsets=committed)
 
 
-def commit_point(
-    archive: Archive,
-    number: int,
-    topics: Sequence[TopicState],
-    segments: Sequence[Segment],
-    groups: Sequence[Group],
-    losses: Sequence[Loss] = (),
-    not_carried: Mapping[str, str] = MappingProxyType({}),
-    at: str = "",
-    warnings: Sequence[str] = (),
-    cluster_id: str = "source",
-    configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
-    znodes: Sequence[Znode] | None = None,
-) -> None:
-    """Restore point `number` by a run of its own; `archive` moves on to it."""
-    at = at or f"2026-01-0{number}T00:00:00.000Z"
-    captured = [t for t in topics if t.captured == number]
-    metadata = Metadata(
+def _metadata(
+    captured: Sequence[TopicState],
+    at: str,
+    cluster_id: str,
+    configs: Mapping[str, Mapping[str, str]],
+    znodes: Sequence[Znode] | None,
+) -> Metadata:
+    return Metadata(
         captured_at=at,
         cluster_id=cluster_id,
         brokers=1,
@@ -178,6 +168,26 @@ def commit_point(
         ),
         znodes=None if znodes is None else tuple(znodes),
     )
+
+
+def commit_point(
+    archive: Archive,
+    number: int,
+    topics: Sequence[TopicState],
+    segments: Sequence[Segment],
+    groups: Sequence[Group],
+    losses: Sequence[Loss] = (),
+    not_carried: Mapping[str, str] = MappingProxyType({}),
+    at: str = "",
+    warnings: Sequence[str] = (),
+    cluster_id: str = "source",
+    configs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    znodes: Sequence[Znode] | None = None,
+) -> None:
+    """Commit restore point `number` by a run of its own; `archive` is opened again at it."""
+    at = at or f"2026-01-0{number}T00:00:00.000Z"
+    captured = [t for t in topics if t.captured == number]
+    metadata = _metadata(captured, at, cluster_id, configs, znodes)
     store = archive.store
     with HeldLease(store, "kbackup test", 60) as lease:
         writing = begin_writing(store, lease, "backup")

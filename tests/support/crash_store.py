@@ -46,8 +46,10 @@ class CrashStore(FaultyStore):
 def crashed(
     before: MemoryStore, work: Callable[[Store], object], first: int = 1, step: int = 1
 ) -> Iterator[MemoryStore]:
-    """What `work` on copies of `before` leaves when it dies before its write number `first`, before the one `step`
-    later, and so on. Nobody holds the lease any more."""
+    """Yield the stores that `work` on copies of `before` leaves when it dies before a write.
+
+    It dies before write number `first`, then before the write `step` later, and so on. The lease is free.
+    """
     counting = CrashStore(before.copy())
     work(counting)
     for at in sample(range(first, counting.writes + 1, step)):

@@ -1,4 +1,4 @@
-"""How much of the exhaustive tests runs: all of it, or a sample (`pytest --sample`); or more (`pytest --soak`).
+"""Select the cases of exhaustive tests: all of them, a sample (`pytest --sample`), or more (`pytest --soak`).
 
 Exhaustive are loops over every crash point, Hypothesis tests of 50 examples or more, and tests that start processes
 or wait for real time. The sample of a parametrized test is its first `keep` cases: `@pytest.mark.exhaustive(keep=2)`.

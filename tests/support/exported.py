@@ -1,4 +1,4 @@
-"""What exported tables hold, record by record, read by Spark and pyarrow alone."""
+"""Read the records of exported tables by Spark and pyarrow alone."""
 
 from __future__ import annotations
 

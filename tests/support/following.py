@@ -84,7 +84,7 @@ class Following:
             raise self._raised[0]
 
     def pass_time(self, seconds: float) -> None:
-        """For the follower alone."""
+        """Let time pass for the follower alone."""
         self._later += seconds
 
     def until(self, true: Callable[[], bool]) -> None:

@@ -20,7 +20,7 @@ from kbackup.types import RECORDS
 from tests.support.archives import commit_point, group_at, partition_state, topic_of, write_block
 
 Did = int | Literal["out", "anew"]
-"""How many records a run found in each partition of a topic; that it left it out; or that it was made anew."""
+"""The number of records in each partition of a topic at a run; or that the topic was left out, or created anew."""
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTITIONS = 2

@@ -1,4 +1,4 @@
-"""What the Java tool's sink leaves in a folder when it is killed, and what it makes of that when it starts again."""
+"""The files that the Java tool's sink leaves when it is killed, and those after its next start."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FLAWS = {
     "payments/segment_partition_000_from_offset_0000000199_index": "ends within entry ",
     "payments/index_partition_000": "is missing",
 }
-"""What is to be said of such a folder, by file."""
+"""The expected messages about such a folder, by file."""
 
 
 def _append(path: Path, data: bytes) -> None:

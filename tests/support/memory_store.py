@@ -9,15 +9,13 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
-
-from awscrt.checksums import crc64nvme
 
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError, PreconditionError, StoreError
 from kbackup.store.address import Address
-from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, abort_upload, check_key, view_of
+from kbackup.store.base import CHUNK, SHORTER, Buffer, Failed, ObjectInfo, check_key, view_of
+from tests.support.memory_upload import MemoryUpload
 
 LIST_PAGE = 1000  # keys in an answer of S3
 _DELETES_A_REQUEST = 1000
@@ -110,7 +108,7 @@ class MemoryStore:
         return self._write(key, bytes(view_of(data)), check)
 
     def upload(self, key: str) -> MemoryUpload:
-        return MemoryUpload(self, check_key(key))
+        return MemoryUpload(check_key(key), self.unfinished, self._publish)
 
     def list(self, prefix: str = "", start_after: str = "") -> Iterator[ObjectInfo]:
         while True:
@@ -177,7 +175,7 @@ class MemoryStore:
             )
 
     def _next_parts(self, prefix: str) -> Iterator[str]:
-        """What follows `prefix` in keys, up to a '/', each once."""
+        """Yield the names that follow `prefix` in keys, up to a '/', each once."""
         at = bisect_left(self._keys, prefix)
         while at < len(self._keys) and self._keys[at].startswith(prefix):
             name, slash, _ = self._keys[at].removeprefix(prefix).partition("/")
@@ -197,6 +195,9 @@ class MemoryStore:
             self._objects[key] = _Object(data, etag, self._clock())
             return etag
 
+    def _publish(self, key: str, data: bytearray) -> None:
+        self._write(key, data, self._check_free)
+
     def _check_free(self, key: str) -> None:
         if key in self._objects:
             raise AlreadyExistsError(f"object {key} exists already")
@@ -213,45 +214,8 @@ class MemoryStore:
                 raise StoreError(f"object {key} can't be written: {folder} is an object", hint)
 
 
-class MemoryUpload:
-    """`Upload` into a `MemoryStore`."""
-
-    def __init__(self, store: MemoryStore, key: str) -> None:
-        self._store, self._key = store, key
-        self._data = bytearray()
-        self._ended = False
-        store.unfinished.append(key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        abort_upload(self, error)
-
-    def write(self, data: Buffer) -> None:
-        self._check_open()
-        self._data += view_of(data)
-
-    def commit(self) -> tuple[int, int]:
-        self._check_open()
-        self.abort()
-        self._store._write(self._key, self._data, self._store._check_free)
-        return len(self._data), crc64nvme(self._data)
-
-    def abort(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._store.unfinished.remove(self._key)
-
-    def _check_open(self) -> None:
-        if self._ended:
-            raise StoreError(f"the upload of object {self._key} has ended", "start another one")
-
-
-def _info(key: str, found: _Object) -> ObjectInfo:
-    return ObjectInfo(key, len(found.data), found.etag, found.modified)
+def _info(key: str, entry: _Object) -> ObjectInfo:
+    return ObjectInfo(key, len(entry.data), entry.etag, entry.modified)
 
 
 def open_memory(url: str) -> MemoryStore:

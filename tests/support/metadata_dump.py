@@ -1,4 +1,4 @@
-"""What Kafka's DumpLogSegments prints of a metadata log, and our records in the same form."""
+"""Read the output of Kafka's DumpLogSegments for a metadata log, and write our records in the same form."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Plain(NamedTuple):
 
     @property
     def restored(self) -> Plain:
-        """What a topic gives back when this was produced to it."""
+        """The record as it is read back from a topic."""
         kind = 0 if self.kind >= 0 else -2
         return self._replace(kind=kind, timestamp=0 if kind else self.timestamp or 1)
 

@@ -30,18 +30,18 @@ class Watch:
         self._names: dict[bytes, str] = {}
         self._pattern: re.Pattern[bytes] | None = None
 
-    def know(self, what: str, secret: Secret) -> Secret:
+    def know(self, label: str, secret: Secret) -> Secret:
         """Look for `secret` from now on; returns it."""
         if len(secret) < _SHORTEST:
-            raise ValueError(f"{what} is so short that it would be found everywhere")
+            raise ValueError(f"{label} is so short that it would be found everywhere")
         data = secret.encode() if isinstance(secret, str) else secret
-        self._names |= dict.fromkeys(_forms(data), what)
+        self._names |= dict.fromkeys(_forms(data), label)
         self._pattern = re.compile(b"|".join(map(re.escape, self._names)))
         return secret
 
-    def make(self, what: str) -> str:
-        """A new secret."""
-        return self.know(what, f"hush-{secrets.token_hex(12)}")
+    def make(self, label: str) -> str:
+        """Return a new secret, and look for it from now on."""
+        return self.know(label, f"hush-{secrets.token_hex(12)}")
 
     def look_at(self, where: str, text: str | bytes | None) -> None:
         if not text or self._pattern is None:

@@ -1,4 +1,4 @@
-"""What a cluster and an archive really hold, record by record, and whether one is the other.
+"""Read the content of a cluster and of an archive record by record, and compare them.
 
 A cluster is read by confluent-kafka's message objects, an archive's files by the plain decoder of the unit
 tests: neither goes through the code that reads and writes them in a backup.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import zstandard
@@ -43,7 +43,7 @@ _MOST = 1 << 30  # bytes; more than any segment of a test
 
 
 class Position(NamedTuple):
-    """Where a consumer group stands in a partition."""
+    """The position of a consumer group in a partition."""
 
     offset: int
     metadata: str = ""
@@ -141,7 +141,7 @@ def in_cluster(bootstrap: str, topics: Iterable[str]) -> PartitionRecords:
 
 
 def in_archive(store: Store, manifest: Manifest | None = None) -> PartitionRecords:
-    """What a restore point (default: the newest) holds, from the files that it names."""
+    """Return the records of a restore point (default: the newest), read from the files that it names."""
     archive = open_archive(store)
     point = manifest or archive.restore_point("latest")
     return {
@@ -228,33 +228,3 @@ def partition_index(data: bytes) -> list[tuple[str, int]]:
         entries.append((stem, struct.unpack_from(">q", data, at + 4 + length)[0]))
         at += 12 + length
     return entries
-
-
-Content = tuple[int | None, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-
-
-def content(record: Record) -> Content:
-    """What a restore keeps: timestamp, key, value and headers.
-
-    librdkafka can't send timestamp 0: it becomes 1.
-    """
-    return record.timestamp or (1 if record.timestamp == 0 else None), *record[3:]
-
-
-def assert_restored(source: Records, target: Records) -> None:
-    """The same records in the same partitions and order; offsets and the kind of timestamp may differ."""
-    assert source.keys() == target.keys()
-    for partition, records in source.items():
-        wanted, found = list(map(content, records)), list(map(content, target[partition]))
-        assert len(found) == len(wanted), f"partition {partition}"
-        for number, (a, b) in enumerate(zip(wanted, found, strict=True)):
-            assert a == b, f"partition {partition}, record {number}, source offset {records[number].offset}"
-
-
-def expected_offset(committed: int, source: Sequence[Record], target: Sequence[Record], end: int) -> int:
-    """Where a group that stood at `committed` belongs: on the first restored record at or after it, else `end`.
-
-    `target` are the restored records, in the source's order.
-    """
-    pairs: Iterable[tuple[Record, Record]] = zip(source, target, strict=True)
-    return next((t.offset for s, t in pairs if s.offset >= committed), end)

@@ -55,7 +55,7 @@ def links(html: str) -> list[str]:
 
 
 def text(html: str) -> str:
-    """What stands on it, without the tags."""
+    """Return the text of a page without its tags."""
     parts: list[str] = []
 
     class Text(HTMLParser):

@@ -56,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def look_at_processes(when: str) -> None:
-    """What `ps` shows everybody of the processes that come from this one."""
+    """Search the command lines that `ps` shows of this process's descendants."""
     ours = {os.getpid()}
     for number, parent in sorted(_processes()):
         if parent in ours:
@@ -72,7 +72,7 @@ def _processes() -> list[tuple[int, int]]:
 
 
 def proc(number: int | str, file: str) -> bytes:
-    """What Linux tells of a process; nothing of one that is gone or somebody else's."""
+    """Read a file of a process in /proc; empty for a process that has ended or is another user's."""
     try:
         return Path(f"/proc/{number}/{file}").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):

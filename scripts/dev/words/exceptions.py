@@ -57,7 +57,6 @@ EXEMPTIONS: list[Exemption] = [
     Exemption(
         "tests/integration", "test_producing.py", "the tests of one producer, each in both of its ways"
     ),
-    Exemption("tests/integration", "test_restore.py", "the tests of three restores, made once"),
     Exemption("tests/integration", "test_secured.py", "the tests of one secured cluster and its user"),
     Exemption("tests/integration", "test_settings.py", "the tests of two clusters, started once"),
     Exemption("tests/integration", "test_spark_source.py", "the tests of one session's data source"),

@@ -21,7 +21,6 @@ NOT_YET_CLEAN: Sequence[str] = [
     "kbackup/jobs/repair",
     "kbackup/jobs/retention",
     "kbackup/jobs/verify",
-    "tests/support",
     "tests/unit/*.py",
     "tests/unit/archive",
     "tests/unit/cli",

@@ -24,7 +24,7 @@ class Java:
 
     @property
     def command(self) -> list[str]:
-        """What a class's name and its arguments are appended to."""
+        """The command line of the JVM, to which a class's name and arguments are appended."""
         return [tools.java(), "-ea", _QUIET, "-XX:TieredStopAtLevel=1", "-cp", _classpath(self.folder)]
 
     def run(self, name: str, *arguments: str, stdin: str = "", timeout: float = 120) -> str:
