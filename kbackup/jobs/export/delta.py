@@ -80,8 +80,8 @@ class _Export:
     expected: int = 0
 
     def every(self, topics: Mapping[str, str | None]) -> list[TableReport]:
-        """Brings the tables of `topics`, by URL, up to date; returns those that got something. What fails with one does
-        not keep the others: it is raised when they are done."""
+        """Bring the tables of `topics`, by URL, up to date; return the tables with new records. An error of one
+        table is raised after the others."""
         done: list[TableReport] = []
         failed: dict[str, KbackupError] = {}
         for url, topic in topics.items():
@@ -151,7 +151,7 @@ def export_delta(
 ) -> ExportReport:
     """Export every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is
     killed, the tables are at a restore point each, and the next export continues from there. A table that can't be
-    written does not keep the others: what it failed with is raised when they are done."""
+    written does not stop the others: its error is raised after them."""
     phases = Phases(listener)
     destination = Destination.at(url, s3)
     selection = Selection.of(options.topics, options.exclude_topics)
@@ -201,7 +201,7 @@ def losses_of(additions: Additions, since: int, url: str, topic: str | None = No
 
 
 def _all_of(failed: Mapping[str, KbackupError], tables: int, losses: Sequence[str]) -> KbackupError:
-    """The error of the first of them, naming all that failed, and what the others lost: it is not found again."""
+    """Return the error of the first failed table, with the names of all failed tables and the losses of the others."""
     first = next(iter(failed.values()))
     if tables == 1:
         return first

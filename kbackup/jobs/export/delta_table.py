@@ -1,4 +1,4 @@
-"""One Delta table: how far it is, and what is appended to it, each restore point once."""
+"""Append restore points to one Delta table, each once."""
 
 from __future__ import annotations
 

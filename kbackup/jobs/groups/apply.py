@@ -99,8 +99,8 @@ def offset_maps(
 
 
 def _next(after: int | None, start: int, end: int, plan: RestorePlan) -> int:
-    """The target's next offset: that `after` the last restored record, or after the marker behind it. What
-    others have written there meanwhile is not skipped, unless it was there before (`into_existing`)."""
+    """Return the target's next offset: `after` the last restored record, or after the marker behind it. Records
+    that others have written since are not skipped, unless they were there before (`into_existing`)."""
     if after is None:
         return end if plan.into_existing else start
     return end if plan.transactions and end == after + 1 else after

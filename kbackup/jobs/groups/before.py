@@ -50,7 +50,8 @@ class Captures(NumberedCaptures[GroupsBefore]):
         super().__init__(GroupsBefore, "groups-before", state, restore_id)
 
     def write(self, by: By, cluster_id: str, groups: Iterable[GroupBefore]) -> int:
-        """Store what groups have; returns its number. They may be written to from then on."""
+        """Store the committed offsets of groups; return the number of the capture. The groups may be written to
+        afterwards."""
         captured = tuple(groups)
         return self.create(
             lambda number: GroupsBefore(
@@ -69,11 +70,11 @@ def capture(
 ) -> tuple[list[GroupBefore], dict[str, str]]:
     """Return the committed offsets of the groups of `writes`; and the reason for each group that can't be read, which
     must not be written."""
-    found, failed = cluster.groups.committed(writes)
+    has_by_group, failed = cluster.groups.committed(writes)
     return [
-        GroupBefore(group=group, offsets=as_stored(found[group]), writes=tuple(offsets))
+        GroupBefore(group=group, offsets=as_stored(has_by_group[group]), writes=tuple(offsets))
         for group, offsets in writes.items()
-        if group in found
+        if group in has_by_group
     ], failed
 
 
@@ -101,20 +102,20 @@ def by_topic_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartition, G
 
 
 def resumed(fresh: Sequence[GroupBefore], earlier: Sequence[GroupBefore]) -> list[GroupBefore]:
-    """`fresh` captures of a write that is done once more, because those before it (`earlier`, in their order) were cut
-    off or not wholly accepted: in the partitions that one of them had already set, what the group had before that
-    counts. It may have set but a part of them: a group with many is written to in portions."""
-    found = {group.group: by_topic_partition(group.offsets) for group in fresh}
+    """Return the captures of a repeated write. Writes before it (`earlier`, in order) were interrupted or refused
+    in part. In partitions that one of them had already set, the offset before that write counts; in others, that of
+    `fresh`. A large group is written in portions, so that a write may have set some partitions only."""
+    has_by_group = {group.group: by_topic_partition(group.offsets) for group in fresh}
     for before in reversed(earlier):
-        if has := found.get(before.group):
+        if has := has_by_group.get(before.group):
             written, had = by_topic_partition(before.writes), by_topic_partition(before.offsets)
             ours = {partition for partition, offset in has.items() if written.get(partition) == offset}
-            found[before.group] = {partition: o for partition, o in has.items() if partition not in ours} | {
-                partition: o for partition, o in had.items() if partition in ours
-            }
+            has_by_group[before.group] = {
+                partition: o for partition, o in has.items() if partition not in ours
+            } | {partition: o for partition, o in had.items() if partition in ours}
     return [
         GroupBefore(
-            group=g.group, offsets=tuple(o for _, o in sorted(found[g.group].items())), writes=g.writes
+            group=g.group, offsets=tuple(o for _, o in sorted(has_by_group[g.group].items())), writes=g.writes
         )
         for g in fresh
     ]

@@ -9,7 +9,7 @@ from kbackup.archive.reader import Archive
 
 
 def history(archive: Archive, limit: int | None = None) -> list[HistoryRow]:
-    """The newest `limit` rows, or all: of catalogs that are there, and before them those that sweeps recorded."""
+    """Return the newest `limit` rows, or all: of existing catalogs, and before them rows that sweeps recorded."""
     store, newest = archive.store, archive.state.number
     numbers = [
         number

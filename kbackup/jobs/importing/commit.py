@@ -16,7 +16,7 @@ from kbackup.util.times import now
 
 
 def commit_import(writing: WritingRun, ranges: Sequence[TableRange], segments: Sequence[Segment]) -> None:
-    """One restore point with what the tables ranges, under the number of the newest that they have it from."""
+    """Commit one restore point with the records of the tables, under the number of their newest restore point."""
     at, number = now(), max(h.restore_point for h in ranges)
     topics = [_state(name, ranges, segments, number) for name in sorted({h.topic for h in ranges})]
     metadata = Metadata(captured_at=at, cluster_id="", brokers=0, topics=())

@@ -78,8 +78,8 @@ class DeltaImport:
             return False
 
     def run(self, target: Properties, state: Store, spark: Spark, listener: Listener) -> None:
-        """Make the archive, unless an attempt before this has, for the same selection, or the restore has ended. What
-        can't be finished is removed, and nothing begun while the target can't be reached."""
+        """Make the archive, unless an attempt before this has, for the same selection, or the restore has ended. An
+        archive that can't be finished is removed; none is begun while the target can't be reached."""
         phases = Phases(listener)
         staging = self.staging
         if self._has(state, layout.REPORT):

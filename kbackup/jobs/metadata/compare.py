@@ -36,7 +36,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison, a source or a restore point, and what messages call it."""
+    """One side of a comparison, a source or a restore point, and its name in messages."""
 
     name: str
     metadata: Reading | Metadata
@@ -86,7 +86,7 @@ def _comparable(metadata: Reading | Metadata, part: MetadataPart) -> Any:
 
 
 def _running(*sides: Reading | Metadata) -> set[int] | None:
-    """The brokers that run, where one of the sides has its configs from them: they tell no configs of others."""
+    """Return the running brokers, where one side has its configs from brokers, which report no configs of others."""
     ids = [
         {each.id for each in side.registrations if each.role == "broker" and each.alive is not False}
         for side in sides

@@ -1,4 +1,4 @@
-"""Make one metadata document of what several sources tell. Pure."""
+"""Merge the metadata of several sources into one document. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
     check_one_cluster(readings)
     readings = mark_outdated(readings)
     current = [reading for reading in readings if not reading.outdated] or list(readings)
-    chosen = {part.name: found for part in PARTS if (found := _choose(part, current)) is not None}
+    chosen = {part.name: reading for part in PARTS if (reading := _choose(part, current)) is not None}
     values = {part.name: _filled(part, chosen[part.name], current) for part in PARTS if part.name in chosen}
     metadata = Metadata(
         captured_at=captured_at,
@@ -64,22 +64,22 @@ def check_one_cluster(readings: Sequence[Reading]) -> None:
     """`MismatchError` where the sources tell several cluster ids."""
     known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
     if len(known) > 1:
-        said = ", ".join(f"{source} {cluster_id}" for cluster_id, source in known.items())
+        ids = ", ".join(f"{source} {cluster_id}" for cluster_id, source in known.items())
         raise MismatchError(
-            f"the sources of [source] are of several clusters: {said}",
+            f"the sources of [source] are of several clusters: {ids}",
             "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
         )
 
 
 def _choose(part: MetadataPart, readings: Sequence[Reading]) -> Reading | None:
-    told = [
+    having = [
         r
         for source in part.order
         for r in readings
         if r.source == source and getattr(r, part.name) is not None
     ]
-    complete = [r for r in told if not any(entry.part == part.name for entry in r.not_carried)]
-    return next(iter(told if part.is_partial else [*complete, *told]), None)
+    complete = [r for r in having if not any(entry.part == part.name for entry in r.not_carried)]
+    return next(iter(having if part.is_partial else [*complete, *having]), None)
 
 
 def _filled(part: MetadataPart, chosen: Reading, readings: Sequence[Reading]) -> Any:
@@ -112,7 +112,7 @@ def _brokers(values: dict[MetadataPartName, Any]) -> int:
 def _not_carried(
     chosen: dict[MetadataPartName, Reading], readings: Sequence[Reading], values: dict[MetadataPartName, Any]
 ) -> tuple[NotCarried, ...]:
-    """Without what another source told."""
+    """Return the entries of metadata that is not carried, without those that another source fills."""
     kept: dict[tuple[MetadataPartName | None, str], NotCarried] = {}
     filled = all(token.hmac is not None for token in values.get("delegation_tokens", ()))
     for reading in readings:
@@ -127,13 +127,13 @@ def _not_carried(
 def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> list[str]:
     """A line for each two sources that say different things."""
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
-    found = []
+    warnings = []
     for first, second in combinations(readings, 2):
         one, other = Side(first.source, first), Side(second.source, second)
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
-            found.append(
+            warnings.append(
                 f"{one.name} and {other.name} disagree ({shorten(words, _NAMED, '; ')}): "
                 "run 'kbackup migrate verify'"
             )
-    return found
+    return warnings

@@ -133,9 +133,9 @@ def _groups(writing: WritingRun, head: Manifest | None, started_at: str) -> Docu
 
 
 def _parts(metadata: Metadata) -> list[PartReport]:
-    found = []
+    reports = []
     for part in PARTS:
         value, source = getattr(metadata, part.name), metadata.sources.get(part.name)
         if source is not None:
-            found.append(PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source))
-    return found
+            reports.append(PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source))
+    return reports

@@ -28,8 +28,8 @@ from kbackup.store.base import Store
 
 @dataclass(frozen=True, slots=True)
 class PlannedInternalTopic:
-    """An internal topic, the alias of the cluster that it is in, and the half that writes it. `exists`: None where that
-    cluster was not asked."""
+    """An internal topic, the alias of the cluster that it is in, and the half that writes it. `exists`: None where
+    that cluster was not read."""
 
     topic: str
     cluster: str
@@ -39,8 +39,8 @@ class PlannedInternalTopic:
 
 @dataclass(frozen=True)
 class DryRun:
-    """`restore_point` is the one that was looked into; None where the source itself was asked. `created`, `grown`,
-    `configs` and `acls` are the changes of the target; None where it was not asked."""
+    """The plan of a round. `restore_point` is the one that was read; None where the source was read itself. `created`,
+    `grown`, `configs` and `acls` are the changes of the target; None where the target was not read."""
 
     flow: str
     archive: str
@@ -56,9 +56,9 @@ class DryRun:
 
 
 def dry_run(flow: Flow, store: Store, target: Cluster, heartbeats: Iterable[Flow] = ()) -> DryRun:
-    """Return what a round of the flow would do now. `heartbeats` are the pairs of clusters whose heartbeats the take
-    half writes to the flow's source. `NoArchiveError` where the archive has no restore point and the source can't be
-    asked."""
+    """Plan a round of the flow. `heartbeats` are the pairs of clusters whose heartbeats the take
+    half writes to the flow's source. `NoArchiveError` where the archive has no restore point and the source can't
+    be reached."""
     point, topics, acls = _source_of(flow, store)
     plan = plan_topics(flow, topics, target.topic_names())
     made = sync_topics(flow, plan.topics, target, dry_run=True)
@@ -103,7 +103,7 @@ def factor_warnings(cluster: str, brokers: int, topics: Iterable[InternalTopic])
 
 
 def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow] = ()) -> DryRun:
-    """Return what the take half of the flow would do now. It asks the source, and not the target."""
+    """Plan the take half of the flow. Reads the source, and not the target."""
     plan = plan_topics(flow, topics_of_cluster(_connected(flow.client("source"))))
     names = InternalNames(flow, flow.emit_offset_syncs and flow.offset_syncs_location == "source")
     return DryRun(
@@ -119,7 +119,7 @@ def dry_run_of_take(flow: Flow, store: Store, heartbeats: Iterable[Flow] = ()) -
 def _internal(
     flow: Flow, names: InternalNames, heartbeats: Iterable[Flow], target: Cluster | None
 ) -> tuple[PlannedInternalTopic, ...]:
-    """The internal topics of the apply half, and those that the take half writes."""
+    """Return the internal topics of the apply half, and those that the take half writes."""
     planned: list[tuple[Literal["take", "apply"], InternalTopic]] = [("apply", t) for t in names.written()]
     for pair in heartbeats:
         planned += [("take", replace(t, in_source=True)) for t in InternalNames(pair, False).written()]

@@ -1,4 +1,4 @@
-"""The settings of a flow: what the properties file says of one source and one target (`infra/docs/mirroring.md`)."""
+"""The settings of a flow from one source to one target, as the properties file has them (`infra/docs/mirroring.md`)."""
 
 from __future__ import annotations
 

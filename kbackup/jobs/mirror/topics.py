@@ -42,7 +42,7 @@ class TopicPlan:
 
 def plan_topics(flow: Flow, topics: Iterable[SourceTopic], existing: Collection[str] = ()) -> TopicPlan:
     """Return the remote topics of a flow. `existing` are the names of the target's topics: a topic that is deleted in
-    the source is mirrored to its end where its remote topic is there, and is not made anew."""
+    the source is mirrored to its end where its remote topic is there, and is not recreated."""
     planned: list[RemoteTopic] = []
     skipped: list[SkippedTopic] = []
     for topic in sorted(topics, key=lambda topic: topic.name):

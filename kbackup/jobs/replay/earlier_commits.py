@@ -26,8 +26,8 @@ def first_committed(
     """One place on the target where a record of `parts` (`archive.offset_map.SCHEMA`) is committed, None where there
     is none (any more). Others' records beside them don't count."""
     for map_part in parts:  # as a rule there is none, and the target isn't read
-        if found := next(_committed(target, group, map_part), None):
-            return found
+        if first := next(_committed(target, group, map_part), None):
+            return first
     return None
 
 
@@ -49,9 +49,9 @@ def _committed(target: Properties, group: str, map_part: pa.Table) -> Iterator[t
     reader = RangeReader(target, "read_committed", group, _SILENCE, len(ranges), role="target")
     try:
         for tp, block in reader.read(ranges):
-            found = within(block.offsets, *runs[tp])
-            if len(found):
-                yield tp, int(found[0])
+            committed = within(block.offsets, *runs[tp])
+            if len(committed):
+                yield tp, int(committed[0])
     finally:
         reader.close()
 

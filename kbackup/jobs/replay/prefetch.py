@@ -18,8 +18,8 @@ class _End:
 
 
 def ahead(items: Iterable[T], depth: int) -> Iterator[T]:
-    """The same items in the same order, at most `depth` of them made, or being made, before they are asked for.
-    An error comes out where it belongs."""
+    """Yield the same items in the same order; up to `depth` items are made ahead. An error is raised in place of
+    its item."""
     waiting: queue.SimpleQueue[T | _End] = queue.SimpleQueue()
     room = threading.Semaphore(depth)
     stopped = threading.Event()

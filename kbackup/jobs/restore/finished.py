@@ -38,9 +38,9 @@ def check_same_options(plan: RestorePlan, options: Restore) -> None:
     given = given_options(options)
     different = [name for name in given if plan.options.get(name) != given[name]]
     if different:
-        said = "; ".join(f"{n} was {_text(plan.options.get(n))}, now {_text(given[n])}" for n in different)
+        changes = "; ".join(f"{n} was {_text(plan.options.get(n))}, now {_text(given[n])}" for n in different)
         raise MismatchError(
-            f"restore {plan.restore_id} was done with other options: {said}",
+            f"restore {plan.restore_id} was done with other options: {changes}",
             "give the same options as then, or another --restore-id",
         )
 
@@ -53,11 +53,11 @@ def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None
     """`MismatchError` where a topic of a finished restore, or one of its records, is not in the target any more."""
     there = cluster.topics(t.target for t in plan.topics)
     for topic in plan.topics:
-        found = there.get(topic.target)
-        if found is None or len(found.partitions) < topic.partitions:
-            what = "is not in the target" if found is None else "has fewer partitions than it had"
+        existing = there.get(topic.target)
+        if existing is None or len(existing.partitions) < topic.partitions:
+            problem = "is not in the target" if existing is None else "has fewer partitions than it had"
             raise MismatchError(
-                f"topic {topic.target} of finished restore {plan.restore_id} {what}", _ANOTHER
+                f"topic {topic.target} of finished restore {plan.restore_id} {problem}", _ANOTHER
             )
     runs = dict(by_partition(finished_restore(state, plan.restore_id)[1]))
     starts, ends = cluster.log_starts(runs), cluster.log_ends(runs, "read_uncommitted")

@@ -39,7 +39,7 @@ __all__ = ["RestoreJob", "restore"]
 
 
 def restore(job: RestoreJob, dry_run: bool = False) -> RestoreReport:
-    """Restore a restore point into the target, or say with `dry_run` what that would write."""
+    """Restore a restore point into the target; with `dry_run`, report the plan alone."""
     phases = Phases(job.listener)
     prepared = prepare(job, phases)
     if isinstance(prepared, RestoreReport):

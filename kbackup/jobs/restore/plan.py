@@ -60,7 +60,7 @@ def check_names(names: Mapping[str, str]) -> None:
 def plan_topic(
     topic: ArchivedTopic, target: str, configs: Mapping[str, str], replication: int | None
 ) -> PlannedTopic:
-    """`configs` and `replication` take the place of the archived ones; -1 stands for the broker's default."""
+    """Plan a topic. `configs` and `replication` replace the archived ones; -1 stands for the broker's default."""
     archived = topic.replication_factor if topic.replication_factor is not None else -1
     return PlannedTopic(
         source=topic.name,

@@ -120,7 +120,7 @@ def with_warning(report: RestoreReport, warning: str) -> RestoreReport:
 
 
 def with_settings(report: RestoreReport, settings: SettingsReport | None) -> RestoreReport:
-    """The report with what was done of `--with`; of a dry run nothing can be missing yet."""
+    """Return the report with the settings of `--with`; a dry run has none missing yet."""
     if settings is None:
         return report
     missing = settings.missing if report.status == "restored" else ()
@@ -149,7 +149,7 @@ def hidden_records(partitions: list[TopicPartition]) -> list[str]:
 
 
 def count_restore(report: RestoreReport) -> None:
-    """Count what a restore did, for Prometheus."""
+    """Count the results of a restore for Prometheus."""
     counted.add("kbackup_records_total", report.records)
     counted.add("kbackup_bytes_total", report.bytes)
     counted.put("kbackup_topics", len(report.topics))

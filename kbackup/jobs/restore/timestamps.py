@@ -1,4 +1,4 @@
-"""Timestamps of segments that are known without, as those of the Java tool: read before a restore is checked."""
+"""Read the timestamps of segments without any, as those of the Java tool, before a restore is checked."""
 
 from __future__ import annotations
 

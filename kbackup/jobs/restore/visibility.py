@@ -1,4 +1,4 @@
-"""Waiting until consumers see what was restored.
+"""Wait until consumers see the restored records.
 
 A broker says that a transaction is committed before it has written the markers. Until they are there, a log
 ends for consumers before the transaction: whoever compares, or asks for a log's end, would find too little.

@@ -83,8 +83,8 @@ def _check_known(part: MetadataPartName, where: str, source: Metadata | Reading)
 def apply_settings(
     cluster: Cluster, captures: SettingsCaptures, cluster_id: str, planned: SettingsReport | None
 ) -> SettingsReport | None:
-    """Set what is planned, after what stood there was stored; what the target refuses is in `missing`, and the restore
-    goes on."""
+    """Apply the planned settings, after the target's own are captured. Refused ones are in `missing`, and the
+    restore continues."""
     if planned is None:
         return None
     if planned.changes:

@@ -64,20 +64,20 @@ def undo_of(captures: Sequence[SettingsBefore], now: Reading) -> Changes:
 
 def _configs(reading: Reading) -> dict[tuple[str, str, str], str | None]:
     """Return configs by `ConfigChange.key`."""
-    found: dict[tuple[str, str, str], str | None] = {}
+    values: dict[tuple[str, str, str], str | None] = {}
     for config in reading.broker_configs or ():
-        found["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
+        values["broker", "" if config.broker is None else str(config.broker), config.name] = config.value
     for of_group in reading.group_configs or ():
-        found["group", of_group.group, of_group.name] = of_group.value
+        values["group", of_group.group, of_group.name] = of_group.value
     for metrics in reading.client_metrics or ():
         for name, value in metrics.configs.items():
-            found["client metrics", metrics.name, name] = value
-    return found
+            values["client metrics", metrics.name, name] = value
+    return values
 
 
 def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool) -> SettingsUndone:
-    """Put back what stood before the restore changed it; what stands there now is stored first. Doing it again changes
-    nothing more, but for what was changed in these places meanwhile."""
+    """Put back the settings before the restore; the current ones are captured first. A second undo changes only
+    settings that were changed meanwhile."""
     cluster_id, _ = cluster.connect()
     captures = SettingsCaptures(state, restore_id)
     pending = [before for before in captures.every() if before.by == "restore"]
@@ -114,7 +114,7 @@ def undo_settings(cluster: Cluster, state: Store, restore_id: str, dry_run: bool
 
 
 def _check_known(pending: Sequence[SettingsBefore], now: Reading, address: str) -> None:
-    """`RefusedError` where the target doesn't tell what it has now of what was changed."""
+    """Raise `RefusedError` where the target's current value of a changed setting is not known."""
     changed = [before.changes for before in pending]
     kinds = {config.kind for each in changed for config in each.configs}
     needed: dict[MetadataPartName, bool] = {

@@ -18,7 +18,7 @@ C = TypeVar("C")
 
 _SPECIAL_RESOURCES = {"delegation_token", "user"}
 _SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
-"""Of ACLs, what confluent-kafka doesn't know."""
+"""Values of ACLs that confluent-kafka doesn't know."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
-    """Make each change; what the target refuses is told, and the rest is made. Deletions of ACLs come last."""
+    """Make each change, and collect the refused ones. Deletions of ACLs come last."""
     with cluster.admin_session() as session:
         acls = _create(cluster, session, changes.acls)
         configs = [_set(cluster, session, change) for change in changes.configs]

@@ -36,5 +36,5 @@ CHECKS: tuple[Callable[[Findings], Line], ...] = (
 
 
 def judge(findings: Findings) -> PreflightReport:
-    """Run every check on what was read."""
+    """Run every check on the findings."""
     return PreflightReport.of(tuple(check(findings) for check in CHECKS))

@@ -1,4 +1,4 @@
-"""One line of the preflight, and what all lines together say."""
+"""One line of the preflight, and the outcome of all lines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXIT_CODES: dict[Verdict, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The outcome of one check. `hint` says what to do, and is '' where `status` is ok."""
+    """The outcome of one check. `hint` is the action for the user, and is '' where `status` is ok."""
 
     name: str
     status: Status

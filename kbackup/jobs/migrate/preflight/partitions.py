@@ -25,7 +25,7 @@ def check_offline(findings: Findings) -> Line:
 
 
 def check_deletions(findings: Findings) -> Line:
-    """No topic waits for its deletion. Brokers don't tell this."""
+    """Check that no topic waits for its deletion, by ZooKeeper: brokers don't report this."""
     if isinstance(findings.zookeeper, NotRead):
         return not_looked_at(DELETIONS, findings.zookeeper)
     if deletions := findings.zookeeper.deletions:
@@ -38,7 +38,7 @@ def check_deletions(findings: Findings) -> Line:
 
 
 def check_reassignments(findings: Findings) -> Line:
-    """No partition is on its way to other brokers, as ZooKeeper or else the brokers tell."""
+    """Check that no partition moves to other brokers, by ZooKeeper or else by the brokers."""
     zookeeper, brokers = findings.zookeeper, findings.brokers
     moving: tuple[str, ...] | NotRead
     if not isinstance(zookeeper, NotRead):

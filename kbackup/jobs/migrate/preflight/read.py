@@ -1,5 +1,5 @@
-"""Read what the preflight judges. A source that can't be read becomes `NotRead`; the other lines are told all the
-same."""
+"""Read the findings of the preflight. A source that can't be read becomes `NotRead`; checks of other sources still
+run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def quorum_addresses(properties: Mapping[str, str]) -> set[str]:
 
 
 def own_addresses(properties: Mapping[str, str]) -> set[str]:
-    """The addresses of a controller's own listeners, as it advertises them; without those on every interface."""
+    """Return the advertised addresses of a controller's own listeners, without listeners on every interface."""
     names = {name.upper() for name in _words(properties.get("controller.listener.names", ""))}
     text = properties.get("advertised.listeners") or properties.get("listeners", "")
     pairs = (listener.partition("://") for listener in _words(text))

@@ -16,21 +16,21 @@ class Znodes(Protocol):
     """ZooKeeper, as far as the deletion needs it."""
 
     def delete(self, path: str, version: int) -> bool:
-        """Delete a znode below the chroot if it has this version still; False where it was written since, or is
-        gone."""
+        """Delete a znode below the chroot if it still has this version; return False where it was written since, or
+        is missing."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """`deleted` are the znodes that are gone now, with what they held."""
+    """The guards, and the znodes that were deleted, with their content."""
 
     guards: tuple[Guard, ...]
     deleted: tuple[ZnodeContent, ...]
 
 
 def delete_znodes(situation: Situation, znodes: Znodes) -> Deletion:
-    """Delete what is due, if every guard holds; `MismatchError` otherwise, before anything is deleted.
+    """Delete the znodes of the migration, if every guard holds; else raise `MismatchError` and delete nothing.
 
     A znode that was written since it was read means a controller that is alive: the deletion ends there."""
     guards = guards_of(situation)

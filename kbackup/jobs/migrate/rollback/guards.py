@@ -19,7 +19,7 @@ _SOME = 5
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`holds`: it allows the deletion. `hint` says what to do where it doesn't."""
+    """A condition of the deletion. `holds`: the deletion is allowed; else `hint` is the action for the user."""
 
     name: str
     holds: bool

@@ -1,4 +1,4 @@
-"""Read what a rollback depends on."""
+"""Read the situation of a rollback."""
 
 from __future__ import annotations
 

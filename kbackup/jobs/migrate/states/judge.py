@@ -1,4 +1,4 @@
-"""From witnesses to the state of the runbook: what is certain, what disagrees, and the next step."""
+"""Conclude the state of the runbook from witnesses, with disagreements and the next step."""
 
 from __future__ import annotations
 

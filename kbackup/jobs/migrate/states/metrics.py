@@ -1,4 +1,4 @@
-"""The witness metrics: what a Prometheus exporter tells of a node.
+"""The witness metrics: a node's state by its Prometheus exporter.
 
 Exporters make different names of `kafka.controller:type=KafkaController,name=ZkMigrationState`, such as
 `kafka_controller_KafkaController_Value{name="ZkMigrationState"}`, `kafka_controller_kafkacontroller_zkmigrationstate`

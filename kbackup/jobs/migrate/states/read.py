@@ -50,7 +50,7 @@ def read_znodes(sources: Sources) -> ZnodesWitness | NotRead:
 
 
 def read_log(sources: Sources) -> LogWitness | NotRead:
-    """The state of the migration and the brokers, as the metadata log tells."""
+    """Read the state of the migration and the brokers from the metadata log."""
     image = read_image_of(sources)
     if isinstance(image, NotRead):
         return image

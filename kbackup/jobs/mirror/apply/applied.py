@@ -23,8 +23,8 @@ class PartitionApplied(NamedTuple):
 
 
 class Recreated(NamedTuple):
-    """The source's topic was deleted and created again, or a log of it was cut (`kind`): `incarnation` goes on in the
-    remote topic, or is held back."""
+    """The source's topic was deleted and created again, or a log of it was cut (`kind`): `incarnation` continues in
+    the remote topic, or is held back."""
 
     topic: str
     remote: str

@@ -11,7 +11,8 @@ from kbackup.jobs.mirror.flow import AppliedPosition, RemoteTopic
 from kbackup.types import TopicPartition
 
 _KINDS = ("retention", "damaged")
-"""Of the archive's losses. What a log lost that was cut, or of a topic that was recreated, the archive has."""
+"""Kinds of losses whose records are not in the archive. The archive still has the records of truncated and recreated
+topics."""
 
 
 def find_lost(
@@ -31,7 +32,7 @@ def find_lost(
     for tp, position in before.items():
         known[tp.topic] = min(position.incarnation, known.get(tp.topic, position.incarnation))
     sources = {topic.remote: topic.source for topic in topics}
-    found: list[Lost] = []
+    lost: list[Lost] = []
     gaps = _gaps(archive, point)
     for tp, position in sorted(moved.items()):
         first = before.get(tp)
@@ -45,8 +46,8 @@ def find_lost(
             passed = (incarnation, end) <= position and (incarnation, end) > first and begin < end
             if passed:
                 message = f"offsets {begin} to {end - 1} of {source}-{tp.partition}, or some of them, {why}"
-                found.append(Lost(source, incarnation, tp.partition, tp.topic, begin, end, message))
-    return tuple(found)
+                lost.append(Lost(source, incarnation, tp.partition, tp.topic, begin, end, message))
+    return tuple(lost)
 
 
 Gap = tuple[int, int, int, str]
@@ -55,10 +56,10 @@ Gap = tuple[int, int, int, str]
 
 def _gaps(archive: Archive, point: Manifest) -> dict[tuple[str, int], list[Gap]]:
     """Return the missing offsets of the archive, by topic and partition of the source, in order."""
-    found: dict[tuple[str, int], list[Gap]] = {}
-    for place, gap in [*_expired(archive), *_losses(archive, point)]:
-        found.setdefault(place, []).append(gap)
-    return {place: sorted(gaps) for place, gaps in found.items()}
+    gaps_by_partition: dict[tuple[str, int], list[Gap]] = {}
+    for key, gap in [*_expired(archive), *_losses(archive, point)]:
+        gaps_by_partition.setdefault(key, []).append(gap)
+    return {key: sorted(gaps) for key, gaps in gaps_by_partition.items()}
 
 
 def _expired(archive: Archive) -> Iterator[tuple[tuple[str, int], Gap]]:

@@ -33,7 +33,7 @@ _THREADS = 8
 
 @dataclass
 class Recovery:
-    """`remotes` are the remote topics whose positions are asked for. They exist."""
+    """Read positions back from the offset map. `remotes` are the remote topics, which exist."""
 
     cluster: Cluster
     target: Properties = field(repr=False)
@@ -43,12 +43,12 @@ class Recovery:
     def positions(
         self, slots: Collection[SlotMap], known: Mapping[TopicPartition, Noted]
     ) -> dict[TopicPartition, Noted]:
-        """Return the positions that are not among the `known` ones. A remote topic that was made anew has none: its
+        """Return the positions that are not among the `known` ones. A remote topic that was recreated has none: its
         records are applied from the start. `slots` are all of the flow; each is loaded up to its last committed part,
         which may be one that no known position names."""
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(lambda slot: self._go_on(slot, known), slots))
-        found: dict[TopicPartition, Noted] = {}
+        restored: dict[TopicPartition, Noted] = {}
         last: dict[TopicPartition, Runs] = {}
         for slot in slots:
             for key in slot.incarnations:  # the newest comes last
@@ -56,23 +56,24 @@ class Recovery:
                     continue
                 source, target, count = slot.runs(key)
                 position = AppliedPosition(key.incarnation, int(source[-1] + count[-1]))
-                found[key.remote] = Noted(position, Note(key.incarnation, slot.head, 0))
+                restored[key.remote] = Noted(position, Note(key.incarnation, slot.head, 0))
                 last[key.remote] = _tail(source, target, count)
-        held = self._held(last)
-        return {tp: noted for tp, noted in found.items() if tp in held}
+        complete = self._with_last_records(last)
+        return {tp: noted for tp, noted in restored.items() if tp in complete}
 
-    def _held(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
-        """The partitions whose last records, by the map, the target has, or had before retention took them. A log may
-        be as long with other records: with those of a transaction that was given up after the topic was made anew."""
+    def _with_last_records(self, last: Mapping[TopicPartition, Runs]) -> set[TopicPartition]:
+        """Return the partitions whose last records in the map the target has, or had before retention deleted them.
+        A log of the same length may hold other records: those of a transaction that was aborted after the topic was
+        recreated."""
         last = self._there(last)
         if not last:
             return set()
         ends = self.cluster.log_ends(last, "read_uncommitted")
         last = {tp: run for tp, run in last.items() if ends[tp] >= _end(run)}
         starts = self.cluster.log_starts(last)
-        gone = {tp for tp, run in last.items() if starts[tp] >= _end(run)}
-        left = runs_table({tp: run for tp, run in last.items() if tp not in gone})
-        return gone | committed_partitions(self.target, layout.mirror_group(*self.names), left)
+        expired = {tp for tp, run in last.items() if starts[tp] >= _end(run)}
+        remaining = runs_table({tp: run for tp, run in last.items() if tp not in expired})
+        return expired | committed_partitions(self.target, layout.mirror_group(*self.names), remaining)
 
     def _go_on(self, slot: SlotMap, known: Collection[TopicPartition]) -> None:
         """Load the parts after the head that another part names, and the one after them if that was committed. A part
@@ -104,7 +105,7 @@ class Recovery:
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
 
     def _there(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
-        """The runs of partitions that the target has. A topic that was made anew may have fewer."""
+        """Return the runs of partitions that the target has. A recreated topic may have fewer."""
         topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
         return {
             tp: run
@@ -116,8 +117,8 @@ class Recovery:
 def _tail(*runs: Int64Array) -> Runs:
     """The last records of the last run."""
     source, target, count = (column[-1:] for column in runs)
-    left = np.maximum(count - _TAIL, 0)
-    return source + left, target + left, count - left
+    skipped = np.maximum(count - _TAIL, 0)
+    return source + skipped, target + skipped, count - skipped
 
 
 def _end(runs: Runs) -> int:

@@ -51,7 +51,7 @@ class Noted(NamedTuple):
 
     @classmethod
     def of(cls, tp: TopicPartition, progress: Progress) -> Noted:
-        """`ClusterError` where somebody else committed it."""
+        """Parse a committed position; `ClusterError` where another program committed it."""
         note = Note.parse(progress.note)
         if note is None:
             raise ClusterError(

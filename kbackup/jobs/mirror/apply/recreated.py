@@ -16,9 +16,9 @@ from kbackup.types import TopicPartition
 def reported_positions(
     status: FlowStatus | None, archive_id: str, positions: Mapping[TopicPartition, AppliedPosition]
 ) -> dict[TopicPartition, AppliedPosition]:
-    """Return the positions that `status` was written with, as far as `positions` are beyond them: a round that failed
-    may have committed some and told of nothing. Partitions that came since have none. Topics that the status does not
-    know keep their positions."""
+    """Return the positions that `status` was written with, as far as `positions` are beyond them: a round that
+    failed may have committed some and reported none. Partitions that came since have none. Topics that the status does
+    not know keep their positions."""
     if status is None or status.archive_id != archive_id:
         return dict(positions)
     topics = {topic.remote: topic for topic in status.topics if topic.incarnation >= 0}

@@ -54,13 +54,13 @@ class Session:
     def partitions(
         self, topics: Sequence[RemoteTopic], more: Collection[TopicPartition] = ()
     ) -> dict[int, list[TopicPartition]]:
-        """By slot, all remote partitions of the flow that are known, in order. `more` are those of earlier
-        incarnations, which may have had more of them."""
+        """Return all known remote partitions of the flow by slot, in order. `more` are partitions of earlier
+        incarnations, which may have had more partitions."""
         known = {tp for topic in topics for tp in topic.remote_partitions} | {*more}
-        found: dict[int, list[TopicPartition]] = {}
+        by_slot: dict[int, list[TopicPartition]] = {}
         for tp in sorted(known | self.noted.keys()):
-            found.setdefault(slot_of(tp, self.flow.slots), []).append(tp)
-        return found
+            by_slot.setdefault(slot_of(tp, self.flow.slots), []).append(tp)
+        return by_slot
 
     def recover(self, target: Properties, topics: Sequence[RemoteTopic]) -> None:
         """Read positions back that the target has forgotten, of topics that come for the first time."""
@@ -69,11 +69,11 @@ class Session:
             return
         slots = [self.map.slot(number) for number in range(self.flow.slots)]
         names = (self.flow.source, self.flow.target)
-        found = Recovery(self.cluster, target, names, remotes).positions(slots, self.noted)
+        recovered = Recovery(self.cluster, target, names, remotes).positions(slots, self.noted)
         self.recovered |= remotes
-        if found:
-            self.noted |= found
-            self.uncommitted |= found
+        if recovered:
+            self.noted |= recovered
+            self.uncommitted |= recovered
             self.refreshed = None
 
     def add(self, result: SlotResult) -> list[pa.Table]:
@@ -92,8 +92,8 @@ class Session:
         return added
 
     def catch_up(self, positions: Mapping[TopicPartition, Noted]) -> list[pa.Table]:
-        """Add the parts of the map that committed positions name, and that nobody here knew of: an attempt before has
-        committed them, or another process before it was fenced. Returns their runs."""
+        """Add the parts of the map that committed positions name and that this process did not load: an earlier
+        attempt has committed them, or another process before it was fenced. Returns their runs."""
         added: list[pa.Table] = []
         for number, part in heads_of(positions, self.flow.slots).items():
             slot = self.map.slot(number)

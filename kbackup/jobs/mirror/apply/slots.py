@@ -211,7 +211,7 @@ class OpenSlots:
         return slot
 
     def close(self) -> None:
-        """Give up what is not committed, and the producers: all of them, whichever fails."""
+        """Abort what is not committed, and close all producers, also if one fails."""
         self._settle()
         slots, self._open = [*self._open.values()], {}
         self._under_way = [self._threads.submit(_close, slot.producer) for slot in slots]
@@ -220,8 +220,8 @@ class OpenSlots:
 
 
 def _close(producer: BlockProducer) -> None:
-    """Close a producer, and log what that fails with: the next one with its id ends what it left. Whoever closes may
-    have an error of their own, which counts."""
+    """Close a producer, and log an error of closing: the next producer with its id ends its transaction. The
+    caller's own error counts."""
     try:
         producer.close()
     except Exception as error:

@@ -52,7 +52,8 @@ def tasks_to_refresh(session: Session, topics: Sequence[RemoteTopic]) -> list[Sl
 
 
 def count_applied(pending: Pending, runs: pa.Table) -> Mapping[TopicPartition, PartitionApplied]:
-    """Return what the round brought to each partition; bytes and timestamps as the segments' descriptors have them."""
+    """Return the records that the round committed to each partition; bytes and timestamps as the segments' descriptors
+    have them."""
     records: dict[TopicPartition, int] = {}
     columns = (runs.column(name).to_pylist() for name in ("topic", "partition", "count"))
     for topic, partition, count in zip(*columns, strict=True):

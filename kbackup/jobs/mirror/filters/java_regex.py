@@ -1,5 +1,4 @@
-"""Java's regular expressions in Python's: what means the same passes, what means something else is translated or
-refused by name."""
+"""Translate Java's regular expressions to Python's; expressions without a translation are refused by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Signs of life of a flow whose round takes long: `expire` keeps what it has not applied yet."""
+"""Write signs of life of a flow during a long round, so that `expire` retains the records that it has not applied
+yet."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from kbackup.errors import StoreError
 def signs_of_life(
     seconds: float, write: Callable[[], None], warn: Callable[[StoreError], None]
 ) -> Iterator[None]:
-    """Call `write` every `seconds` beside what is done inside. What the store refuses is tried again `seconds` later;
-    `warn` is told of the last refusal at the end. Any other error of `write` is raised at the end."""
+    """Call `write` every `seconds` while the context is open. A write that the store refuses is repeated `seconds`
+    later; `warn` gets the last refusal at the end. Any other error of `write` is raised at the end."""
     done = Event()
 
     def beat() -> StoreError | None:

@@ -68,8 +68,8 @@ class ApplyHalf:
         metering.flow_begins(self.flow)
 
     def run(self) -> ApplyReport:
-        """Apply restore point after restore point until asked to stop; one, where it was asked before: then
-        `NoArchiveError` where there is none."""
+        """Apply restore points until stopped; exactly one if stopped before, with `NoArchiveError` where there is
+        none."""
         try:
             if self.stop.asked:
                 opened, keeper = self._opened()
@@ -139,7 +139,7 @@ class ApplyHalf:
         self._positions = report.applied.positions
 
     def _wait(self, opened: _Open, keeper: StatusKeeper) -> None:
-        """Until there is a new restore point, a duty is due, or it is asked to stop."""
+        """Wait until there is a new restore point, a duty is due, or the half is stopped."""
         while not self.stop.wait(LOOK_SECONDS):
             opened.archive.reopen()
             newest = opened.archive.state.newest
@@ -189,7 +189,8 @@ class ApplyHalf:
         self.watcher.failed(error, pause)
 
     def _ends_with(self, error: Exception) -> None:
-        """The status names what ended the process. Of an error of the program only its class: it may hold anything."""
+        """Write the error that ended the process to the status; of an internal error only its class, because its
+        text may hold secrets."""
         if self._keeper is not None:
             text = (
                 str(error) if isinstance(error, KbackupError) else f"internal error: {type(error).__name__}"

@@ -79,7 +79,7 @@ class StatusKeeper:
             self._unwritten(error)
 
     def count_lag(self) -> None:
-        """Count how far the flow is behind; where the archive can't be read, by what was known of it last."""
+        """Measure how far the flow is behind; where the archive can't be read, by its last known state."""
         try:
             self._archive.reopen()
         finally:

@@ -1,4 +1,4 @@
-"""The take half of a source: a backup that follows it, of what its flows select."""
+"""The take half of a source: a backup that follows the topics and groups that its flows select."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class Source:
 
 def sources_of(flows: Sequence[Flow]) -> list[Source]:
     """Return the sources of flows, in order. `UsageError` where a source has no address or no archive."""
-    found: dict[tuple[str, str], list[Flow]] = {}
+    by_source: dict[tuple[str, str], list[Flow]] = {}
     for flow in flows:
-        found.setdefault((flow.source, flow.archive_address()), []).append(flow)
-    return [_source(alias, archive, members) for (alias, archive), members in found.items()]
+        by_source.setdefault((flow.source, flow.archive_address()), []).append(flow)
+    return [_source(alias, archive, members) for (alias, archive), members in by_source.items()]
 
 
 def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
@@ -55,7 +55,7 @@ def _source(alias: str, archive: str, flows: list[Flow]) -> Source:
 
 
 def backup_options(options: Backup, flows: Iterable[Flow]) -> Backup:
-    """`[backup]` with what any of the flows selects, unless it selects topics, or groups, itself."""
+    """Return `[backup]` with the selections of all flows, unless it selects topics, or groups, itself."""
     members = tuple(flows)
     selected: dict[str, tuple[str, ...]] = {}
     if not options.topics and not options.exclude_topics:
@@ -112,7 +112,7 @@ class TakeHalf:
     follower: Follower
 
     def run(self) -> FollowReport:
-        """Take restore points until asked to stop; one, where it was asked before."""
+        """Take restore points until stopped; exactly one if stopped before."""
         with ExitStack() as stack:
             clocks = self._clocks(stack)
             self.follower.watcher = _HeartbeatWatcher(self.follower.watcher, clocks)

@@ -72,7 +72,7 @@ def checkpoints(
 
 def is_due(checkpoint: Checkpoint, last: Checkpoint | None, exact: bool) -> bool:
     """Return whether a checkpoint is written: the first, one that went back in the source, or one that advanced in the
-    target. An `exact` one also where it went back in the target: the remote topic was made anew."""
+    target. An `exact` one also where it went back in the target: the remote topic was recreated."""
     if last is None or checkpoint.upstream < last.upstream or checkpoint.offset > last.offset:
         return True
     return exact and checkpoint.offset < last.offset

@@ -50,7 +50,7 @@ class Journal(Generic[R]):
 
 
 class SyncJournal(Journal[OffsetSync]):
-    """The offset syncs of a flow, and what Java's readers keep of them, for those who ask."""
+    """The offset syncs of a flow, and the syncs that Java's readers retain."""
 
     def __init__(
         self, read: Callable[[], Iterable[OffsetSync]], write: Callable[[Sequence[OffsetSync]], object]
@@ -59,7 +59,7 @@ class SyncJournal(Journal[OffsetSync]):
         self._store: OffsetSyncStore | None = None
 
     def store(self) -> OffsetSyncStore:
-        """Return what a reader keeps that has read the whole topic."""
+        """Return the syncs that a reader of the whole topic retains."""
         if self._store is None:
             self._known = False
             self._store = OffsetSyncStore()

@@ -1,4 +1,4 @@
-"""The internal topics of a flow: what they are called, and in which cluster they are. Pure."""
+"""Name the internal topics of a flow and the cluster of each. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class InternalNames:
 
     @property
     def remote_heartbeats(self) -> InternalTopic:
-        """The source's heartbeats in the target. Java's clients tell by its name that the source is upstream."""
+        """Return the topic of the source's heartbeats in the target. Its name shows Java's clients that the source
+        is upstream."""
         name = self.flow.policy.format_remote_topic(self.flow.source, self.flow.policy.heartbeats_topic())
         return InternalTopic(name, self.flow.replication_factor)
 

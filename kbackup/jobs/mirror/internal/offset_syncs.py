@@ -63,8 +63,8 @@ def offset_syncs(tp: TopicPartition, runs: OffsetMap, last: OffsetSync | None, l
     numbers = begins[at] + np.clip(
         offsets - runs.target[at], 0, runs.count[at]
     )  # at the offset, or the next record
-    wanted = np.concatenate([[known + 1] if known < 0 else [], numbers, [total - 1]]).astype(np.int64)
-    chosen = np.unique(wanted[(wanted > known) & (wanted < total)])
+    candidates = np.concatenate([[known + 1] if known < 0 else [], numbers, [total - 1]]).astype(np.int64)
+    chosen = np.unique(candidates[(candidates > known) & (candidates < total)])
     at = np.searchsorted(begins, chosen, side="right") - 1
     into = chosen - begins[at]
     pairs = zip((runs.source[at] + into).tolist(), (runs.target[at] + into).tolist(), strict=True)

@@ -36,7 +36,7 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
 
 
 def _forward(checkpoints: Iterable[Checkpoint], committed: Iterable[Committed]) -> list[Committed]:
-    """Return the offsets that are beyond what the group has."""
+    """Return the offsets that are beyond the group's own."""
     there = {c.tp: c.offset for c in committed}
     return [
         Committed(c.tp, c.offset, None, c.metadata) for c in checkpoints if there.get(c.tp, -1) < c.offset

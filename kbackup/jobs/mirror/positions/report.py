@@ -89,8 +89,8 @@ def translate_group(flow: Flow, group: str, archive: Archive, state: Store, clus
 
 @dataclass
 class _Applied:
-    """Positions that a flow has applied. `doubt` says why positions that the target has forgotten were not read
-    back."""
+    """Positions that a flow has applied. `doubt` is the reason why positions that the target has expired were not
+    read back."""
 
     map: FlowMap
     positions: Mapping[TopicPartition, AppliedPosition]
@@ -107,7 +107,7 @@ class _Applied:
 
 
 def _applied(flow: Flow, partitions: Iterable[TopicPartition], state: Store, cluster: Cluster) -> _Applied:
-    """Return what the flow has applied. Positions of `partitions` that the target has forgotten are read back from the
+    """Return the applied positions. Positions of `partitions` that the target has expired are read back from the
     offset map, where the target's log agrees."""
     names = (flow.source, flow.target)
     noted = read_positions(cluster, *names)
@@ -119,11 +119,11 @@ def _applied(flow: Flow, partitions: Iterable[TopicPartition], state: Store, clu
     slots = [applied.map.slot(n) for n in {slot_of(tp, applied.map.slots) for tp in missing}]
     recovery = Recovery(cluster, cluster.connection.properties, names, {tp.topic for tp in missing})
     try:
-        found = recovery.positions(slots, noted)
+        recovered = recovery.positions(slots, noted)
     except ClusterError as error:
         applied.doubt = error.message
     else:
-        applied.positions = {tp: each.position for tp, each in (found | noted).items()}
+        applied.positions = {tp: each.position for tp, each in (recovered | noted).items()}
     return applied
 
 

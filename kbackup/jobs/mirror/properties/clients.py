@@ -35,8 +35,8 @@ class ClusterClient:
 
 
 def cluster_client(sections: Sections, pair: Pair, side: Side) -> ClusterClient:
-    """Return how the flow `pair` reads its source, or writes into its target. Raise `UsageError` for what only Java
-    can."""
+    """Return how the flow `pair` reads its source, or writes into its target. Raise `UsageError` for settings that
+    only Java supports."""
     alias = pair.source if side == "source" else pair.target
     where = f"{sections.file}: {alias}"
     java = _java_properties(sections, pair, side, "consumer." if side == "source" else "producer.")
@@ -89,8 +89,10 @@ def _java_properties(sections: Sections, pair: Pair, side: Side, role: str) -> d
     merged |= common | _stripped(cluster, role, f"{alias}.")
     for prefix in (f"{side}.{role}", f"{role}override."):
         merged |= _stripped(flow, prefix, f"{pair}.")
-    found = {name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()}
-    return {name: value for name, value in found.items() if not name.startswith("override.")}
+    resolved = {
+        name: sections.references.resolve(value, key).strip() for name, (key, value) in merged.items()
+    }
+    return {name: value for name, value in resolved.items() if not name.startswith("override.")}
 
 
 def _stripped(section: dict[str, str], prefix: str, before: str) -> dict[str, tuple[str, str]]:

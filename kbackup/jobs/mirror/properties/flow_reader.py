@@ -118,7 +118,7 @@ class FlowReader:
             ) from None
 
     def names(self, name: str) -> list[str]:
-        """Return the items of a list that are names as they stand."""
+        """Return the items of a list that are plain names."""
         _, value = self._value(name)
         return [item for item in re.split(r"\s*,\s*", value) if re.fullmatch(r"[A-Za-z0-9_-]+", item)]
 

@@ -1,4 +1,4 @@
-"""Values that stand elsewhere: `${env:NAME}`, `${file:/path:key}`, as Kafka's config providers write them."""
+"""Resolve references to values, `${env:NAME}` and `${file:/path:key}`, as Kafka's config providers do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class References:
 
 
 def references_of(raw: Mapping[str, str], file: str, environ: Mapping[str, str]) -> References:
-    """Return what resolves the references of a file, by its `config.providers`."""
+    """Return the resolver of the references of a file, by its `config.providers`."""
     kinds = {"env": "env", "file": "file"}
     for name in filter(None, re.split(r"\s*,\s*", raw.get(_PROVIDERS, "").strip())):
         key = f"{_PROVIDERS}.{name}.class"

@@ -1,4 +1,4 @@
-"""Says of each key of a properties file what it means here: nothing, something else, or a refusal."""
+"""Review the keys of a properties file: those without a meaning, doubtful ones, and refused ones."""
 
 from __future__ import annotations
 

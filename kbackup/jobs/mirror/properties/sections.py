@@ -22,7 +22,7 @@ class Pair(NamedTuple):
 
 @dataclass
 class Sections:
-    """The values of a file by key, without the prefix. `file` stands in errors."""
+    """The values of a file by key, without the prefix. `file` is named in errors."""
 
     file: str
     clusters: tuple[str, ...]

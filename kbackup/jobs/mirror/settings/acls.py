@@ -29,10 +29,10 @@ def sync_acls(
     if not acls:
         return AclsReport((), ())
     rules = {rule for acl in acls if (rule := remote_acl(flow, acl, replicated)) is not None}
-    told = cluster.security.acls()
-    if isinstance(told, Untold) and told.reason == "not there":
-        return AclsReport((), (f"{told.why}, so it takes no ACLs",) if rules else ())
-    existing = set() if isinstance(told, Untold) else {*told[0]}
+    answer = cluster.security.acls()
+    if isinstance(answer, Untold) and answer.reason == "not there":
+        return AclsReport((), (f"{answer.why}, so it takes no ACLs",) if rules else ())
+    existing = set() if isinstance(answer, Untold) else {*answer[0]}
     new = sorted(rules - existing)
     answers = dict.fromkeys(new, "") if dry_run else cluster.security.create_acls(new)
     return AclsReport(
@@ -42,7 +42,7 @@ def sync_acls(
 
 
 def remote_acl(flow: Flow, acl: Acl, replicated: NameFilter) -> AclRule | None:
-    """The ACL of a remote topic that an ACL of the source stands for; None where there is none.
+    """Return the ACL of a remote topic for an ACL of the source; None where it has none.
 
     Nobody but the mirror may write to a remote topic: ALLOW WRITE is dropped, and ALLOW ALL becomes ALLOW READ."""
     allowed = acl.permission == "allow"

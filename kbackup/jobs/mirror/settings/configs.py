@@ -38,7 +38,7 @@ def replicated_configs(flow: Flow, configs: Mapping[str, str]) -> dict[str, str]
 
 
 def _changes(flow: Flow, source: Mapping[str, str], current: Mapping[str, str]) -> dict[str, str | None]:
-    """The configs of a remote topic to set; None for those to remove."""
+    """Return the configs of a remote topic to set; None for those to remove."""
     intended = replicated_configs(flow, source)
     changes: dict[str, str | None] = {
         name: None for name in replicated_configs(flow, current) if name not in intended

@@ -68,8 +68,8 @@ def _await(totals: Mapping[str, int], cluster: Cluster) -> dict[str, str]:
 
 
 def existing_topics(topics: Sequence[RemoteTopic], cluster: Cluster) -> dict[str, Topic]:
-    """The remote topics that the target has. A name that Kafka does not allow, being too long, must not be asked for:
-    it is an error for all."""
+    """Return the remote topics that the target has. Names that are too long for Kafka are left out of the request,
+    which would fail as a whole."""
     return cluster.topics({topic.remote for topic in topics} & {*cluster.topic_names()})
 
 

@@ -30,7 +30,7 @@ class FlowLag:
 
 
 def flow_lag(state: State, status: FlowStatus, at: datetime | None = None) -> FlowLag:
-    """Compare what a flow has applied with an archive's state, at a time (default: now)."""
+    """Compare the applied positions of a flow with an archive's state, at a time (default: now)."""
     topics = records_behind(state, status.topics)
     waiting = [point for point in state.restore_points if point.number > status.restore_point]
     since = datetime.fromisoformat(waiting[0].committed_at) if waiting else None
