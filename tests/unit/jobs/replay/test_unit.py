@@ -148,7 +148,7 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
     ((table,),) = asked
     assert table.column("target").to_pylist() == [7]
     with pytest.raises(
-        ClusterError, match=r"progress of unit 0 is gone .* orders-0 holds .* at offset 7"
+        ClusterError, match=r"progress of unit 0 is missing .* orders-0 holds .* at offset 7"
     ) as told:
         run(store, part(small_then_large))
     assert "offsets.retention.minutes" in told.value.message
