@@ -77,11 +77,11 @@ def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool,
     show_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
         from kbackup.jobs.compare.job import verify_against  # while the JVM starts
-        from kbackup.jobs.compare.plan import Asked
+        from kbackup.jobs.compare.plan import CompareRequest
 
-        comparison = Asked("source" if against == "source" else "target", options, groups, exact, show)
+        request = CompareRequest("source" if against == "source" else "target", options, groups, exact, show)
         cluster = config.source if against == "source" else config.target
-        report = verify_against(comparison, cluster, store, state_store(frame, store), session, shown)
+        report = verify_against(request, cluster, store, state_store(frame, store), session, shown)
     count_comparison(report)
     show_comparison(report, reporter)
     reporter.document(report)

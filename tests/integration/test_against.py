@@ -10,7 +10,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive.restores.plan import UnitPart
-from kbackup.jobs.compare.task import ComparedPart, topic_blocks
+from kbackup.jobs.compare.task import ComparedPartition, topic_blocks
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.kernel import Kernel
 from tests.integration.backed_up import T0, BackedUp, Run, back_up, commit, on_session
@@ -190,7 +190,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
     part = UnitPart(topic=made.topic, partition=0, target=made.topic, segments=())
     reader = RangeReader({"bootstrap.servers": broker.bootstrap}, "read_committed", "again", 30)
     try:
-        opened = topic_blocks(reader, ComparedPart(part, 0, 0, 150, True, None))
+        opened = topic_blocks(reader, ComparedPartition(part, 0, 0, 150, True, None))
         for start in (0, 40, 149, 0):
             first = opened(0)
             next(first)

@@ -17,7 +17,7 @@ from kbackup.archive.models import load
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.jobs import Restore
 from kbackup.jobs.compare.job import verify_against
-from kbackup.jobs.compare.plan import Asked
+from kbackup.jobs.compare.plan import CompareRequest
 from scripts.dev.kafka import Broker
 from tests.faults.conftest import Counting
 from tests.integration import topics
@@ -222,9 +222,11 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
     windows = {(p.window.from_time, p.window.to_time) for unit in plan.units for p in unit if p.window}
     assert windows == {(low, high)}
     store = history.archive.store
-    asked = Asked("target", Restore(restore_id=report["restore_id"]), groups=False, exact=True, show=5)
+    request = CompareRequest(
+        "target", Restore(restore_id=report["restore_id"]), groups=False, exact=True, show=5
+    )
     session = lambda: kbackup.spark.session  # noqa: E731
-    compared = verify_against(asked, history.broker.client(), store, store, session, Counting())
+    compared = verify_against(request, history.broker.client(), store, store, session, Counting())
     assert (compared.findings, compared.records, compared.same) == ((), report["records"], report["records"])
 
 

@@ -1,7 +1,7 @@
-"""The job of `verify --against`: whether a cluster holds what an archive says, record by record.
+"""Job of `verify --against`: compare a cluster with an archive, record by record.
 
-By the plan and the offset map of a restore, by a restore point as it would be restored, or by a restore point and the
-cluster that it comes from.
+The archive's records are those of a restore (its plan and offset map), of a restore point as it would be restored, or
+of a restore point whose source cluster is compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from kbackup.archive.java.content import readable
 from kbackup.jobs.compare.groups import check_groups
-from kbackup.jobs.compare.plan import Asked, Truth, look, truth_of
+from kbackup.jobs.compare.plan import ComparePlan, CompareRequest, inspect_cluster, plan_comparison
 from kbackup.jobs.compare.report import (
     AgainstReport,
     GroupOffsetCheck,
@@ -33,95 +33,97 @@ _TIMEOUT = 60.0  # s without anything from the cluster
 
 
 def verify_against(
-    asked: Asked,
+    request: CompareRequest,
     properties: Properties,
     store: Store,
     state: Store,
     spark: Spark,
     listener: Listener,
 ) -> AgainstReport:
-    """`properties` are those of the cluster; `state` is where restores keep plan and offset map."""
+    """Compare the cluster of `properties` with the archive; `state` has the plans and offset maps of restores."""
     phases = Phases(listener)
     with phases.step("connect"):
-        cluster = Cluster(properties, asked.against)
+        cluster = Cluster(properties, request.against)
         cluster_id, _ = cluster.connect()
     with phases.step("plan"):
-        truth = truth_of(asked, store, state, cluster_id)
-        look(truth, cluster, asked.against)
+        compare_plan = plan_comparison(request, store, state, cluster_id)
+        inspect_cluster(compare_plan, cluster, request.against)
     with phases.step("compare"):
-        records = readable(store, truth.plan.archive_id)
-        results = _compare(truth, asked, properties, records, spark, listener)
+        records = readable(store, compare_plan.plan.archive_id)
+        results = _compare(compare_plan, request, properties, records, spark, listener)
     checks: tuple[GroupOffsetCheck, ...] = ()
-    if asked.groups:
+    if request.groups:
         with phases.step("groups"):
-            checks, unread = check_groups(cluster, truth.plan, truth.places or {}, truth.ends)
-            truth.findings += unread
-    return _report(asked, store, cluster_id, truth, results, checks, phases.seconds)
+            checks, unread = check_groups(
+                cluster, compare_plan.plan, compare_plan.target_offsets or {}, compare_plan.ends
+            )
+            compare_plan.findings += unread
+    return _report(request, store, cluster_id, compare_plan, results, checks, phases.seconds)
 
 
 def _compare(
-    truth: Truth,
-    asked: Asked,
+    compare_plan: ComparePlan,
+    request: CompareRequest,
     properties: Properties,
     store: Store,
     spark: Spark,
     listener: Listener,
 ) -> list[Comparison]:
-    sizes = {id(p): sum(s.bytes for s in p.part.segments) for p in truth.parts}
-    wanted = [p for p in truth.parts if p.part.segments or p.start < p.end]
-    wanted.sort(key=lambda p: -sizes[id(p)])
+    sizes = {id(p): sum(s.bytes for s in p.archived.segments) for p in compare_plan.partitions}
+    partitions = [p for p in compare_plan.partitions if p.archived.segments or p.start < p.end]
+    partitions.sort(key=lambda p: -sizes[id(p)])
     # big partitions alone, small ones together, as a restore has them; the biggest first
-    tasks = pack(wanted, lambda p: sizes[id(p)], UNIT_BYTES, UNIT_PARTITIONS)
+    tasks = pack(partitions, lambda p: sizes[id(p)], UNIT_BYTES, UNIT_PARTITIONS)
     work = CompareWork(
         cluster=properties,
-        role=asked.against,
-        isolation=truth.isolation,
-        restored=asked.against == "target",
+        role=request.against,
+        isolation=compare_plan.isolation,
+        restored=request.against == "target",
         store=store,
-        show=asked.show,
+        show=request.show,
         timeout=_TIMEOUT,
     )
-    expected = sum(s.count for p in wanted for s in p.part.segments)
+    expected = sum(s.count for p in partitions for s in p.archived.segments)
     results = run_counted(spark, tasks, work, listener, expected)
     return sorted(results, key=lambda r: (r.target, r.partition))
 
 
 def _report(
-    asked: Asked,
+    request: CompareRequest,
     store: Store,
     cluster_id: str,
-    truth: Truth,
+    compare_plan: ComparePlan,
     results: Sequence[Comparison],
     checks: tuple[GroupOffsetCheck, ...],
     seconds: Mapping[str, float],
 ) -> AgainstReport:
-    plan = truth.plan
+    plan = compare_plan.plan
     wrong = [c for c in checks if not c.ok]
-    findings = [*truth.findings, *findings_of(results, asked.exact), *map(_wrong_group, wrong)]
+    findings = [*compare_plan.findings, *findings_of(results, request.exact), *map(_wrong_group, wrong)]
     notes = [
-        *truth.notes,
+        *compare_plan.notes,
         *(
             f"topic {name} has the broker's own timestamps (LogAppendTime): they were left out"
-            for name in sorted(truth.unstamped)
+            for name in sorted(compare_plan.unstamped)
         ),
         *(
             f"{r.target}-{r.partition}: {r.after:,} records from offset {r.after_from} on came after the last one of "
             "the archive: not compared"
             for r in results
-            if r.after and not asked.exact
+            if r.after and not request.exact
         ),
     ]
     return AgainstReport(
-        against=asked.against,
+        against=request.against,
         cluster_id=cluster_id,
         archive=store.url,
         archive_id=plan.archive_id,
         restore_point=plan.restore_point,
-        restore_id=asked.options.restore_id if asked.against == "target" else None,
-        topics=topics_of(plan.topics, results, truth.unstamped, truth.absent, asked.exact),
-        partitions=fewer_named([r for r in results if is_wrong(r, True)], asked.show),
+        restore_id=request.options.restore_id if request.against == "target" else None,
+        topics=topics_of(plan.topics, results, compare_plan.unstamped, compare_plan.absent, request.exact),
+        partitions=fewer_named([r for r in results if is_wrong(r, True)], request.show),
         groups=checks,
-        partitions_compared=len(truth.parts),
+        partitions_compared=len(compare_plan.partitions),
         records=sum(r.records for r in results),
         bytes=sum(r.bytes for r in results),
         same=sum(r.same for r in results),

@@ -1,7 +1,7 @@
-"""Comparing what an archive has of a partition with what a topic has: count, order and content of every record.
+"""Compare a partition of an archive with a partition of a topic: count, order and content of every record.
 
-Both come as blocks, cut anywhere. While they agree, bytes are compared by vector steps, offsets left out; records are
-looked at one by one only where they don't. Held are the blocks that were given, or `_WINDOW` of them a side.
+Both sides are blocks, cut anywhere. While both sides agree, bytes are compared by vector steps, without the offsets;
+where they differ, records are compared one by one. In memory are the current blocks, or `_WINDOW` bytes a side.
 """
 
 from __future__ import annotations
@@ -11,36 +11,50 @@ from typing import Literal
 
 import numpy as np
 
-from kbackup.jobs.compare.align import Pair, find_sync, pair
-from kbackup.jobs.compare.result import Comparison, Kind, Places, Tally
-from kbackup.jobs.compare.side import Record, Side, agree
+from kbackup.jobs.compare.align import Pair, find_sync, pair_records
+from kbackup.jobs.compare.result import Comparison, Kind, Tally, TargetOffsets
+from kbackup.jobs.compare.side import Record, Side, count_equal
 
-_RUN = 8  # records in a row that agree: from there on both sides go together again
+_RUN = 8  # records in a row that are equal: from there on both sides agree
 _LEAST, _MOST = 64, 1 << 20  # records that are compared at a time
-_SEARCHES = ((32, _RUN), (256, _RUN), (256, 3), (4096, _RUN), (32768, _RUN))  # records ahead; how many agree
-_WINDOW = 32 << 20  # bytes of a side that are held to find where it agrees again
-_FAR = 4  # times that a partition is read on as far as it takes to find that
-_TOGETHER = 256  # records that are paired as they stand where nothing agrees
-_ENOUGH = 10_000  # differences; where there are more it is another topic
+_SEARCHES = (
+    (32, _RUN),
+    (256, _RUN),
+    (256, 3),
+    (4096, _RUN),
+    (32768, _RUN),
+)  # records ahead; equal records that are required
+_WINDOW = 32 << 20  # bytes of a side in memory while the next agreement is searched
+_MOST_FAR_SEARCHES = 4  # of a partition; each reads to the next agreement, or to the end
+_PAIRED = 256  # records that are paired in their order where nothing agrees
+_MOST_DIFFERENCES = 10_000  # more: it is a topic of other records
 
-Lone = Literal["missing", "extra"]
+Unpaired = Literal["missing", "extra"]
 
 
-class Comparing:
-    """`places` is where the archive's records belong in the topic; None: nobody knows. At most `show` differences are
-    named, all are counted. `seen(records, bytes)` is called with what was compared of the archive."""
+class PartitionComparer:
+    """Compares one partition.
+
+    `target_offsets`: the due offsets of the archive's records in the topic; None: unknown. All differences are
+    counted, at most `show` are named. `seen(records, bytes)` is called with the compared records of the archive.
+    """
 
     def __init__(
-        self, archive: Side, topic: Side, places: Places | None, show: int, seen: Callable[[int, int], None]
+        self,
+        archive: Side,
+        topic: Side,
+        target_offsets: TargetOffsets | None,
+        show: int,
+        seen: Callable[[int, int], None],
     ) -> None:
-        self._archive, self._topic, self._places, self._seen = archive, topic, places, seen
+        self._archive, self._topic, self._target_offsets, self._seen = archive, topic, target_offsets, seen
         self._tally = Tally(show)
-        self._records = self._bytes = self._same = self._after = self._far = 0
+        self._records = self._bytes = self._same = self._after = self._far_searches = 0
         self._after_from: int | None = None
         self._stopped = ""
 
     def run(self, topic: str, partition: int, target: str) -> Comparison:
-        self._go()
+        self._compare_all()
         return Comparison(
             topic=topic,
             partition=partition,
@@ -55,37 +69,37 @@ class Comparing:
             stopped=self._stopped,
         )
 
-    def _go(self) -> None:
+    def _compare_all(self) -> None:
         one, other, step = self._archive, self._topic, _MOST
         while one.fill(1) and other.fill(1):
-            ahead = min(one.left, other.left, step)
-            alike = agree(one, other, ahead)
-            self._pass(alike)
+            ahead = min(one.remaining, other.remaining, step)
+            alike = count_equal(one, other, ahead)
+            self._count_same(alike)
             step = min(4 * step, _MOST)
             if alike < ahead:
                 step = _LEAST
-                self._settle()
-            if self._tally.told > _ENOUGH:
-                self._stopped = f"more than {_ENOUGH:,} differences"
+                self._resynchronize()
+            if self._tally.reported > _MOST_DIFFERENCES:
+                self._stopped = f"more than {_MOST_DIFFERENCES:,} differences"
                 return
-        self._drain(one, "missing")
+        self._report_rest(one, "missing")
         self._finish()
 
-    def _pass(self, records: int) -> None:
-        """So many records are the same on both sides."""
+    def _count_same(self, records: int) -> None:
+        """Count the next `records` records, which are the same on both sides."""
         if not records:
             return
         one, other = self._archive, self._topic
-        if self._places is not None:
+        if self._target_offsets is not None:
             sources = one.seen.offsets[one.at : one.at + records]
             targets = other.seen.offsets[other.at : other.at + records]
-            self._tally.misplaced(sources, targets, self._places.targets(sources))
+            self._tally.add_misplaced(sources, targets, self._target_offsets.targets(sources))
         self._same += records
-        self._leave(one, records)
+        self._skip(one, records)
         other.skip(records)
 
-    def _leave(self, side: Side, records: int) -> None:
-        """Goes past records; those of the archive are what is counted."""
+    def _skip(self, side: Side, records: int) -> None:
+        """Skip records of a side, and count them where they are of the archive."""
         if side is self._archive:
             size = side.bytes_of(records)
             self._records += records
@@ -93,27 +107,27 @@ class Comparing:
             self._seen(records, size)
         side.skip(records)
 
-    def _settle(self) -> None:
-        """Both sides differ from here on: tells how, up to where they agree again."""
+    def _resynchronize(self) -> None:
+        """Report the differences from here on, up to the next records on which both sides agree."""
         one, other = self._archive, self._topic
         tried = set()
         for size, run in _SEARCHES:
-            mine, theirs = min(one.fill(size, _WINDOW), size), min(other.fill(size, _WINDOW), size)
-            if (mine, theirs, run) in tried:
+            archived, present = min(one.fill(size, _WINDOW), size), min(other.fill(size, _WINDOW), size)
+            if (archived, present, run) in tried:
                 continue
-            tried.add((mine, theirs, run))
-            last, ends = one.ended and one.left == mine, other.ended and other.left == theirs
-            a, b = one.digests(mine), other.digests(theirs)
-            found = find_sync(a, b, run, last and ends)
-            if found is None and last and (ends or theirs >= mine + _TOGETHER):
-                found = mine, min(theirs, mine + _TOGETHER)
-            if found is not None:
-                self._explain(a[: found[0]], b[: found[1]], last and found[0] == mine)
+            tried.add((archived, present, run))
+            last, ends = one.ended and one.remaining == archived, other.ended and other.remaining == present
+            a, b = one.digests(archived), other.digests(present)
+            sync = find_sync(a, b, run, last and ends)
+            if sync is None and last and (ends or present >= archived + _PAIRED):
+                sync = archived, min(present, archived + _PAIRED)
+            if sync is not None:
+                self._report_stretch(a[: sync[0]], b[: sync[1]], last and sync[0] == archived)
                 return
-        self._settle_far()
+        self._resynchronize_far()
 
-    def _explain(self, mine: list[int], theirs: list[int], last: bool) -> None:
-        """Two stretches, after which both sides agree or (`last`) the archive ends."""
+    def _report_stretch(self, archived: list[int], present: list[int], last: bool) -> None:
+        """Report two stretches, after which both sides agree or (`last`) the archive ends."""
         known: dict[tuple[bool, int], Record] = {}
 
         def record(side: Side, number: int) -> Record:
@@ -123,108 +137,110 @@ class Comparing:
             return known[key]
 
         def unlike(i: int, j: int) -> float:
-            return len(_unlike(record(self._archive, i), record(self._topic, j))) / 5
+            return len(_differing_fields(record(self._archive, i), record(self._topic, j))) / 5
 
-        pairs, taken = pair(mine, theirs, unlike), len(theirs)
+        pairs, taken = pair_records(archived, present, unlike), len(present)
         while last and pairs and pairs[-1] == Pair(None, taken - 1):  # after the archive's last record
             pairs.pop()
             taken -= 1
-        for each in pairs:
-            self._tell(each)
-        self._leave(self._archive, len(mine))
+        for paired in pairs:
+            self._report_pair(paired)
+        self._skip(self._archive, len(archived))
         self._topic.skip(taken)
 
-    def _tell(self, each: Pair) -> None:
-        source = None if each.one is None else self._archive.offset(each.one)
-        target = None if each.other is None else self._topic.offset(each.other)
-        if each.other is None:
-            self._tally.differ(("missing",), source, None)
-        elif each.one is None:
-            self._tally.differ(("extra",), None, target)
-        elif each.moved:
-            self._tally.differ(("order",), source, target)
+    def _report_pair(self, paired: Pair) -> None:
+        source = None if paired.one is None else self._archive.offset(paired.one)
+        target = None if paired.other is None else self._topic.offset(paired.other)
+        if paired.other is None:
+            self._tally.add_difference(("missing",), source, None)
+        elif paired.one is None:
+            self._tally.add_difference(("extra",), None, target)
+        elif paired.moved:
+            self._tally.add_difference(("order",), source, target)
         else:
-            self._tell_pair(each.one, each.other)
+            self._report_change(paired.one, paired.other)
 
-    def _tell_pair(self, i: int, j: int) -> None:
-        """A record of the archive, and the one it became."""
+    def _report_change(self, i: int, j: int) -> None:
+        """Report the differences of a record of the archive and its counterpart."""
         source, target = self._archive.offset(i), self._topic.offset(j)
-        what = _unlike(self._archive.record(i), self._topic.record(j))
-        if what:
-            self._tally.differ(what, source, target)
+        kinds = _differing_fields(self._archive.record(i), self._topic.record(j))
+        if kinds:
+            self._tally.add_difference(kinds, source, target)
             return
         self._same += 1
-        if self._places is not None:
+        if self._target_offsets is not None:
             sources = np.array([source])
-            self._tally.misplaced(sources, np.array([target]), self._places.targets(sources))
+            self._tally.add_misplaced(sources, np.array([target]), self._target_offsets.targets(sources))
 
-    def _settle_far(self) -> None:
-        """They don't agree within the window: many records are missing, or in between, or nearly all are changed."""
+    def _resynchronize_far(self) -> None:
+        """Report differences longer than the window: many records are missing, extra, or changed."""
         one, other = self._archive, self._topic
-        self._far += 1
-        if self._far <= _FAR and (self._search(one, other, "missing") or self._search(other, one, "extra")):
+        self._far_searches += 1
+        if self._far_searches <= _MOST_FAR_SEARCHES and (
+            self._search_far(one, other, "missing") or self._search_far(other, one, "extra")
+        ):
             return
-        some = min(one.fill(_TOGETHER, _WINDOW), other.fill(_TOGETHER, _WINDOW), _TOGETHER)
-        pairs = [(one.record(n), other.record(n)) for n in range(some)]
-        if 2 * sum(a.key == b.key and len(_unlike(a, b)) < 3 for a, b in pairs) >= some:
-            for n in range(some):
-                self._tell_pair(n, n)
-            self._leave(one, some)
-            other.skip(some)
+        count = min(one.fill(_PAIRED, _WINDOW), other.fill(_PAIRED, _WINDOW), _PAIRED)
+        pairs = [(one.record(n), other.record(n)) for n in range(count)]
+        if 2 * sum(a.key == b.key and len(_differing_fields(a, b)) < 3 for a, b in pairs) >= count:
+            for n in range(count):
+                self._report_change(n, n)
+            self._skip(one, count)
+            other.skip(count)
         else:
-            self._drain(one, "missing")
-            self._drain(other, "extra")
+            self._report_rest(one, "missing")
+            self._report_rest(other, "extra")
 
-    def _search(self, side: Side, other: Side, what: Lone) -> bool:
-        """Reads `side` on to where the other one's next records are. Where they are nowhere, it is as it was."""
+    def _search_far(self, side: Side, other: Side, kind: Unpaired) -> bool:
+        """Read `side` up to the next records of `other`; rewind it where it has none of them."""
         run = min(other.fill(_RUN, _WINDOW), _RUN)
-        wanted, model, at = other.digests(run), other.seen, other.at
+        expected, model, at = other.digests(run), other.seen, other.at
         length, stamp = model.ends[at] - model.bodies[at], model.stamps[at]
-        back = side.next
+        back = side.next_offset
         passed = size = 0
         while side.fill(run) >= run:
-            some, places = side.seen, slice(side.at, side.at + side.left - run + 1)
-            likely = (some.ends[places] - some.bodies[places] == length) & (some.stamps[places] == stamp)
-            hit = next((n for n in np.flatnonzero(likely).tolist() if side.digests(run, n) == wanted), None)
-            further = side.left - run + 1 if hit is None else hit
+            view, tried = side.seen, slice(side.at, side.at + side.remaining - run + 1)
+            likely = (view.ends[tried] - view.bodies[tried] == length) & (view.stamps[tried] == stamp)
+            hit = next((n for n in np.flatnonzero(likely).tolist() if side.digests(run, n) == expected), None)
+            further = side.remaining - run + 1 if hit is None else hit
             passed, size = passed + further, size + side.bytes_of(further)
             side.skip(further)
             if hit is not None:
-                self._lone(side, back, passed, size, what)
+                self._report_unpaired(side, back, passed, size, kind)
                 return True
         side.rewind(back)
         return False
 
-    def _drain(self, side: Side, what: Lone) -> None:
-        """All that is left has no partner."""
+    def _report_rest(self, side: Side, kind: Unpaired) -> None:
+        """Report all remaining records of a side as unpaired."""
         if not side.fill(1):
             return
-        first, passed, size = side.next, 0, 0
+        first, passed, size = side.next_offset, 0, 0
         while side.fill(1):
-            passed, size = passed + side.left, size + side.bytes_of(side.left)
-            side.skip(side.left)
-        self._lone(side, first, passed, size, what)
+            passed, size = passed + side.remaining, size + side.bytes_of(side.remaining)
+            side.skip(side.remaining)
+        self._report_unpaired(side, first, passed, size, kind)
 
-    def _lone(self, side: Side, first: int, records: int, size: int, what: Lone) -> None:
-        """Records from offset `first` on, already passed, have no partner."""
+    def _report_unpaired(self, side: Side, first: int, records: int, size: int, kind: Unpaired) -> None:
+        """Report records that have no counterpart, from offset `first` on; the side has passed them."""
         if side is self._archive:
             self._records += records
             self._bytes += size
             self._seen(records, size)
-            self._tally.differ((what,), first, None, records)
+            self._tally.add_difference((kind,), first, None, records)
         else:
-            self._tally.differ((what,), None, first, records)
+            self._tally.add_difference((kind,), None, first, records)
 
     def _finish(self) -> None:
-        """What the topic has after the archive's last record is counted apart."""
+        """Count the topic's records after the archive's last record."""
         if self._topic.fill(1):
-            self._after_from = self._topic.next
+            self._after_from = self._topic.next_offset
         while self._topic.fill(1):
-            self._after += self._topic.left
-            self._topic.skip(self._topic.left)
+            self._after += self._topic.remaining
+            self._topic.skip(self._topic.remaining)
 
 
-def _unlike(a: Record, b: Record) -> tuple[Kind, ...]:
+def _differing_fields(a: Record, b: Record) -> tuple[Kind, ...]:
     parts: tuple[tuple[Kind, bool], ...] = (
         ("key", a.key != b.key),
         ("value", a.value != b.value),

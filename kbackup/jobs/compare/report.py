@@ -1,4 +1,4 @@
-"""What `verify --against` tells: totals, every partition with something to tell, groups, and what was left out."""
+"""Report of `verify --against`: totals, partitions with differences, groups, and what was not compared."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ WORDS: dict[Kind, str] = {
 }
 
 
-def told(counts: dict[Kind, int]) -> str:
+def describe_counts(counts: dict[Kind, int]) -> str:
     """'3 missing in the topic, 1 with another key'"""
     return ", ".join(f"{counts[kind]:,} {words}" for kind, words in WORDS.items() if counts.get(kind))
 
 
-def is_wrong(found: Comparison, exact: bool) -> bool:
-    return bool(found.counts or found.stopped or (exact and found.after))
+def is_wrong(comparison: Comparison, exact: bool) -> bool:
+    return bool(comparison.counts or comparison.stopped or (exact and comparison.after))
 
 
 def topics_of(
@@ -107,19 +107,19 @@ def topics_of(
         by_topic.setdefault(result.target, []).append(result)
     made = []
     for topic in topics:
-        some = by_topic.get(topic.target, [])
+        of_topic = by_topic.get(topic.target, [])
         made.append(
             ComparedTopic(
                 source=topic.source,
                 target=topic.target,
                 partitions=topic.partitions,
-                records=sum(r.records for r in some),
-                bytes=sum(r.bytes for r in some),
-                same=sum(r.same for r in some),
-                counts=sum_counts(some),
-                after=sum(r.after for r in some),
+                records=sum(r.records for r in of_topic),
+                bytes=sum(r.bytes for r in of_topic),
+                same=sum(r.same for r in of_topic),
+                counts=sum_counts(of_topic),
+                after=sum(r.after for r in of_topic),
                 timestamps=topic.target not in unstamped,
-                ok=topic.target not in absent and not any(is_wrong(r, exact) for r in some),
+                ok=topic.target not in absent and not any(is_wrong(r, exact) for r in of_topic),
             )
         )
     return tuple(made)
@@ -133,19 +133,21 @@ def sum_counts(results: Iterable[Comparison]) -> dict[Kind, int]:
 
 
 def findings_of(results: Iterable[Comparison], exact: bool) -> list[str]:
-    """One line a partition that differs."""
-    found = []
+    """Return one line for each partition that differs."""
+    findings = []
     for r in results:
-        what = [told(r.counts)] if r.counts else []
-        what += [f"not compared any further: {r.stopped}"] if r.stopped else []
-        what += [f"{r.after:,} after the last restored one"] if exact and r.after else []
-        if what:
-            found.append(f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(what)}")
-    return found
+        messages = [describe_counts(r.counts)] if r.counts else []
+        messages += [f"not compared any further: {r.stopped}"] if r.stopped else []
+        messages += [f"{r.after:,} after the last restored one"] if exact and r.after else []
+        if messages:
+            findings.append(
+                f"{r.target}-{r.partition}: of {r.records:,} records compared, {'; '.join(messages)}"
+            )
+    return findings
 
 
 def fewer_named(results: Sequence[Comparison], show: int) -> tuple[Comparison, ...]:
-    """The same with at most `show` differences named in all."""
+    """Return the comparisons with at most `show` named differences in all."""
     made = []
     for result in results:
         named = result.differences[:show]
@@ -155,7 +157,7 @@ def fewer_named(results: Sequence[Comparison], show: int) -> tuple[Comparison, .
 
 
 def count_comparison(report: AgainstReport) -> None:
-    """Count what a comparison did, for Prometheus."""
+    """Count messages a comparison did, for Prometheus."""
     counted.add("kbackup_records_total", report.records)
     counted.add("kbackup_bytes_total", report.bytes)
     counted.put("kbackup_findings", len(report.findings))

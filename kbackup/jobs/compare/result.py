@@ -1,4 +1,4 @@
-"""What a comparison of an archive with a cluster says of one partition."""
+"""Result of comparing one partition of an archive with a cluster."""
 
 from __future__ import annotations
 
@@ -44,15 +44,18 @@ class Comparison(Member, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
-    """Where records belong, as runs sorted by source: int64[n] each; `source + i` at `target + i`, 0 <= i < `count`."""
+class TargetOffsets:
+    """Target offsets of a partition's source offsets, as runs sorted by source.
+
+    int64[n] each; the record of offset `source + i` has target offset `target + i`, 0 <= i < `count`.
+    """
 
     source: Int64Array
     target: Int64Array
     count: Int64Array
 
     def targets(self, sources: Int64Array) -> Int64Array:
-        """The target offset of each, -1 where it has none."""
+        """Return the target offset of each source offset, -1 where it has none."""
         if not len(self.source):
             return np.full(len(sources), -1, np.int64)
         at = np.searchsorted(self.source, sources, side="right") - 1
@@ -62,22 +65,24 @@ class Places:
 
 @dataclass
 class Tally:
-    """Counts every difference, and names the first `show` of them. `told` is how often one was told of."""
+    """Counts every difference, and names the first `show` of them. `reported`: calls of `add_difference`."""
 
     show: int
     counts: Counter[Kind] = field(default_factory=Counter)
     named: list[Difference] = field(default_factory=list)
-    told: int = 0
+    reported: int = 0
 
-    def differ(self, what: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1) -> None:
-        self.told += 1
-        for kind in what:
+    def add_difference(
+        self, kinds: tuple[Kind, ...], source: int | None, target: int | None, count: int = 1
+    ) -> None:
+        self.reported += 1
+        for kind in kinds:
             self.counts[kind] += count
         if len(self.named) < self.show:
-            self.named.append(Difference(what=what, source=source, target=target, count=count))
+            self.named.append(Difference(what=kinds, source=source, target=target, count=count))
 
-    def misplaced(self, sources: Int64Array, targets: Int64Array, expected: Int64Array) -> None:
-        """Of records that are the same, those that are elsewhere than expected."""
+    def add_misplaced(self, sources: Int64Array, targets: Int64Array, expected: Int64Array) -> None:
+        """Add the records that are the same but have another offset than expected."""
         wrong = np.flatnonzero(expected != targets)
         if not len(wrong):
             return

@@ -1,6 +1,6 @@
-"""One side of a comparison: a partition's records as far as they were read, looked at without their offsets.
+"""One side of a comparison: the records of a partition, read as far as needed, and compared without their offsets.
 
-A record's *body* is its encoding from the key's length on; beside it count the kind of its timestamp and the timestamp.
+A record's *body* is its encoding from the key's length on. Compared are the body, the timestamp and its type.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ Open = Callable[[int], Iterator[RecordBlock]]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How timestamps count. `stamps` False: not at all (the broker puts its own). `restored`: as a restore leaves
-    them: 0 becomes 1, and every time is a create time."""
+    """Rules of comparing timestamps.
+
+    `stamps` False: timestamps are not compared (the broker sets its own). `restored`: timestamps are changed as a
+    restore changes them: 0 becomes 1, and every time is a create time.
+    """
 
     stamps: bool = True
     restored: bool = False
@@ -59,7 +62,7 @@ class View:
         return len(self.offsets)
 
     def digest(self, record: int) -> int:
-        """Equal for equal records; in this process alone."""
+        """Return a number that is equal for equal records, in this process alone."""
         body = self.data[self.bodies[record] : self.ends[record]].tobytes()
         return hash((int(self.kinds[record]), int(self.stamps[record]), body))
 
@@ -76,7 +79,7 @@ def _field(body: bytes, at: int) -> tuple[bytes | None, int]:
     return (None if length < 0 else body[at + 4 : end]), end
 
 
-def view(block: RecordBlock, rules: Rules) -> View:
+def make_view(block: RecordBlock, rules: Rules) -> View:
     head = heads(block.data, block.positions)
     kinds, stamps = head["type"].astype(np.int64), head["timestamp"].astype(np.int64)
     timed = kinds >= 0
@@ -93,7 +96,7 @@ def view(block: RecordBlock, rules: Rules) -> View:
 
 
 def _join(first: View, second: View) -> View:
-    """One after the other, the bytes before the first one's records dropped."""
+    """Append the second view to the first; drop the bytes before the first view's records."""
     cut = int(first.starts[0])
     kept = int(first.ends[-1]) - cut
     moved = [
@@ -105,42 +108,41 @@ def _join(first: View, second: View) -> View:
     return View(data, rest[0], moved[0], moved[1], moved[2], rest[1], rest[2])
 
 
-def _from(some: View, start: int) -> View:
+def _from(view: View, start: int) -> View:
     names = ("offsets", "starts", "bodies", "ends", "kinds", "stamps")
-    return View(some.data, *(getattr(some, name)[start:] for name in names))
+    return View(view.data, *(getattr(view, name)[start:] for name in names))
 
 
 class Side:
-    """Reads on as far as it is asked to. `at` is the first record of `seen` that is still to be looked at."""
+    """Reads on as far as it is request to. `at` is the first record of `seen` that is still to be looked at."""
 
     def __init__(self, opened: Open, start: int, rules: Rules) -> None:
         self._open, self._rules = opened, rules
-        self.seen = view(_EMPTY, rules)
+        self.seen = make_view(_EMPTY, rules)
         self.at = 0
         self.ended = False
         self._blocks = opened(start)
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         return len(self.seen) - self.at
 
     @property
-    def next(self) -> int:
-        """The offset of the first record that is left; there must be one."""
+    def next_offset(self) -> int:
+        """Return the offset of the first remaining record; there must be one."""
         return int(self.seen.offsets[self.at])
 
     def fill(self, records: int, size: int = 0) -> int:
-        """Reads until so many records are left, or more than `size` bytes of them, or there are no more; returns
-        how many are."""
-        while self.left < records and not self.ended and not (size and self._held() > size):
+        """Read until `records` records or more than `size` bytes remain, or to the end; return how many remain."""
+        while self.remaining < records and not self.ended and not (size and self._unread_bytes() > size):
             block = next(self._blocks, None)
             if block is None:
                 self.ended = True
             elif len(block):
-                more = view(block, self._rules)
-                self.seen = _join(_from(self.seen, self.at), more) if self.left else more
+                more = make_view(block, self._rules)
+                self.seen = _join(_from(self.seen, self.at), more) if self.remaining else more
                 self.at = 0
-        return self.left
+        return self.remaining
 
     def skip(self, records: int) -> None:
         self.at += records
@@ -148,11 +150,11 @@ class Side:
     def rewind(self, offset: int) -> None:
         """Read again from `offset` on."""
         self.close()
-        self.seen, self.at, self.ended = view(_EMPTY, self._rules), 0, False
+        self.seen, self.at, self.ended = make_view(_EMPTY, self._rules), 0, False
         self._blocks = self._open(offset)
 
     def digests(self, records: int, after: int = 0) -> list[int]:
-        """Those of so many of the records left, less the first `after`."""
+        """Return the digests of `records` remaining records, from the one of index `after` on."""
         return [self.seen.digest(self.at + after + n) for n in range(records)]
 
     def record(self, number: int) -> Record:
@@ -166,18 +168,20 @@ class Side:
         return int(self.seen.ends[last] - self.seen.starts[first]) if records else 0
 
     def close(self) -> None:
-        """Lets go of what reads; iterators that are made elsewhere need no closing."""
+        """Close the reader; an iterator that is no generator needs no closing."""
         close = getattr(self._blocks, "close", None)
         if close is not None:
             close()
 
-    def _held(self) -> int:
-        return self.bytes_of(self.left)
+    def _unread_bytes(self) -> int:
+        return self.bytes_of(self.remaining)
 
 
-def agree(one: Side, other: Side, records: int) -> int:
-    """How many of the next `records` (no more than are left) are the same on both sides before the first that is
-    not. Bytes are compared, not digests."""
+def count_equal(one: Side, other: Side, records: int) -> int:
+    """Return how many of the next `records` are equal on both sides before the first difference.
+
+    `records` is at most the remaining records of each side. Bytes are compared, not digests.
+    """
     a, b = slice(one.at, one.at + records), slice(other.at, other.at + records)
     x, y = one.seen, other.seen
     same = (x.ends[a] - x.bodies[a] == y.ends[b] - y.bodies[b]) & (x.kinds[a] == y.kinds[b])
@@ -200,7 +204,7 @@ def agree(one: Side, other: Side, records: int) -> int:
 
 
 class _Bodies(NamedTuple):
-    """Bytes of some records; starts, bodies and ends count from the first one's start."""
+    """Bytes of records in a row; starts, bodies and ends count from the first one's start."""
 
     data: Bytes
     starts: Int64Array
@@ -208,27 +212,27 @@ class _Bodies(NamedTuple):
     ends: Int64Array
 
 
-def _bodies(some: View, at: int, records: int) -> _Bodies:
+def _bodies(view: View, at: int, records: int) -> _Bodies:
     part = slice(at, at + records)
-    first = int(some.starts[at])
-    starts, bodies, ends = (column[part] - first for column in (some.starts, some.bodies, some.ends))
-    return _Bodies(some.data[first : first + int(ends[-1])], starts, bodies, ends)
+    first = int(view.starts[at])
+    starts, bodies, ends = (column[part] - first for column in (view.starts, view.bodies, view.ends))
+    return _Bodies(view.data[first : first + int(ends[-1])], starts, bodies, ends)
 
 
 def _blank(differ: npt.NDArray[np.bool_], starts: Int64Array, bodies: Int64Array) -> None:
-    """Clears what stands for the heads of records."""
+    """Clear the flags of the heads of records."""
     flags = differ.view(np.uint8)
     windows(flags, f"V{_BARE_HEAD}")[starts] = np.zeros(1, f"V{_BARE_HEAD}")
     timed = starts[bodies - starts == _TIMED_HEAD] + _BARE_HEAD
     windows(flags, "V8")[timed] = np.zeros(1, "V8")
 
 
-def _packed(some: _Bodies) -> Bytes:
-    """The bodies alone, one after the other."""
-    edges = np.zeros(len(some.data) + 1, np.int8)  # a head begins, a head ends
-    edges[some.starts] = 1
-    edges[some.bodies] = -1
-    packed: Bytes = some.data[np.cumsum(edges[:-1], dtype=np.int8) == 0]
+def _packed(view: _Bodies) -> Bytes:
+    """Return the bodies alone, joined."""
+    edges = np.zeros(len(view.data) + 1, np.int8)  # a head begins, a head ends
+    edges[view.starts] = 1
+    edges[view.bodies] = -1
+    packed: Bytes = view.data[np.cumsum(edges[:-1], dtype=np.int8) == 0]
     return packed
 
 

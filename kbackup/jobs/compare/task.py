@@ -1,4 +1,4 @@
-"""The task of `verify --against`: some partitions of an archive, each compared with a partition of a cluster."""
+"""Compare partitions of an archive with partitions of a cluster, in a Spark task of `verify --against`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from kbackup.archive.restores.plan import UnitPart
-from kbackup.jobs.compare.partition import Comparing
-from kbackup.jobs.compare.result import Comparison, Places
+from kbackup.jobs.compare.partition import PartitionComparer
+from kbackup.jobs.compare.result import Comparison, TargetOffsets
 from kbackup.jobs.compare.side import Open, Rules, Side
 from kbackup.jobs.replay.prefetch import ahead
 from kbackup.jobs.replay.read import read_range
@@ -22,22 +22,27 @@ _AHEAD = 1  # blocks of the archive that wait while one is compared
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedPart:
-    """A part of a plan from source offset `first` on, and the offsets [`start`, `end`) of its target partition;
-    `start` = `end` where that isn't there. `places` as in `Comparing`."""
+class ComparedPartition:
+    """A partition of the archive from source offset `first` on, and the offsets [`start`, `end`) of the target.
 
-    part: UnitPart
+    `start` = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`.
+    """
+
+    archived: UnitPart
     first: int
     start: int
     end: int
     stamps: bool
-    places: Places | None
+    target_offsets: TargetOffsets | None
 
 
 @dataclass(frozen=True)
 class CompareWork:
-    """What every task needs. `role` says which cluster it is; `restored` that its records went through a restore.
-    `timeout` in seconds as `RangeReader` has it."""
+    """Function of all tasks.
+
+    `role` is the cluster's; `restored`: the cluster's records come from a restore. `timeout` in seconds, as
+    `RangeReader` has it.
+    """
 
     cluster: Properties = field(repr=False)
     role: str
@@ -47,7 +52,7 @@ class CompareWork:
     show: int
     timeout: float
 
-    def __call__(self, task: tuple[ComparedPart, ...], progress: ProgressSender) -> Iterator[Comparison]:
+    def __call__(self, task: tuple[ComparedPartition, ...], progress: ProgressSender) -> Iterator[Comparison]:
         group = f"kbackup-verify-{uuid.uuid4().hex}"
         reader = RangeReader(self.cluster, self.isolation, group, self.timeout, role=self.role)
         try:
@@ -56,12 +61,14 @@ class CompareWork:
         finally:
             reader.close()
 
-    def _compare(self, wanted: ComparedPart, reader: RangeReader, progress: ProgressSender) -> Comparison:
-        part = wanted.part
-        archive = Side(self._archived(part), wanted.first, Rules(wanted.stamps, self.restored))
-        topic = Side(topic_blocks(reader, wanted), wanted.start, Rules(wanted.stamps))
+    def _compare(
+        self, compared: ComparedPartition, reader: RangeReader, progress: ProgressSender
+    ) -> Comparison:
+        part = compared.archived
+        archive = Side(self._archived(part), compared.first, Rules(compared.stamps, self.restored))
+        topic = Side(topic_blocks(reader, compared), compared.start, Rules(compared.stamps))
         try:
-            comparing = Comparing(archive, topic, wanted.places, self.show, progress.add)
+            comparing = PartitionComparer(archive, topic, compared.target_offsets, self.show, progress.add)
             return comparing.run(part.topic, part.partition, part.target)
         finally:
             archive.close()
@@ -76,11 +83,11 @@ class CompareWork:
         return lambda start: ahead(blocks(start), _AHEAD)
 
 
-def topic_blocks(reader: RangeReader, wanted: ComparedPart) -> Open:
-    """The target's records by `reader`, which reads one partition at a time."""
+def topic_blocks(reader: RangeReader, compared: ComparedPartition) -> Open:
+    """Return a function that reads the target's records; `reader` reads one partition at a time."""
 
     def blocks(start: int) -> Iterator[RecordBlock]:
-        for _, block in reader.read([OffsetRange(*wanted.part.tp, start, wanted.end)]):
+        for _, block in reader.read([OffsetRange(*compared.archived.tp, start, compared.end)]):
             yield block
 
     return blocks

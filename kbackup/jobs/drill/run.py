@@ -17,7 +17,7 @@ from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.jobs import Restore
 from kbackup.errors import InterruptedByUserError, KbackupError, NoArchiveError, RefusedError
 from kbackup.jobs.compare.job import verify_against
-from kbackup.jobs.compare.plan import Asked
+from kbackup.jobs.compare.plan import CompareRequest
 from kbackup.jobs.compare.report import AgainstReport
 from kbackup.jobs.drill.options import scratch_options
 from kbackup.jobs.drill.report import DrillError, DrillReport, Result
@@ -132,7 +132,7 @@ class DrillRun:
                 )
 
     def compare(self) -> None:
-        asked = Asked(
+        request = CompareRequest(
             "target",
             self._options(),
             groups=not self.asked.options.no_groups,
@@ -141,7 +141,7 @@ class DrillRun:
         )
         with self.phases.step("verify"):
             self.comparison = verify_against(
-                asked, self.target, self.store, self.state, self.spark, self.listener
+                request, self.target, self.store, self.state, self.spark, self.listener
             )
         self.warnings += self.comparison.notes
 

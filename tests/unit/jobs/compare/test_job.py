@@ -1,4 +1,4 @@
-"""Where records and groups belong by an offset map, and what a comparison says in words. Pure parts alone."""
+"""Offsets, groups and totals of `verify --against`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from kbackup.archive.query.content import content_of
 from kbackup.archive.restores.offset_map import SCHEMA, runs_table
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.jobs import Restore
-from kbackup.jobs.compare.groups import NOWHERE, _stands_well, due_offset
-from kbackup.jobs.compare.plan import Truth, _compared, _every_part, _places
+from kbackup.jobs.compare.groups import NO_OFFSETS, _is_right_position, due_offset
+from kbackup.jobs.compare.plan import ComparePlan, _all_partitions, _compared, _restored_offsets
 from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
-from kbackup.jobs.compare.result import Comparison, Difference, Kind, Places
-from kbackup.jobs.restore.content import plan_restore
+from kbackup.jobs.compare.result import Comparison, Difference, Kind, TargetOffsets
+from kbackup.jobs.restore.content import choose_plan
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 
-def places(*runs: tuple[int, int, int]) -> Places:
-    return Places(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))
+def target_offsets(*runs: tuple[int, int, int]) -> TargetOffsets:
+    return TargetOffsets(*(np.array(column, np.int64) for column in zip(*runs, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def places(*runs: tuple[int, int, int]) -> Places:
     ],
 )
 def test_where_a_group_belongs(committed: int, due: tuple[int, str]) -> None:
-    assert due_offset(places((10, 7, 3), (20, 11, 1)), committed) == due
+    assert due_offset(target_offsets((10, 7, 3), (20, 11, 1)), committed) == due
 
 
 def test_where_a_group_stands_well() -> None:
-    assert due_offset(NOWHERE, 5) == (0, "empty")
-    assert _stands_well(7, 7, "exact", 20)
-    assert not _stands_well(8, 7, "exact", 20)
-    assert [_stands_well(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [
+    assert due_offset(NO_OFFSETS, 5) == (0, "empty")
+    assert _is_right_position(7, 7, "exact", 20)
+    assert not _is_right_position(8, 7, "exact", 20)
+    assert [_is_right_position(found, 12, "log end", 14) for found in (11, 12, 14, 15)] == [
         False,
         True,
         True,
@@ -57,29 +57,29 @@ def plan() -> RestorePlan:
     archive = make_archive(MemoryStore())
     point = archive.restore_point("latest")
     content = content_of(archive, point, [t for t in point.topics if t.name == "orders"])
-    return plan_restore(Restore(map={"orders": "again"}), content, "cluster")
+    return choose_plan(Restore(map={"orders": "again"}), content, "cluster")
 
 
 def test_every_partition_is_looked_at(plan: RestorePlan) -> None:
     """Also the one that holds nothing: something may have come there."""
-    parts = _every_part(plan)
+    parts = _all_partitions(plan)
     assert sorted(p.tp for p in parts) == [TopicPartition("again", n) for n in range(3)]
     assert [p.partition for p in parts if not p.segments] == [2]
 
 
 def test_the_map_is_cut_by_partition(plan: RestorePlan) -> None:
     runs = {
-        TopicPartition("again", 0): places((0, 0, 10), (15, 11, 1)),
-        TopicPartition("again", 1): places((0, 3, 12)),
+        TopicPartition("again", 0): target_offsets((0, 0, 10), (15, 11, 1)),
+        TopicPartition("again", 1): target_offsets((0, 3, 12)),
     }
     table = runs_table({tp: (p.source, p.target, p.count) for tp, p in runs.items()})
-    found = _places(plan, table)
+    found = _restored_offsets(plan, table)
     assert sorted(found) == [TopicPartition("again", n) for n in range(3)]
     for tp in found:
-        wanted = runs.get(tp, NOWHERE)
+        wanted = runs.get(tp, NO_OFFSETS)
         for name in ("source", "target", "count"):
             assert getattr(found[tp], name).tolist() == getattr(wanted, name).tolist()
-    assert all(not len(p.source) for p in _places(plan, SCHEMA.empty_table()).values())
+    assert all(not len(p.source) for p in _restored_offsets(plan, SCHEMA.empty_table()).values())
 
 
 @pytest.mark.parametrize(("into_existing", "start"), [(True, 40), (False, 3)])
@@ -87,10 +87,12 @@ def test_what_stands_before_the_first_restored_record(
     plan: RestorePlan, into_existing: bool, start: int
 ) -> None:
     """Is another's where the topic was not empty, else one too many: it may be a second copy."""
-    part = _every_part(plan)[0]
+    part = _all_partitions(plan)[0]
     plan = msgspec.structs.replace(plan, into_existing=into_existing)
-    truth = Truth(plan, {part.tp: places((0, 40, 10))}, "read_committed", ends={part.tp: 60})
-    found = _compared(truth, part, 3, "target")
+    compare_plan = ComparePlan(
+        plan, {part.tp: target_offsets((0, 40, 10))}, "read_committed", ends={part.tp: 60}
+    )
+    found = _compared(compare_plan, part, 3, "target")
     assert (found.start, found.end) == (start, 60)
 
 

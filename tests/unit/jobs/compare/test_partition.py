@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.jobs.compare import partition as compare
-from kbackup.jobs.compare.partition import Comparing
-from kbackup.jobs.compare.result import Comparison, Places
+from kbackup.jobs.compare.partition import PartitionComparer
+from kbackup.jobs.compare.result import Comparison, TargetOffsets
 from kbackup.jobs.compare.side import Open, Rules, Side
 from kbackup.types import RecordBlock
 from tests.support.plain_records import Plain, block_of
@@ -48,21 +48,21 @@ def compared(
     sources: Sequence[int] | None = None,
     targets: Sequence[int] | None = None,
     cuts: tuple[Sequence[int], Sequence[int]] = ((), ()),
-    places: Places | None = None,
+    target_offsets: TargetOffsets | None = None,
     stamps: bool = True,
     show: int = 100,
 ) -> Comparison:
     ours = list(range(len(archive))) if sources is None else list(sources)
-    theirs = list(range(1000, 1000 + len(topic))) if targets is None else list(targets)
+    present = list(range(1000, 1000 + len(topic))) if targets is None else list(targets)
     one = Side(opened(archive, ours, cuts[0]), 0, Rules(stamps, restored=True))
-    other = Side(opened(topic, theirs, cuts[1]), 0, Rules(stamps))
+    other = Side(opened(topic, present, cuts[1]), 0, Rules(stamps))
     seen = [0, 0]
 
     def count(records: int, size: int) -> None:
         seen[0] += records
         seen[1] += size
 
-    found = Comparing(one, other, places, show, count).run("t", 3, "restored.t")
+    found = PartitionComparer(one, other, target_offsets, show, count).run("t", 3, "restored.t")
     assert seen == [found.records, found.bytes]
     return found
 
@@ -82,13 +82,13 @@ cuts = st.lists(st.integers(0, 60), max_size=6)
 
 @given(st.lists(plain, max_size=50), cuts, cuts, st.data())
 def test_equal_sides_never_differ(
-    records: list[Plain], ours: list[int], theirs: list[int], data: st.DataObject
+    records: list[Plain], ours: list[int], present: list[int], data: st.DataObject
 ) -> None:
     count = len(records)
     rising = st.lists(st.integers(0, 500), min_size=count, max_size=count, unique=True).map(sorted)
     sources, targets = data.draw(rising), data.draw(rising)
     found = compared(
-        records, [r.restored for r in records], sources=sources, targets=targets, cuts=(ours, theirs)
+        records, [r.restored for r in records], sources=sources, targets=targets, cuts=(ours, present)
     )
     assert (found.counts, found.differences, found.after, found.stopped) == ({}, (), 0, "")
     assert (found.records, found.same) == (count, count)
@@ -97,11 +97,11 @@ def test_equal_sides_never_differ(
 
 @given(st.lists(plain, max_size=12), st.lists(plain, max_size=12), cuts, cuts)
 def test_sides_agree_only_where_they_are_the_same(
-    one: list[Plain], other: list[Plain], ours: list[int], theirs: list[int]
+    one: list[Plain], other: list[Plain], ours: list[int], present: list[int]
 ) -> None:
     """Records of few kinds, so that much of both sides looks alike."""
     restored = [r.restored for r in one]
-    found = compared(one, [r.restored for r in other], cuts=(ours, theirs))
+    found = compared(one, [r.restored for r in other], cuts=(ours, present))
     same = [r.restored for r in other][: len(restored)] == restored
     assert bool(found.counts) != same
     assert found.records == len(one)
@@ -124,13 +124,13 @@ def changed(record: Plain, field: str) -> Plain:
 
 @given(numbers, st.data(), st.sampled_from(FIELDS), cuts, cuts)
 def test_a_changed_field_is_named(
-    count: int, data: st.DataObject, field: str, ours: list[int], theirs: list[int]
+    count: int, data: st.DataObject, field: str, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count - 1))
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
     topic[at] = changed(topic[at], field)
-    found = compared(records, topic, cuts=(ours, theirs))
+    found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {field: 1}
     ((what, source, target),) = [(d.what, d.source, d.target) for d in found.differences]
     assert (what, source, target) == ((field,), at, 1000 + at)
@@ -139,14 +139,14 @@ def test_a_changed_field_is_named(
 
 @given(numbers, st.data(), st.integers(1, 5), cuts, cuts)
 def test_missing_records_are_named(
-    count: int, data: st.DataObject, gone: int, ours: list[int], theirs: list[int]
+    count: int, data: st.DataObject, gone: int, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count - 1))
     records = [distinct(n) for n in range(count)]
     gone = min(gone, count - at)
     topic = [r.restored for r in records]
     del topic[at : at + gone]
-    found = compared(records, topic, cuts=(ours, theirs))
+    found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {"missing": gone}
     sources = [d.source + n for d in found.differences for n in range(d.count) if d.source is not None]
     assert sources == list(range(at, at + gone))
@@ -155,13 +155,13 @@ def test_missing_records_are_named(
 
 @given(numbers, st.data(), st.booleans(), cuts, cuts)
 def test_a_record_too_many_is_named(
-    count: int, data: st.DataObject, twice: bool, ours: list[int], theirs: list[int]
+    count: int, data: st.DataObject, twice: bool, ours: list[int], present: list[int]
 ) -> None:
     at = data.draw(st.integers(0, count))
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
     topic.insert(at, topic[at - 1] if twice and at else Plain(b"foreign", b"record"))
-    found = compared(records, topic, cuts=(ours, theirs))
+    found = compared(records, topic, cuts=(ours, present))
     if at == count:
         assert (found.counts, found.after, found.after_from) == ({}, 1, 1000 + count)
     else:
@@ -173,13 +173,13 @@ def test_a_record_too_many_is_named(
 
 
 @given(st.integers(2, 90), st.data(), cuts, cuts)
-def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int], theirs: list[int]) -> None:
+def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int], present: list[int]) -> None:
     at = data.draw(st.integers(0, count - 2))
     to = data.draw(st.integers(at + 1, min(count - 1, at + 6)))
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
     topic[at], topic[to] = topic[to], topic[at]
-    found = compared(records, topic, cuts=(ours, theirs))
+    found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {"order": 1 if to == at + 1 else 2}
     assert all(d.source in (at, to) or to - at == 2 for d in found.differences)
     assert (found.records, found.after) == (count, 0)
@@ -187,16 +187,16 @@ def test_another_order_is_named(count: int, data: st.DataObject, ours: list[int]
 
 @given(st.integers(40, 90), st.data(), cuts, cuts)
 def test_several_changes_are_told_apart(
-    count: int, data: st.DataObject, ours: list[int], theirs: list[int]
+    count: int, data: st.DataObject, ours: list[int], present: list[int]
 ) -> None:
     """Far enough from each other that there is one explanation."""
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
-    places = [3, 3 + count // 3, 3 + 2 * (count // 3)]
+    indexes = [3, 3 + count // 3, 3 + 2 * (count // 3)]
     kinds = data.draw(
         st.lists(st.sampled_from(["missing", "extra", "value", "order"]), min_size=3, max_size=3)
     )
-    for at, kind in reversed(list(zip(places, kinds, strict=True))):
+    for at, kind in reversed(list(zip(indexes, kinds, strict=True))):
         if kind == "missing":
             del topic[at]
         elif kind == "extra":
@@ -205,7 +205,7 @@ def test_several_changes_are_told_apart(
             topic[at] = changed(topic[at], "value")
         else:
             topic[at], topic[at + 1] = topic[at + 1], topic[at]
-    found = compared(records, topic, cuts=(ours, theirs))
+    found = compared(records, topic, cuts=(ours, present))
     assert found.counts == {kind: kinds.count(kind) for kind in set(kinds)}
     assert [d.what for d in found.differences] == [(kind,) for kind in kinds]
 
@@ -281,16 +281,16 @@ def test_places() -> None:
     records = [distinct(n) for n in range(12)]
     sources = [0, 1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24]
     targets = [5, 6, 7, 8, 10, 11, 12, 14, 15, 16, 17, 18]
-    places = Places(*(np.array(c, np.int64) for c in ([0, 10, 20], [5, 10, 14], [4, 3, 5])))
+    target_offsets = TargetOffsets(*(np.array(c, np.int64) for c in ([0, 10, 20], [5, 10, 14], [4, 3, 5])))
     topic = [r.restored for r in records]
-    found = compared(records, topic, sources=sources, targets=targets, places=places)
+    found = compared(records, topic, sources=sources, targets=targets, target_offsets=target_offsets)
     assert found.counts == {}
     shifted = [*targets[:4], 9, *targets[5:]]
-    found = compared(records, topic, sources=sources, targets=shifted, places=places)
+    found = compared(records, topic, sources=sources, targets=shifted, target_offsets=target_offsets)
     assert found.counts == {"place": 1}
     assert [(d.source, d.target, d.expected) for d in found.differences] == [(10, 9, 10)]
-    short = Places(places.source, places.target, np.array([4, 3, 4], np.int64))
-    found = compared(records, topic, sources=sources, targets=targets, places=short)
+    short = TargetOffsets(target_offsets.source, target_offsets.target, np.array([4, 3, 4], np.int64))
+    found = compared(records, topic, sources=sources, targets=targets, target_offsets=short)
     assert [(d.what, d.source, d.target, d.expected) for d in found.differences] == [
         (("place",), 24, 18, None)
     ]
@@ -313,6 +313,6 @@ def test_timestamps_as_a_restore_leaves_them() -> None:
     archive = [Plain(b"k", b"v", *stamp) for stamp, _ in pairs]
     assert compared(archive, [Plain(b"k", b"v", *stamp) for _, stamp in pairs]).counts == {}
     wrong = [((0, 1), (0, 0)), ((0, T0), (1, T0)), ((0, -1), (-2, -1)), ((-2, 0), (0, 0))]
-    for (kind, stamp), (other, theirs) in wrong:
-        found = compared([Plain(b"k", b"v", kind, stamp)], [Plain(b"k", b"v", other, theirs)])
+    for (kind, stamp), (other, present) in wrong:
+        found = compared([Plain(b"k", b"v", kind, stamp)], [Plain(b"k", b"v", other, present)])
         assert found.counts == {"timestamp": 1}
