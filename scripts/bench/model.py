@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kbackup.archive.segments.fetch import SPAN
 from kbackup.config.jobs import Backup
-from kbackup.jobs.backup.plan import PACK_PARTITIONS
+from kbackup.jobs.backup.ranges import PACK_PARTITIONS
 from kbackup.store.options import S3Options
 
 MIB = 1 << 20

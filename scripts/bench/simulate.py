@@ -20,7 +20,8 @@ from kbackup.archive.models import dump
 from kbackup.archive.segments.table import Segment
 from kbackup.config.jobs import Backup, Restore
 from kbackup.jobs.backup.commit import commit, refresh
-from kbackup.jobs.backup.plan import make_plan, make_tasks, without
+from kbackup.jobs.backup.plan import make_plan
+from kbackup.jobs.backup.ranges import make_tasks, without
 from kbackup.jobs.backup.restore_point import reserve
 from kbackup.jobs.backup.run import Captured, Read, Run
 from kbackup.jobs.capture.live import LiveTopic

@@ -47,7 +47,7 @@ _EMPTY = 1  # bytes of a records file without records: the magic
 
 
 @dataclass(frozen=True)
-class AdoptWork:
+class ConvertWork:
     """A task: some segments of the folder, read back and (with `copy`) copied to their place in the archive."""
 
     store: JavaFolder
@@ -153,7 +153,7 @@ def _adopt(
         open_or_create(store)
     writing = begin_writing(store, lease, "adopt") if lease is not None else None
     with phases.step("read segments"):
-        found += read_back(items, AdoptWork(folder, writing is not None), spark, listener)
+        found += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
     warnings += [text for each in found if isinstance(each, Whole) for text in each.warnings]
     chosen = arrange(found)
     if writing is not None:

@@ -1,7 +1,7 @@
-"""Backing up without end: restore point after restore point under one lease, until it is asked to stop.
+"""Back up continuously: commit restore point after restore point under one lease, until a stop is requested.
 
-Each round looks at the cluster as a backup does, and commits if that says anything new. What fails on the way is
-tried again from the start: connect, look at the archive, take over what the failed round left.
+Each round captures the cluster as a backup does, and commits where the capture has anything new. A failed round is
+retried from the start: connect, open the archive, salvage the segments of the failed round.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbackup.jobs.backup.hold_back import (
 )
 from kbackup.jobs.backup.job import begin, connect
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.restore_point import look, take
+from kbackup.jobs.backup.restore_point import capture_cluster, take
 from kbackup.jobs.backup.run import BackupReport, Run
 from kbackup.jobs.common.rounds import run_rounds
 from kbackup.jobs.common.stop import Stop
@@ -40,26 +40,26 @@ from kbackup.store.base import Store
 from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
-_LOOK = 5.0  # s, between looks at the ends of the logs, which cost a request for 2,000 partitions
+_LOG_ENDS_EVERY = 5.0  # s, between reads of the log ends, which cost a request for 2,000 partitions
 
 
 class Watcher(Protocol):
-    """What is told of each round."""
+    """Receives an event of each round."""
 
     def committed(self, report: BackupReport) -> None: ...
 
     def well(self) -> None:
-        """A round has ended well: the newest restore point says all there is, but for what is held back."""
+        """Note a successful round: the newest restore point has all but the records that are held back."""
         ...
 
     def failed(self, error: KbackupError, pause: float) -> None:
-        """It is tried again after `pause` seconds."""
+        """Note a failed round; the next one begins after `pause` seconds."""
         ...
 
 
 @dataclass
 class FollowReport:
-    """What was done from start to end. `restore_point` is the newest; `losses` counts by kind."""
+    """Report of a follower from start to end. `restore_point` is the newest; `losses` counts by kind."""
 
     archive: str
     restore_point: int | None = None
@@ -84,7 +84,7 @@ class FollowReport:
 
 @dataclass
 class Follower:
-    """One process's following. `clock` is in seconds."""
+    """Runs continuous backups in one process. `clock` is in seconds."""
 
     options: Backup
     rhythm: Follow
@@ -106,9 +106,12 @@ class Follower:
         self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
 
     def follow(self) -> FollowReport:
-        """Until it is asked to stop; then a last round takes all there is. Where it was asked before, that round is the
-        only one, and no follower is counted. Raises a `KbackupError` for what can't be
-        tried again, for a cluster or store that is not there at the start, and where the last round fails."""
+        """Run rounds until a stop is requested; then a last round archives all records.
+
+        Where the stop was requested before, the last round is the only one, and no follower is counted. Raises a
+        `KbackupError` that no retry can mend, for an unreachable cluster or store at the start, and where the last
+        round fails.
+        """
         began = self.clock()
         self._follows = not self.stop.asked
         metering.backup_begins()
@@ -146,7 +149,7 @@ class Follower:
         # at the start nobody knows how long records wait already, and at the end nobody waits for more
         patience = NO_PATIENCE if last or not self.report.rounds else self._patience
         phases = Phases(self.listener)
-        captured = look(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
+        captured = capture_cluster(run, phases, now(), lambda plan: self._choose(plan, patience), later=True)
         if captured.says_more_than(run):
             report = take(run, captured, phases, self.spark, self.listener, last=last)
             self._since = {place: self._since[place] for place in held_back(captured.plan)}
@@ -168,7 +171,7 @@ class Follower:
         self.watcher.committed(report)
 
     def _count_round(self, result: str) -> None:
-        """Alerts know a follower by its rounds."""
+        """Count a round of a follower, for alerts."""
         if self._follows:
             counted.add("kbackup_rounds_total", 1, result)
 
@@ -178,14 +181,14 @@ class Follower:
         return hold_back(plan, patience, self._since, moment)
 
     def _wait(self, run: Run, due: float) -> None:
-        """Until the next round is `due`, a whole segment has come in, or it is asked to stop."""
-        every = min(self.rhythm.interval_seconds, _LOOK)
-        while (left := due - self.clock()) > 0:
-            if self.stop.wait(min(left, every)) or self._a_segment_came_in(run):
+        """Wait until the next round is `due`, a whole segment has come in, or a stop is requested."""
+        every = min(self.rhythm.interval_seconds, _LOG_ENDS_EVERY)
+        while (remaining := due - self.clock()) > 0:
+            if self.stop.wait(min(remaining, every)) or self._a_segment_came_in(run):
                 return
 
     def _a_segment_came_in(self, run: Run) -> bool:
-        """Counts what is new by the way: the lag is as of now, not of the last round."""
+        """Return whether a partition has a whole segment of new records, and update the lag in the metrics."""
         assert run.head is not None  # noqa: S101 (a round went well)
         known = {
             TopicPartition(t.name, p.partition): p

@@ -66,17 +66,17 @@ def hold_back(plan: Plan, patience: Patience, since: Mapping[Place, float], now:
     longest = sorted(small, key=lambda place: (small[place], place))
     of_age = sum(now - begun >= patience.max_age for begun in small.values())
     go = max(of_age, patience.small_segments, int(patience.share * len(small)))
-    return without_places(plan, set(longest[go:]))
+    return hold_partitions(plan, set(longest[go:]))
 
 
-def without_places(plan: Plan, held: set[Place]) -> Plan:
+def hold_partitions(plan: Plan, held: set[Place]) -> Plan:
     if not held:
         return plan
     topics = tuple(
         replace(
             t,
             partitions=tuple(
-                # past a loss, which is told now: it must not be found once more
+                # from after a loss, which is reported now and must not be reported twice
                 replace(p, end=p.start) if (t.name, t.incarnation, p.partition) in held else p
                 for p in t.partitions
             ),

@@ -34,11 +34,11 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     if head is None or adopt:
         return
     unknown = {t.name for t in head.topics if not t.id}
-    found = [t.name for t in selected if t.id and t.name in unknown]
-    if not found:
+    unidentified = [t.name for t in selected if t.id and t.name in unknown]
+    if not unidentified:
         return
     raise RefusedError(
-        f"nothing in the archive tells whether topic {shorten(found, _SHOWN)} of the source is the one that it has "
+        f"nothing in the archive tells whether topic {shorten(unidentified, _SHOWN)} of the source is the one that it has "
         "records of",
         "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
         "--adopt-topics",
@@ -49,9 +49,9 @@ def check_same_topics(cluster: Cluster, plan: Plan) -> None:
     """`ClusterError` where a topic was made anew while it was read: its records may be of either."""
     now_there = cluster.topics(t.name for t in plan.topics)
     for topic in plan.topics:
-        found = now_there.get(topic.name)
-        if found is not None and found.id != topic.id:
+        present = now_there.get(topic.name)
+        if present is not None and present.id != topic.id:
             raise ClusterError(
                 f"topic {topic.name} was deleted and created again while it was backed up",
-                "nothing is committed; run again, it will be taken as a new incarnation",
+                "run the backup once more: it archives the topic as a new incarnation; nothing is committed",
             )

@@ -12,7 +12,7 @@ from kbackup.jobs.backup import metering
 from kbackup.jobs.backup.commit import refresh
 from kbackup.jobs.backup.identity import check_cluster
 from kbackup.jobs.backup.plan import Plan
-from kbackup.jobs.backup.restore_point import look, take
+from kbackup.jobs.backup.restore_point import capture_cluster, take
 from kbackup.jobs.backup.run import BackupReport, Run
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
@@ -46,7 +46,7 @@ def backup(
         with phases.step("connect"):
             run = begin(options, source, store, cluster, cluster_id, brokers, lease)
         run.label = label
-        captured = look(run, phases, started_at)
+        captured = capture_cluster(run, phases, started_at)
         show_plan(captured.plan)
         report = take(run, captured, phases, spark, listener, last=True)
         metering.backed_up(report)

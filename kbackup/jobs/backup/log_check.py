@@ -1,13 +1,13 @@
 """Check that each log still holds the last archived record.
 
-A log that was cut (an unclean leader election, a disk or machine that was rolled back) and has grown past the archived
-end again looks like any other: its end is further on. What tells is the record at the offset of the last archived one:
+A log can be cut (an unclean leader election, a disk or machine that was rolled back) and grow past the archived end
+afterwards. Its end offset does not show that. The record at the offset of the last archived record shows it:
 
-- It is the same, under the same leader epoch: nothing below it was replaced.
-- It is another one, or has another epoch: the log has another history from there on, or from before.
-- It is not there, compaction took it: then the cluster is asked whether the log still has that leader epoch up to there
-  (`kafka.epochs`). A record behind it, below the archived end, would be one that the archive lacks.
-- The log starts behind it, retention took it: nothing can be told. Brokers forget leader epochs below the log start.
+- The record is the same, with the same leader epoch: no record below it was replaced.
+- The record is another one, or has another epoch: the log has another history, from this offset or from before.
+- Compaction deleted the record: the cluster validates the leader epoch at this offset (`kafka.epochs`). A later record
+  below the archived end is missing in the archive.
+- Retention deleted the record: nothing is known. Brokers forget leader epochs below the log start.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ class Expected(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a log holds in such a range: its first record, how many there are, and the epoch of the last one (-1: not
-    known)."""
+    """Records of a log in an expected range: the first record, their number, the last epoch (-1: unknown)."""
 
     offset: int
     digest: str
@@ -52,16 +51,21 @@ class Seen(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """`diverged`: partitions whose log differs, with the offset of the last archived record. `unseen`: those whose log
-    lacks that record, which alone is no difference."""
+    """Result of comparing logs with the archive.
+
+    `diverged`: partitions whose log differs, with the offset of the last archived record. `unseen`: partitions whose
+    log lacks this record, which alone is no difference.
+    """
 
     diverged: dict[TopicPartition, int]
     unseen: list[Expected]
 
 
 def compare_logs(run: Run, live: Sequence[LiveTopic]) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Partitions whose log differs from the archive, with the offset that tells; and warnings. The newest restore point
-    of `run` has every last record that could be read then."""
+    """Return the partitions whose log differs from the archive, each with the offset that differs; and warnings.
+
+    Adds the last records that could be read to the newest restore point of `run`.
+    """
     if run.head is None:
         return {}, []
     run.head, warnings = with_last_records(run.archive, run.head, live)
@@ -71,8 +75,10 @@ def compare_logs(run: Run, live: Sequence[LiveTopic]) -> tuple[dict[TopicPartiti
 
 
 def of_another_history(run: Run, segments: Sequence[Segment]) -> Collection[TopicPartition]:
-    """Partitions whose log differs from `segments`, which an earlier run read: it was cut since. One whose last segment
-    can't be read is among them."""
+    """Return the partitions whose log was cut after an earlier run read `segments`.
+
+    A partition whose last segment can't be read is among them.
+    """
     newest: dict[TopicPartition, Segment] = {}
     for segment in sorted(segments, key=lambda s: s.last):
         newest[TopicPartition(segment.topic, segment.partition)] = segment
@@ -106,7 +112,7 @@ def _compare(run: Run, expected: Sequence[Expected]) -> Comparison:
 
 
 def _compare_epochs(run: Run, unseen: Sequence[Expected]) -> tuple[dict[TopicPartition, int], list[str]]:
-    """Partitions of `unseen` whose log was truncated below the last archived record, with its offset; and warnings."""
+    """Return the partitions of `unseen` whose log was cut below the last archived record; and warnings."""
     last = {each.range.tp: each.last.offset for each in unseen}
     group = f"kbackup-backup-{run.writing.run}"
     truncated, unanswered = validate_epochs(
@@ -119,7 +125,7 @@ def _compare_epochs(run: Run, unseen: Sequence[Expected]) -> tuple[dict[TopicPar
 
 
 def epoch_positions(unseen: Sequence[Expected]) -> dict[TopicPartition, EpochPosition]:
-    """The offset behind each last archived record, where its leader epoch is known."""
+    """Return the offset after each last archived record whose leader epoch is known."""
     return {
         each.range.tp: EpochPosition(each.last.offset + 1, each.last.leader_epoch)
         for each in unseen
@@ -130,8 +136,10 @@ def epoch_positions(unseen: Sequence[Expected]) -> dict[TopicPartition, EpochPos
 def with_last_records(
     archive: Archive, head: Manifest, live: Sequence[LiveTopic]
 ) -> tuple[Manifest, list[str]]:
-    """`head` with the last record of each partition that a backup would go on with, read from the archive where the
-    manifest does not tell it: of older archives, and of runs that took segments over. And warnings."""
+    """Return `head` with the last record of each partition that the backup continues; and warnings.
+
+    The record is read from the archive where the manifest lacks it: in older archives, and after salvage.
+    """
     missing = {
         TopicPartition(t.name, p.partition)
         for t, p, _ in _going_on(head, live)
@@ -162,7 +170,7 @@ def _filled(state: PartitionState, record: LastRecord | str | None) -> Partition
 
 
 def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[TopicState, PartitionState, Live]]:
-    """Partitions of the archive that the cluster has under the same topic id."""
+    """Yield the partitions of the archive that the cluster has with the same topic id."""
     known = {t.name: t for t in head.topics}
     for topic in live:
         before = known.get(topic.name)
@@ -174,22 +182,26 @@ def _going_on(head: Manifest, live: Sequence[LiveTopic]) -> Iterator[tuple[Topic
 
 
 def expectations(head: Manifest, live: Sequence[LiveTopic]) -> list[Expected]:
-    """What the logs must hold, as far as they reach back to it. A log that ends before the archive does is left out:
-    that shows without reading it."""
-    found: list[Expected] = []
+    """Return the records that the logs must have, where the logs reach back to them.
+
+    A log that ends before the archive is left out: its end alone is a difference.
+    """
+    expected: list[Expected] = []
     for topic, state, now in _going_on(head, live):
         last = state.last
         if last is None or now.high < state.end or not now.start <= last.offset < now.end:
             continue
-        # what a run did not read itself may have had more records behind it, which were lost since
+        # the log of a salvaged segment may have had later records, which were deleted since
         end = last.offset + 1 if last.leader_epoch is None else min(state.end, now.end)
-        found.append(Expected(OffsetRange(topic.name, state.partition, last.offset, end), last))
-    return found
+        expected.append(Expected(OffsetRange(topic.name, state.partition, last.offset, end), last))
+    return expected
 
 
 def differs(expected: Expected, seen: Seen | None, *, committed: bool) -> bool:
-    """Whether the log is another one than was archived. `committed` says that neither knows records of aborted
-    transactions."""
+    """Return whether the log differs from the archived one.
+
+    `committed`: neither has records of aborted transactions.
+    """
     if seen is None:
         return False
     last = expected.last
@@ -218,11 +230,11 @@ def compare(reader: RangeReader, expected: Sequence[Expected], *, committed: boo
 
 
 def read_seen(reader: RangeReader, ranges: Sequence[OffsetRange]) -> Mapping[TopicPartition, Seen]:
-    """What each log holds in its range. One that retention reached meanwhile is left out."""
+    """Return the records of each log in its range, but for logs whose range retention deleted meanwhile."""
     seen: dict[TopicPartition, Seen] = {}
     for tp, block in reader.read(ranges):
         before = seen.get(tp)
         first = before or Seen(int(block.offsets[0]), digest_of(block, 0), 0, -1)
         seen[tp] = first._replace(records=first.records + len(block), leader_epoch=reader.epochs.get(tp, -1))
-    gone = {v.tp for v in reader.vanished}
-    return {tp: each for tp, each in seen.items() if tp not in gone}
+    vanished = {v.tp for v in reader.vanished}
+    return {tp: each for tp, each in seen.items() if tp not in vanished}

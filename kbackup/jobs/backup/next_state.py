@@ -1,4 +1,4 @@
-"""What a run's plan and segments make of the archive's state. Pure."""
+"""Compute the archive's next topic states from a run's plan and segments. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kbackup.types import TopicPartition
 
 @dataclass
 class _Added:
-    """What a run added to a partition, and the offset of its last record (-1: none)."""
+    """Records that a run added to a partition, and the offset of the last one (-1: none)."""
 
     records: int = 0
     bytes: int = 0
@@ -75,7 +75,7 @@ def _partition(plan: PartitionPlan, added: _Added, last: LastRecord | None) -> P
 
 
 def says_more(plan: Plan, parent: Manifest | None) -> bool:
-    """Whether a restore point of `plan` would say anything of topics and records that `parent` doesn't."""
+    """Return whether a restore point of `plan` differs from `parent` in topics, records or losses."""
     if parent is None or plan.losses:
         return True
     return _vector(next_states(parent.number, plan, ())) != _vector(parent.topics)
@@ -89,7 +89,7 @@ def _vector(topics: Sequence[TopicState]) -> list[tuple[object, ...]]:
 
 
 def same_groups(one: Groups, other: Groups) -> bool:
-    """Whether the same groups stand at the same places, whenever that was."""
+    """Return whether both captures have the same groups with the same committed offsets, whatever their time."""
 
     def stand(groups: Groups) -> tuple[object, ...]:
         return {g.group: (g.type, g.offsets) for g in groups.groups}, set(groups.not_carried)
@@ -98,7 +98,10 @@ def same_groups(one: Groups, other: Groups) -> bool:
 
 
 def same_settings(one: Metadata, other: Metadata) -> bool:
-    """Whether both say the same, whenever that was. The id for the next producer counts up with each new producer."""
+    """Return whether both captures are equal but for their time and the next producer id.
+
+    Each new producer raises this id.
+    """
 
     def timeless(metadata: Metadata) -> Metadata:
         return msgspec.structs.replace(metadata, captured_at="", checksum="", next_producer_id=None)

@@ -1,10 +1,9 @@
-"""What a backup run has to read, from what is archived and what the cluster shows. Pure."""
+"""Plan a backup run: the offsets to read, from the archived state and the captured cluster. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -12,8 +11,6 @@ from msgspec.structs import replace
 from kbackup.archive.models import Loss, Manifest, PartitionState, TopicState
 from kbackup.jobs.capture.live import Live, LiveTopic
 from kbackup.types import OffsetRange, TopicPartition
-
-PACK_PARTITIONS = 256  # partitions that share a task and its consumer, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +56,11 @@ def make_plan(
     next_incarnation: NextIncarnation,
     diverged: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> Plan:
-    """`selected` are the topics to capture, `existing` the names of all that the cluster has. `diverged` are partitions
-    whose log holds another record than the archive at the offset of the last archived one, and that offset."""
+    """Plan the topics to capture, the topics to carry over, and the losses.
+
+    `existing` are the names of all topics of the cluster. `diverged` are partitions whose log has another record than
+    the archive at the offset of the last archived record, with this offset.
+    """
     known = {t.name: t for t in head.topics} if head is not None else {}
     names = {t.name for t in selected}
     there = set(existing)
@@ -90,7 +90,10 @@ def make_plan(
 
 
 def _lost_with_topic(state: TopicState) -> list[Loss]:
-    """What the newest restore point knew of and left for a later one: held back, or behind an open transaction."""
+    """Return the losses of records that the newest restore point left for a later one.
+
+    They were held back, or behind an open transaction.
+    """
     return [
         Loss(
             kind="retention",
@@ -135,7 +138,7 @@ def _plan_topic(
 def _cut_logs(
     topic: LiveTopic, archived: Mapping[int, PartitionState], diverged: Mapping[TopicPartition, int]
 ) -> list[Loss]:
-    """A loss for each log that was cut: it ends before the archive does, or has grown again with other records."""
+    """Return a loss for each log that was cut: its end lies before the archive's, or it has other records."""
     losses: list[Loss] = []
     for number, live in topic.partitions.items():
         tp, state = TopicPartition(topic.name, number), archived.get(number)
@@ -184,7 +187,7 @@ def _anew(topic: LiveTopic, incarnation: int) -> TopicPlan:
 
 
 def retention_loss(tp: TopicPartition, start: int, end: int) -> Loss:
-    """Records that were deleted at the source before they were archived."""
+    """Return the loss of records that were deleted at the source before they were archived."""
     return Loss(
         kind="retention",
         topic=tp.topic,
@@ -193,51 +196,3 @@ def retention_loss(tp: TopicPartition, start: int, end: int) -> Loss:
         end=end,
         message=f"offsets {start} to {end - 1} of {tp} were deleted at the source before they were archived",
     )
-
-
-def without(
-    ranges: Iterable[OffsetRange], taken: Mapping[TopicPartition, Sequence[tuple[int, int]]]
-) -> list[OffsetRange]:
-    """`ranges` less the intervals (first, last), both inclusive and disjoint, that are `taken`."""
-    left: list[OffsetRange] = []
-    for wanted in ranges:
-        at = wanted.start
-        for first, last in sorted(taken.get(wanted.tp, ())):
-            if first > at:
-                left.append(wanted._replace(start=at, end=min(first, wanted.end)))
-            at = max(at, last + 1)
-        left.append(wanted._replace(start=min(at, wanted.end)))
-    return [r for r in left if r.start < r.end]
-
-
-def make_tasks(
-    ranges: Iterable[OffsetRange], split_records: int, pack_records: int
-) -> list[list[OffsetRange]]:
-    """Ranges as tasks: those of more than `split_records` offsets are cut, those of fewer than `pack_records`
-    share a task. `ranges` of one partition stand together; no task has two of them: its consumer reads a
-    partition in one place.
-
-    Offsets count, since nobody knows the records of a range before reading it. Big tasks come first, so that no
-    long one is left for the end.
-    """
-    alone: list[list[OffsetRange]] = []
-    packs: list[list[OffsetRange]] = []
-    room = 0
-    for wanted in ranges:
-        size = wanted.end - wanted.start
-        if size >= pack_records:
-            alone += [[piece] for piece in _cut(wanted, split_records)]
-        elif size > 0:
-            if not packs or size > room or len(packs[-1]) == PACK_PARTITIONS or packs[-1][-1].tp == wanted.tp:
-                packs.append([])
-                room = pack_records
-            packs[-1].append(wanted)
-            room -= size
-    return sorted(alone + packs, key=lambda task: -sum(r.end - r.start for r in task))
-
-
-def _cut(wanted: OffsetRange, split_records: int) -> list[OffsetRange]:
-    size = wanted.end - wanted.start
-    pieces = -(-size // split_records)
-    marks = [wanted.start + size * i // pieces for i in range(pieces + 1)]
-    return [wanted._replace(start=a, end=b) for a, b in pairwise(marks)]

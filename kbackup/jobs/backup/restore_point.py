@@ -1,4 +1,4 @@
-"""One restore point: a page of named steps. The catalog is the commit; what comes before it no reader sees."""
+"""Make one restore point, step by step. The new catalog version is the commit; readers see nothing before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from kbackup.archive.segments.table import Segment
 from kbackup.jobs.backup.commit import commit, report
 from kbackup.jobs.backup.identity import check_identity, check_same_topics
 from kbackup.jobs.backup.log_check import compare_logs, of_another_history
-from kbackup.jobs.backup.plan import Plan, make_plan, make_tasks, without
+from kbackup.jobs.backup.plan import Plan, make_plan
+from kbackup.jobs.backup.ranges import make_tasks, without
 from kbackup.jobs.backup.run import BackupReport, Captured, Read, Run
 from kbackup.jobs.backup.salvage import recover
 from kbackup.jobs.backup.task import BackupWork, LastRead
@@ -28,15 +29,18 @@ from kbackup.store import for_writing
 from kbackup.types import TopicPartition
 
 
-def look(
+def capture_cluster(
     run: Run,
     phases: Phases,
     started_at: str,
     choose: Callable[[Plan], Plan] = lambda plan: plan,
     later: bool = False,
 ) -> Captured:
-    """What there is to archive. `choose` may hold partitions of the plan back. `later`: selected groups, and topics
-    that regular expressions select, may come later."""
+    """Capture the cluster and plan what to archive.
+
+    `choose` may hold partitions of the plan back. `later`: selected groups, and topics that regular expressions
+    select, may be created later.
+    """
     options, cluster = run.options, run.cluster
     with phases.step("discover"):
         selection = Selection.of(options.topics, options.exclude_topics)
@@ -48,8 +52,8 @@ def look(
     with phases.step("resolve ranges"):
         live = capture.live_topics(cluster, topics, options.isolation_level)
         names = [group.group for group in groups.groups]
-        told = capture.read_brokers(cluster, topics, run.cluster_id, names)
-        whole = with_sources(told, run.brokers, run.sources)
+        reading = capture.read_brokers(cluster, topics, run.cluster_id, names)
+        whole = with_sources(reading, run.brokers, run.sources)
         settings = as_archived(whole.metadata, run.archive.info)  # which is what the next run compares with
     with phases.step("compare logs"):
         check_identity(run.head, live, options.adopt_topics)
@@ -64,7 +68,7 @@ def look(
 def take(
     run: Run, captured: Captured, phases: Phases, spark: Spark, listener: Listener, *, last: bool = False
 ) -> BackupReport:
-    """A restore point of what was captured, without its derived files (`refresh`). `last`: the run ends with it."""
+    """Commit a restore point of the capture, without its derived files (`refresh`). `last`: the run ends with it."""
     plan = captured.plan
     with phases.step("plan"):
         reserve(run, plan)

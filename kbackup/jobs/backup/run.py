@@ -1,4 +1,4 @@
-"""What the steps of a backup share: both ends under the lease, what was captured, and what is reported."""
+"""Data that the steps of a backup share: connections under the lease, the capture, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kbackup.types import TopicPartition
 
 @dataclass(frozen=True)
 class BackupReport:
-    """What a run did. `seconds` are by step; `held_back` counts the partitions whose new records wait."""
+    """Report of a backup. `seconds` are by step; `held_back` counts the partitions whose new records wait."""
 
     restore_point: int
     parent: int | None
@@ -73,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Read:
-    """What a run archived: segments, what retention took while it read, and the last records that it read."""
+    """Archived data of a run: segments, records that retention deleted meanwhile, and last records by partition."""
 
     segments: Sequence[Segment]
     vanished: Sequence[Vanished] = ()
@@ -82,7 +82,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Captured:
-    """What the cluster held: the plan to archive it, and what goes beside the manifest."""
+    """Capture of the cluster: the plan to archive its records, its groups and its settings."""
 
     started_at: str
     plan: Plan
@@ -90,7 +90,7 @@ class Captured:
     settings: Metadata
 
     def says_more_than(self, run: Run) -> bool:
-        """Whether a restore point of this would say anything that the newest one doesn't."""
+        """Return whether a restore point of this capture would differ from the newest one."""
         if says_more(self.plan, run.head) or run.groups is None or run.settings is None:
             return True
         # a group that moves on in what is held back is none the better for a restore point

@@ -38,15 +38,15 @@ class Orphan(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdoptWork:
+class SalvageWork:
     store: Store
 
     def __call__(self, task: Sequence[Orphan], progress: ProgressSender) -> Iterator[Segment]:
         for orphan in task:
             with suppress(CorruptError):  # the tasks of the backup write it again
-                found = salvage_segment(self.store, orphan.target, orphan.key)
-                progress.add(found.count, found.bytes)
-                yield found
+                segment = salvage_segment(self.store, orphan.target, orphan.key)
+                progress.add(segment.count, segment.bytes)
+                yield segment
 
 
 def recover(
@@ -55,9 +55,11 @@ def recover(
     spark: Callable[[], SparkSession],
     differing: Callable[[Sequence[Segment]], Collection[TopicPartition]],
 ) -> list[Segment]:
-    """The segments of an interrupted run that `plan` can use. The others stay: the tasks write beside them, and a sweep
-    deletes them once they lie below the end. `differing` tells the partitions whose log was cut since: their segments
-    are of no use."""
+    """Return the segments of an interrupted run that `plan` can use.
+
+    The other segments stay: the tasks use other names, and a sweep deletes them once they lie below the end.
+    `differing` returns the partitions whose log was cut since; their segments are not used.
+    """
     if not run.interrupted or not may_salvage(run.archive.state):
         return []
     known = run.archive.keys()
@@ -65,7 +67,7 @@ def recover(
     if not orphans:
         return []
     tasks = [orphans[i : i + _PER_TASK] for i in range(0, len(orphans), _PER_TASK)]
-    kept = _fitting(plan, run_tasks(spark(), tasks, AdoptWork(run.writing.plain)))
+    kept = _fitting(plan, run_tasks(spark(), tasks, SalvageWork(run.writing.plain)))
     cut = differing(kept)
     return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
 
@@ -86,16 +88,16 @@ def _orphans(store: Store, topic: TopicPlan, known: Collection[str]) -> Iterator
 
 
 def _fitting(plan: Plan, segments: Sequence[Segment]) -> list[Segment]:
-    """Those that lie in what the plan wants to read and don't overlap."""
+    """Return the segments that lie in the plan's ranges and don't overlap."""
     ranges = {r.tp: r for r in plan.ranges}
     kept: list[Segment] = []
     reached: dict[TopicPartition, int] = {}
     for segment in sorted(segments, key=lambda s: (s.topic, s.partition, s.first, -s.last)):
         tp = TopicPartition(segment.topic, segment.partition)
-        wanted = ranges.get(tp)
-        if wanted is None or segment.last >= wanted.end:
+        planned = ranges.get(tp)
+        if planned is None or segment.last >= planned.end:
             continue
-        if segment.first >= reached.get(tp, wanted.start):
+        if segment.first >= reached.get(tp, planned.start):
             kept.append(segment)
             reached[tp] = segment.last + 1
     return kept

@@ -1,4 +1,4 @@
-"""One task of a backup: reads its ranges, writes segments, says what it wrote."""
+"""Spark task of a backup: read ranges of the source, write segments, return their index entries."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ _SPARE_NAMES = 100
 
 @dataclass(frozen=True)
 class BackupWork:
-    """What every task of a run needs. `incarnations` names the folder of each topic; `since` is when this run
-    began, in seconds by the store's clock. `salvage`: every run that ever wrote read records alike."""
+    """Function of all tasks of a run.
+
+    `incarnations` are the topics' folders; `since` is the start of this run, in seconds by the store's clock.
+    `salvage`: all runs of the archive read records with the same isolation level.
+    """
 
     source: Properties = field(repr=False)
     store: Store
@@ -77,8 +80,10 @@ class BackupWork:
     def _together(
         self, reader: RangeReader, task: Sequence[OffsetRange], progress: ProgressSender
     ) -> Iterator[Segment | LastRead]:
-        """Small ranges at once into memory, then written by a few threads, since that is all waiting for the store;
-        where they turn out not to be small, each one after the other."""
+        """Read small ranges together into memory, and write them by a few threads that wait for the store.
+
+        Where the ranges are larger than expected, they are written one after the other.
+        """
         held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in reader.read(task):
@@ -89,73 +94,73 @@ class BackupWork:
                 whole = False
                 break
         if not whole:
-            for wanted in task:
-                yield from self._write(reader, wanted, held.pop(wanted.tp), False, progress)
+            for offsets in task:
+                yield from self._write(reader, offsets, held.pop(offsets.tp), False, progress)
             return
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
-            tries = pool.map(lambda wanted: self._try(reader, wanted, held.pop(wanted.tp)), task)
-            for wanted, (segments, taken) in zip(task, tries, strict=True):
+            tries = pool.map(lambda offsets: self._try(reader, offsets, held.pop(offsets.tp)), task)
+            for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:
-                    found, rest, spare = self._pass_taken(wanted, taken, 0)
-                    yield from found
+                    salvaged, rest, spare = self._pass_taken(offsets, taken, 0)
+                    yield from salvaged
                     yield from self._write(reader, rest, [], False, progress, spare)
 
     def _write(
         self,
         reader: RangeReader,
-        wanted: OffsetRange,
+        offsets: OffsetRange,
         blocks: list[RecordBlock],
         whole: bool,
         progress: ProgressSender,
         spare: int = 0,
     ) -> Iterator[Segment | LastRead]:
-        """`blocks` are what is read already of the range; `whole` says that this is all of it."""
+        """Write a range. `blocks` of the range are already read; `whole`: they are all of it."""
         while True:
             try:
                 yield from self._segments(
-                    reader, wanted, self._blocks(reader, wanted, blocks, whole, progress), spare
+                    reader, offsets, self._blocks(reader, offsets, blocks, whole, progress), spare
                 )
             except SegmentTakenError as taken:
-                found, wanted, spare = self._pass_taken(wanted, taken, spare)
+                salvaged, offsets, spare = self._pass_taken(offsets, taken, spare)
             else:
                 return
-            yield from found
+            yield from salvaged
             blocks, whole = [], False
 
     def _try(
-        self, reader: RangeReader, wanted: OffsetRange, blocks: list[RecordBlock]
+        self, reader: RangeReader, offsets: OffsetRange, blocks: list[RecordBlock]
     ) -> tuple[list[Segment | LastRead], SegmentTakenError | None]:
-        """The segments of a range that is read whole, and the one on the way that is there already."""
+        """Write a range that is in memory; return its segments, and the error of a name that is taken."""
         segments: list[Segment | LastRead] = []
         try:
-            for segment in self._segments(reader, wanted, blocks):
+            for segment in self._segments(reader, offsets, blocks):
                 segments.append(segment)
         except SegmentTakenError as taken:
             return segments, taken
         return segments, None
 
     def _segments(
-        self, reader: RangeReader, wanted: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
+        self, reader: RangeReader, offsets: OffsetRange, blocks: Iterable[RecordBlock], spare: int = 0
     ) -> Iterator[Segment | LastRead]:
-        with PartitionWriter(self.store, self.target(wanted.tp, spare)) as writer:
-            at, last = wanted.start - 1, None
+        with PartitionWriter(self.store, self.target(offsets.tp, spare)) as writer:
+            at, last = offsets.start - 1, None
             for block in blocks:
-                if _loss_between(reader.vanished, wanted.tp, at, int(block.offsets[0])):
-                    # whoever takes the segment over after a crash must come upon the loss as well
+                if _loss_between(reader.vanished, offsets.tp, at, int(block.offsets[0])):
+                    # a later run that salvages the segment must report the loss as well
                     yield from writer.finish()
                 last = last_of(block)  # before its buffer is used again
                 yield from writer.append(block)
                 at = last.offset
             yield from writer.finish()
         if last is not None:
-            epoch = reader.epochs.get(wanted.tp, -1)
-            yield LastRead(wanted.tp, with_epoch(last, epoch))
+            epoch = reader.epochs.get(offsets.tp, -1)
+            yield LastRead(offsets.tp, with_epoch(last, epoch))
 
     def _blocks(
         self,
         reader: RangeReader,
-        wanted: OffsetRange,
+        offsets: OffsetRange,
         held: list[RecordBlock],
         whole: bool,
         progress: ProgressSender,
@@ -163,31 +168,31 @@ class BackupWork:
         yield from held
         if whole:
             return
-        start = int(held[-1].offsets[-1]) + 1 if held else wanted.start
-        for _, block in reader.read([wanted._replace(start=start)]):
+        start = int(held[-1].offsets[-1]) + 1 if held else offsets.start
+        for _, block in reader.read([offsets._replace(start=start)]):
             progress.add(len(block), block.nbytes)
             yield block
 
     def _pass_taken(
-        self, wanted: OffsetRange, taken: SegmentTakenError, spare: int
+        self, offsets: OffsetRange, taken: SegmentTakenError, spare: int
     ) -> tuple[list[Segment], OffsetRange, int]:
-        """How to go on where the name of a segment is taken: the segment if another attempt of this run wrote it, the
-        rest of the range, and the spare number of the names there.
+        """Return how to continue where a segment's name is taken.
 
-        An orphan of an earlier run stays: nobody deletes or replaces what lies beyond an end, so no run that slept can
-        hit a segment of a later one. The segment gets another name.
+        Returns the segment if another attempt of this run wrote it, the rest of the range, and the spare number of the
+        next names. An orphan of an earlier run stays: no run deletes or replaces objects beyond an end, so a run that
+        slept can't damage a segment of a later run. The new segment gets another name.
         """
         if self.salvage and self.store.stat(taken.key).modified >= self.since:
             with suppress(CorruptError):
-                found = salvage_segment(self.store, self.target(wanted.tp, spare), taken.key)
-                if found.last < wanted.end:
-                    return [found], wanted._replace(start=found.last + 1), spare
+                segment = salvage_segment(self.store, self.target(offsets.tp, spare), taken.key)
+                if segment.last < offsets.end:
+                    return [segment], offsets._replace(start=segment.last + 1), spare
         if spare == _SPARE_NAMES:
             raise StoreError(
                 f"object {taken.key} and {spare} others of interrupted runs are in the way",
                 "delete them by hand while nothing writes to the archive",
             )
-        return [], wanted._replace(start=taken.first), spare + 1
+        return [], offsets._replace(start=taken.first), spare + 1
 
 
 def _loss_between(vanished: Sequence[Vanished], tp: TopicPartition, last: int, first: int) -> bool:

@@ -267,7 +267,7 @@ def test_what_others_wrote_after_a_changed_last_record() -> None:
 
 
 def test_too_many_differences_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_ENOUGH", 10)
+    monkeypatch.setattr(compare, "_MOST_DIFFERENCES", 10)
     records = [distinct(n) for n in range(1000)]
     topic = [r.restored if n % 30 else changed(r.restored, "value") for n, r in enumerate(records)]
     found = compared(records, topic)
