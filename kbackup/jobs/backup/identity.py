@@ -38,8 +38,8 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
     if not unidentified:
         return
     raise RefusedError(
-        f"nothing in the archive tells whether topic {shorten(unidentified, _SHOWN)} of the source is the one that it has "
-        "records of",
+        f"nothing in the archive tells whether topic {shorten(unidentified, _SHOWN)} of the source is "
+        "the one that it has records of",
         "compare them with 'kbackup verify --against source'; where they are the same, run one backup with "
         "--adopt-topics",
     )

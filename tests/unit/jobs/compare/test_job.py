@@ -14,7 +14,7 @@ from kbackup.jobs.compare.groups import NO_OFFSETS, _is_right_position, due_offs
 from kbackup.jobs.compare.plan import ComparePlan, _all_partitions, _compared, _restored_offsets
 from kbackup.jobs.compare.report import fewer_named, findings_of, is_wrong, sum_counts, topics_of
 from kbackup.jobs.compare.result import Comparison, Difference, Kind, TargetOffsets
-from kbackup.jobs.restore.content import choose_plan
+from kbackup.jobs.restore.content import plan_restore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
@@ -57,7 +57,7 @@ def plan() -> RestorePlan:
     archive = make_archive(MemoryStore())
     point = archive.restore_point("latest")
     content = content_of(archive, point, [t for t in point.topics if t.name == "orders"])
-    return choose_plan(Restore(map={"orders": "again"}), content, "cluster")
+    return plan_restore(Restore(map={"orders": "again"}), content, "cluster")
 
 
 def test_every_partition_is_looked_at(plan: RestorePlan) -> None:
