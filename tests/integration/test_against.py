@@ -207,8 +207,8 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
         (("--against", "target", "--groups"), "groups are compared by a restore's offset map"),
         (("--against", "source", "--restore-id", "x"), "a restore is compared with its target"),
         (("--against", "target", "--quick"), "--quick reads no records"),
-        (("--topic", "x"), "is chosen with --against"),
-        (("--exact",), "is chosen with --against"),
+        (("--topic", "x"), "options of a comparison need --against"),
+        (("--exact",), "options of a comparison need --against"),
     ],
 )
 def test_what_can_not_be_asked(run: Run, args: tuple[str, ...], message: str) -> None:
