@@ -43,7 +43,9 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
     monkeypatch.setattr(follow, "begin", lambda *_: run)
-    monkeypatch.setattr(follow, "look", lambda *_, **__: SimpleNamespace(says_more_than=lambda _: False))
+    monkeypatch.setattr(
+        follow, "capture_cluster", lambda *_, **__: SimpleNamespace(says_more_than=lambda _: False)
+    )
     counted.begin("mirror")
     with closing(Stop()) as made:
         yield made
