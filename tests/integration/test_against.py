@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kbackup import cli
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.compare.task import ComparedPartition, topic_blocks
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.kernel import Kernel
@@ -187,7 +187,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
 ) -> None:
     """A comparison that looked too far ahead goes back: by one client, with more of the first reading on its way."""
     monkeypatch.setattr("kbackup.kafka.kernel.selected_kernel", lambda: Kernel(kernel, "asked for"))  # type: ignore[arg-type]
-    part = UnitPart(topic=made.topic, partition=0, target=made.topic, segments=())
+    part = UnitRange(topic=made.topic, partition=0, target=made.topic, segments=())
     reader = RangeReader({"bootstrap.servers": broker.bootstrap}, "read_committed", "again", 30)
     try:
         opened = topic_blocks(reader, ComparedPartition(part, 0, 0, 150, True, None))

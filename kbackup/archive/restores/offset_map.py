@@ -40,7 +40,7 @@ _SUM = b"kbackup.sum"
 _NO_SUM = b"sha256:" + b"0" * 64
 
 
-class PartName(NamedTuple):
+class MapPartName(NamedTuple):
     """Written as `<attempt>-<number>` in the progress that is committed with a transaction."""
 
     attempt: str
@@ -50,7 +50,7 @@ class PartName(NamedTuple):
         return f"{self.attempt}-{self.number}"
 
     @classmethod
-    def parse(cls, text: str) -> PartName | None:
+    def parse(cls, text: str) -> MapPartName | None:
         attempt, _, number = text.rpartition("-")
         return cls(attempt, int(number)) if attempt and number.isdecimal() else None
 
@@ -108,17 +108,17 @@ def by_partition(
         yield tp, (source[a:b], target[a:b], count[a:b])
 
 
-def _part_key(restore_id: str, unit: int, name: PartName) -> str:
+def _part_key(restore_id: str, unit: int, name: MapPartName) -> str:
     return layout.restore_key(restore_id, f"map/{unit}/{name}.parquet")
 
 
-def write_part(
+def write_map_part(
     store: Store,
     restore_id: str,
     unit: int,
-    name: PartName,
+    name: MapPartName,
     runs: pa.Table,
-    previous: PartName | None,
+    previous: MapPartName | None,
     cut: Cut = NOTHING,
 ) -> None:
     """`cut` is what windows selected since the part before."""
@@ -127,12 +127,13 @@ def write_part(
     store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
-def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) -> Committed:
+def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName | None) -> Committed:
     """Everything that a unit has committed, `last` being the part named in its progress."""
     tables: list[pa.Table] = []
     while last is not None:
         some = [
-            _read_part(store, restore_id, unit, PartName(last.attempt, n)) for n in range(last.number + 1)
+            _read_map_part(store, restore_id, unit, MapPartName(last.attempt, n))
+            for n in range(last.number + 1)
         ]
         tables = some + tables
         last = previous_of(some[0])
@@ -143,15 +144,15 @@ def read_parts(store: Store, restore_id: str, unit: int, last: PartName | None) 
     return Committed(pa.concat_tables([SCHEMA.empty_table(), *bare]), cut)
 
 
-def begun_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
+def begun_map_parts(store: Store, restore_id: str, unit: int) -> Iterator[pa.Table]:
     """Every part that an attempt at the unit has written, whether its transaction was committed or not."""
     for entry in store.list(layout.restore_key(restore_id, f"map/{unit}/")):
         yield decode(store.get(entry.key), entry.key)
 
 
-def previous_of(part: pa.Table) -> PartName | None:
+def previous_of(part: pa.Table) -> MapPartName | None:
     """The part of an earlier attempt that the attempt of `part` went on from."""
-    return PartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+    return MapPartName.parse((part.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
 
 
 def _cut(part: pa.Table) -> Cut:
@@ -160,7 +161,7 @@ def _cut(part: pa.Table) -> Cut:
     return Cut(*map(int, told.decode().split(","))) if told else NOTHING
 
 
-def _read_part(store: Store, restore_id: str, unit: int, name: PartName) -> pa.Table:
+def _read_map_part(store: Store, restore_id: str, unit: int, name: MapPartName) -> pa.Table:
     key = _part_key(restore_id, unit, name)
     return decode(store.get(key), key)
 

@@ -31,7 +31,7 @@ class PlannedTopic(Member, frozen=True, kw_only=True):
     replication_factor: int
 
 
-class UnitPart(Member, frozen=True, kw_only=True):
+class UnitRange(Member, frozen=True, kw_only=True):
     """One source partition and where its records go; `segments` are in order of offset. Only records in `window`
     are wanted; None: all of them. `kbackup.jobs.replay.read` reads them."""
 
@@ -74,7 +74,7 @@ class RestorePlan(Document, frozen=True, kw_only=True):
     transaction_bytes: int
     into_existing: bool
     topics: tuple[PlannedTopic, ...]
-    units: tuple[tuple[UnitPart, ...], ...]
+    units: tuple[tuple[UnitRange, ...], ...]
     groups: tuple[PlannedGroup, ...]
     settings: tuple[Literal["acls", "configs", "quotas", "users"], ...] = ()
     choice: Choice | None = None

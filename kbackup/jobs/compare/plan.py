@@ -12,7 +12,7 @@ import pyarrow as pa
 from kbackup.archive.reader import open_archive
 from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.offset_map import by_partition
-from kbackup.archive.restores.plan import RestorePlan, UnitPart, check_same_archive, check_same_target
+from kbackup.archive.restores.plan import RestorePlan, UnitRange, check_same_archive, check_same_target
 from kbackup.config.jobs import Restore
 from kbackup.errors import NoArchiveError, UsageError
 from kbackup.jobs.compare.groups import NO_OFFSETS
@@ -101,11 +101,11 @@ def _isolation(store: Store, restore_point: int) -> str:
         return "read_committed"
 
 
-def _all_partitions(plan: RestorePlan) -> list[UnitPart]:
+def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
     """Return all partitions of the plan, also the empty ones."""
     parts = {part.tp: part for unit in plan.units for part in unit}
     bare = (
-        UnitPart(topic=topic.source, partition=number, target=topic.target, segments=())
+        UnitRange(topic=topic.source, partition=number, target=topic.target, segments=())
         for topic in plan.topics
         for number in range(topic.partitions)
     )
@@ -141,7 +141,7 @@ def _unstamped(cluster: Cluster, names: Iterable[str]) -> set[str]:
 
 
 def _compared(
-    compare_plan: ComparePlan, part: UnitPart, log_start: int, against: Against
+    compare_plan: ComparePlan, part: UnitRange, log_start: int, against: Against
 ) -> ComparedPartition:
     end, first = compare_plan.ends.get(part.tp, 0), 0
     target_offsets = (

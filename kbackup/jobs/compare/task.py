@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.compare.partition import PartitionComparer
 from kbackup.jobs.compare.result import Comparison, TargetOffsets
 from kbackup.jobs.compare.side import Open, Rules, Side
@@ -28,7 +28,7 @@ class ComparedPartition:
     `start` = `end` where the target partition does not exist. `target_offsets` as in `PartitionComparer`.
     """
 
-    archived: UnitPart
+    archived: UnitRange
     first: int
     start: int
     end: int
@@ -74,7 +74,7 @@ class CompareWork:
             archive.close()
             topic.close()
 
-    def _archived(self, part: UnitPart) -> Open:
+    def _archived(self, part: UnitRange) -> Open:
         def blocks(start: int) -> Iterator[RecordBlock]:
             for piece in read_range(self.store, part, start):
                 if piece.block is not None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.read import read_segment, read_small
 from kbackup.archive.segments.table import Segment
 from kbackup.formats.block import slice_block
@@ -40,7 +40,7 @@ class ReadStep(NamedTuple):
 
 
 def read_range(
-    store: Store, range_: UnitPart, start: int = 0, check_first: int | None = None
+    store: Store, range_: UnitRange, start: int = 0, check_first: int | None = None
 ) -> Iterator[ReadStep]:
     """Yield the records of `range_` from source offset `start` on, cut to its window, in order. Errors are those of
     `read_segment`. A segment of more than `check_first` bytes is read through before its first record comes out, with
@@ -57,7 +57,7 @@ def read_range(
 
 
 def _read(
-    store: Store, range_: UnitPart, segment: Segment, start: int, quiet: int | None
+    store: Store, range_: UnitRange, segment: Segment, start: int, quiet: int | None
 ) -> Iterator[ReadStep]:
     read = untimed = 0
     blocks = read_small if segment.bytes <= SMALL else read_segment

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from kbackup.archive.restores.offset_map import NOTHING, Cut
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.replay.prefetch import ahead
 from kbackup.jobs.replay.read import ReadStep, read_range
 from kbackup.kafka.produce.produce import BlockProducer, Progress, Runs
@@ -28,7 +28,7 @@ _TOGETHER = 1 << 20  # bytes
 class Reached(NamedTuple):
     """Everything of `range` before source offset `next` is read."""
 
-    range: UnitPart
+    range: UnitRange
     next: int
 
 
@@ -51,11 +51,11 @@ class Ledger(Protocol):
 
 
 def together(
-    steps: Iterable[tuple[UnitPart, ReadStep]], least: int = _TOGETHER
-) -> Iterator[list[tuple[UnitPart, ReadStep]]]:
+    steps: Iterable[tuple[UnitRange, ReadStep]], least: int = _TOGETHER
+) -> Iterator[list[tuple[UnitRange, ReadStep]]]:
     """Yield steps, of many partitions too, in lists of at least `least` bytes: small ones then go out in few requests
     to the broker. A list ends with a pause."""
-    gathered: list[tuple[UnitPart, ReadStep]] = []
+    gathered: list[tuple[UnitRange, ReadStep]] = []
     size = 0
     for range_, step in steps:
         gathered.append((range_, step))
@@ -75,12 +75,12 @@ class UnitRun:
     """
 
     store: Store
-    ranges: Sequence[UnitPart]
+    ranges: Sequence[UnitRange]
     producer: BlockProducer
     ledger: Ledger
     sender: ProgressSender
     transaction_bytes: int
-    start: Callable[[UnitPart], int | None]
+    start: Callable[[UnitRange], int | None]
     pending: int = 0
     sent: bool = False
     counted: Cut = NOTHING
@@ -92,7 +92,7 @@ class UnitRun:
                 self._take(range_, step)
         self._commit()
 
-    def _read(self) -> Iterator[tuple[UnitPart, ReadStep]]:
+    def _read(self) -> Iterator[tuple[UnitRange, ReadStep]]:
         """Runs ahead of what is produced, from one segment into the next."""
         check_first = LARGE_SEGMENT if self.ledger.transactions else None
         for range_ in self.ranges:
@@ -102,7 +102,7 @@ class UnitRun:
             for step in read_range(self.store, range_, start, check_first):
                 yield range_, step
 
-    def _take(self, range_: UnitPart, step: ReadStep) -> None:
+    def _take(self, range_: UnitRange, step: ReadStep) -> None:
         before = self.reached.get(range_.tp)
         if before is not None and before.range is not range_:
             self._commit()  # another incarnation: its source offsets begin anew

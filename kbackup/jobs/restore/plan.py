@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content
-from kbackup.archive.restores.plan import PlannedTopic, UnitPart
+from kbackup.archive.restores.plan import PlannedTopic, UnitRange
 from kbackup.config import parse_rule
 from kbackup.errors import RefusedError, UsageError, suggest_name
 from kbackup.spark.tasks import pack
@@ -75,10 +75,10 @@ def plan_topic(
     )
 
 
-def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPart, ...], ...]:
+def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitRange, ...], ...]:
     """Partitions with records, big ones alone, small ones sharing a producer; the biggest first."""
     parts = [
-        (p.bytes, _unit_part(t.name, p, names[t.name]))
+        (p.bytes, _unit_range(t.name, p, names[t.name]))
         for t in content.topics
         for p in t.partitions
         if p.segments
@@ -88,8 +88,8 @@ def make_units(content: Content, names: Mapping[str, str]) -> tuple[tuple[UnitPa
     return tuple(tuple(part for _, part in unit) for unit in units)
 
 
-def _unit_part(topic: str, partition: ArchivedPartition, target: str) -> UnitPart:
-    return UnitPart(
+def _unit_range(topic: str, partition: ArchivedPartition, target: str) -> UnitRange:
+    return UnitRange(
         topic=topic,
         partition=partition.partition,
         target=target,

@@ -12,13 +12,13 @@ from kbackup.archive.restores.offset_map import (
     NOTHING,
     Committed,
     Cut,
-    PartName,
-    begun_parts,
-    read_parts,
+    MapPartName,
+    begun_map_parts,
+    read_map_parts,
     runs_table,
-    write_part,
+    write_map_part,
 )
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError
 from kbackup.jobs.replay.earlier_commits import first_committed
 from kbackup.jobs.replay.unit import Reached, UnitRun
@@ -33,7 +33,7 @@ from kbackup.types import TopicPartition
 @dataclass(frozen=True, slots=True)
 class Unit:
     number: int
-    ranges: tuple[UnitPart, ...]
+    ranges: tuple[UnitRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,20 @@ class _UnitLedger:
         if self.transactions and not self.progress:
             self._check_unrestored()
 
-    def start(self, range_: UnitPart) -> int:
+    def start(self, range_: UnitRange) -> int:
         return self.reached.get(range_.tp, 0)
 
     def publish(
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
     ) -> Mapping[TopicPartition, Progress]:
         """Write a map part; its name is committed with the records."""
-        work, name = self.work, PartName(self.attempt, self.map_parts_written)
+        work, name = self.work, MapPartName(self.attempt, self.map_parts_written)
         self.reached |= {tp: each.next for tp, each in reached.items()}
         table = runs_table({tp: (r.source, r.target, r.count) for tp, r in runs.items()})
         self._last = table, cut
         if not self.transactions:
             return {}
-        write_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
+        write_map_part(work.state, work.restore_id, self.unit.number, name, table, self.began_from, cut)
         self.map_parts_written += 1
         return {tp: Progress(at, str(name)) for tp, at in self.reached.items()}
 
@@ -125,7 +125,7 @@ class _UnitLedger:
         """Check that no record of a unit without progress is committed: brokers expire the progress of an empty
         group."""
         work, number = self.work, self.unit.number
-        map_parts = begun_parts(work.state, work.restore_id, number)
+        map_parts = begun_map_parts(work.state, work.restore_id, number)
         committed = first_committed(work.target, work.group, map_parts)
         if committed is not None:
             tp, offset = committed
@@ -138,15 +138,15 @@ class _UnitLedger:
 
     def everything(self) -> Committed:
         """Return the map parts that this attempt and earlier ones committed."""
-        earlier = read_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
+        earlier = read_map_parts(self.work.state, self.work.restore_id, self.unit.number, self.began_from)
         runs = pa.concat_tables([earlier.runs, *self.tables])
         return Committed(runs, earlier.cut.plus(self.cut))
 
 
-def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartName | None:
+def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> MapPartName | None:
     """Return the newest map part, which all progress was committed with; None without progress. Without it, neither the
     offset map nor the count of a window would have the records before it."""
-    names = {PartName.parse(p.note) for p in progress.values()}
+    names = {MapPartName.parse(p.note) for p in progress.values()}
     if not names:
         return None
     (name,) = names if len(names) == 1 else (None,)
@@ -158,5 +158,5 @@ def _last_part(unit: Unit, progress: Mapping[TopicPartition, Progress]) -> PartN
     return name
 
 
-def units(ranges: Sequence[tuple[UnitPart, ...]]) -> list[Unit]:
+def units(ranges: Sequence[tuple[UnitRange, ...]]) -> list[Unit]:
     return [Unit(number, unit) for number, unit in enumerate(ranges)]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from kbackup.archive import layout
 from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.models import Document, load
-from kbackup.archive.restores.offset_map import PartName, decode, previous_of
+from kbackup.archive.restores.offset_map import MapPartName, decode, previous_of
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.verify.findings import CHANGED, Findings
 from kbackup.jobs.groups.before import GroupsBefore
@@ -60,8 +60,11 @@ def _check(store: Store, key: str, keys: Collection[str], archive_id: str, findi
 def _check_part(store: Store, key: str, keys: Collection[str], findings: Findings) -> None:
     """A part, and that those are there which count where it does: the one before it, and where its attempt began."""
     folder, _, file = key.rpartition("/")
-    name, previous = PartName.parse(file.removesuffix(".parquet")), previous_of(decode(store.get(key), key))
-    before = previous if name is None or name.number == 0 else PartName(name.attempt, name.number - 1)
+    name, previous = (
+        MapPartName.parse(file.removesuffix(".parquet")),
+        previous_of(decode(store.get(key), key)),
+    )
+    before = previous if name is None or name.number == 0 else MapPartName(name.attempt, name.number - 1)
     if before is not None and f"{folder}/{before}.parquet" not in keys:
         findings.add(f"{folder}/{before}.parquet", f"is missing before {file}", ANOTHER_COPY)
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 NOT_YET_CLEAN: Sequence[str] = [
-    "kbackup/archive/restores",
     "kbackup/jobs/adopt",
     "kbackup/jobs/capture",
     "kbackup/jobs/check",

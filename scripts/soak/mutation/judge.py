@@ -13,7 +13,7 @@ import msgspec
 
 from kbackup.archive import layout
 from kbackup.archive.models import load
-from kbackup.archive.restores.offset_map import decode, read_parts
+from kbackup.archive.restores.offset_map import decode, read_map_parts
 from kbackup.archive.restores.plan import RestorePlan, check_same_archive
 from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, KbackupError, NotFoundError
@@ -151,7 +151,7 @@ def _resumed(store: Store, sample: Sample) -> str:
     key = layout.restore_key(RESTORE, layout.PLAN)
     plan = load(RestorePlan, store.get(key), key)
     check_same_archive(plan, store)
-    parts = [read_parts(store, RESTORE, unit, last) for unit, last in enumerate(sample.last)]
+    parts = [read_map_parts(store, RESTORE, unit, last) for unit, last in enumerate(sample.last)]
     said = [str(part.runs.to_pylist()) + str(part.cut) for part in parts]
     return _brought(store, plan) + hashlib.sha256("".join(said).encode()).hexdigest()
 

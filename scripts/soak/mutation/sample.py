@@ -15,8 +15,8 @@ from kbackup.archive.catalog.run import begin_writing
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import dump
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.archive.restores.offset_map import PartName, runs_table, write_map, write_part
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_map, write_map_part
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
 from kbackup.jobs.points.job import keep, label, release
@@ -47,7 +47,7 @@ class Sample:
     objects: Objects
     older: Objects
     foreign: Objects
-    last: tuple[PartName, ...]
+    last: tuple[MapPartName, ...]
     newest: frozenset[str]
 
 
@@ -123,7 +123,7 @@ def _objects(store: Store) -> Objects:
     return dict(FrozenStore.of(store).objects)
 
 
-def _restore(store: Store) -> Iterator[PartName]:
+def _restore(store: Store) -> Iterator[MapPartName]:
     """Write the files of a finished restore: each unit in two attempts, the second of them in two transactions."""
     content = select_content(Restore(restore_id=RESTORE), store)
     plan = plan_restore(Restore(restore_id=RESTORE), content, "target")
@@ -131,9 +131,9 @@ def _restore(store: Store) -> Iterator[PartName]:
     tables = []
     for number, unit in enumerate(plan.units):
         for n, part in enumerate(unit):
-            name = PartName("b", n - 1) if n else PartName("a", 0)
+            name = MapPartName("b", n - 1) if n else MapPartName("a", 0)
             table = runs_table({part.tp: _went(store, part, 100 * n)})
-            write_part(store, RESTORE, number, name, table, PartName("a", 0) if n else None)
+            write_map_part(store, RESTORE, number, name, table, MapPartName("a", 0) if n else None)
             tables.append(table)
         yield name
     write_map(store, RESTORE, tables)
@@ -141,7 +141,7 @@ def _restore(store: Store) -> Iterator[PartName]:
     store.put(layout.restore_key(RESTORE, layout.REPORT), dump(report))
 
 
-def _went(store: Store, part: UnitPart, target: int) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _went(store: Store, part: UnitRange, target: int) -> tuple[Int64Array, Int64Array, Int64Array]:
     """As if the broker had put a part's records one after the other from `target` on."""
     offsets = [p.block.offsets for p in read_range(store, part) if p.block is not None]
     sources = np.concatenate(offsets)

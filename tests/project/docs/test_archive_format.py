@@ -40,7 +40,7 @@ from kbackup.archive.restores import offset_map
 from kbackup.archive.restores.flow_map.slot import FOLD
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.restores.flow_map.tables import SCHEMA as FLOW_MAP
-from kbackup.archive.restores.flow_map.tables import PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.tables import MapPartName, folder, runs_table, write_map_part
 from kbackup.archive.restores.flow_map.thin import EXACT, SHARE, SLACK
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.writer import Target
@@ -93,7 +93,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     _write_restore(made, archive)
     _write_captures(made)
     store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
-    write_part(made, folder("A", "B", 3), PartName(1, "aa"), runs_table({}), None)
+    write_map_part(made, folder("A", "B", 3), MapPartName(1, "aa"), runs_table({}), None)
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)

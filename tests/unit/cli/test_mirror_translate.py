@@ -12,7 +12,7 @@ import pytest
 
 from kbackup import cli
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map.tables import PartName
+from kbackup.archive.restores.flow_map.tables import MapPartName
 from kbackup.archive.restores.remap import OffsetMap
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
@@ -60,7 +60,7 @@ class Target:
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_archive(open_store(str(tmp_path / "A")))
-    position = Noted(AppliedPosition(1, 40), Note(1, PartName(1, "a"), 2))
+    position = Noted(AppliedPosition(1, 40), Note(1, MapPartName(1, "a"), 2))
     monkeypatch.setattr(admin, "Cluster", Target)
     monkeypatch.setattr(report, "read_positions", lambda *flow: {REMOTE: position})
     monkeypatch.setattr(report, "open_map", lambda *flow: Map())

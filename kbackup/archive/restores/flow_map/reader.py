@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kbackup.archive.restores.flow_map.slot import SlotMap
 from kbackup.archive.restores.flow_map.slots import read_flow, slot_of
-from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table
+from kbackup.archive.restores.flow_map.tables import Incarnation, MapPartName, folder, runs_table
 from kbackup.archive.restores.remap import OffsetMap
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -28,7 +28,7 @@ class FlowMap:
     source: str
     target: str
     slots: int
-    heads: Mapping[int, PartName] | None = None
+    heads: Mapping[int, MapPartName] | None = None
     _loaded: dict[int, SlotMap] = field(default_factory=dict)
 
     def partition(self, remote: TopicPartition, incarnation: int) -> OffsetMap:
@@ -54,7 +54,9 @@ class FlowMap:
         return self._loaded[number]
 
 
-def open_map(store: Store, source: str, target: str, heads: Mapping[int, PartName] | None = None) -> FlowMap:
+def open_map(
+    store: Store, source: str, target: str, heads: Mapping[int, MapPartName] | None = None
+) -> FlowMap:
     """Return the offset map of a flow as its files in `store` say it: the state's store, as a rule the archive's.
     `jobs.mirror.apply.read_heads` gives `heads`, with which the map has the newest part of each slot as well."""
     flow = read_flow(store, source, target)

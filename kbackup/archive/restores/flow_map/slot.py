@@ -13,13 +13,13 @@ from kbackup.archive.restores.flow_map.tables import (
     SCHEMA,
     Files,
     Incarnation,
-    PartName,
+    MapPartName,
     Runs,
     by_incarnation,
     delete_files,
     list_files,
     read_folded,
-    read_part,
+    read_map_part,
     runs_table,
     write_folded,
 )
@@ -42,8 +42,8 @@ class SlotMap:
 
     store: Store
     directory: str
-    head: PartName | None = None
-    folded: PartName | None = None
+    head: MapPartName | None = None
+    folded: MapPartName | None = None
     _runs: dict[Incarnation, list[Runs]] = field(default_factory=dict)
     _ends: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -68,7 +68,7 @@ class SlotMap:
     def incarnations(self) -> list[Incarnation]:
         return sorted(self._runs)
 
-    def add(self, name: PartName, previous: PartName | None, table: pa.Table) -> bool:
+    def add(self, name: MapPartName, previous: MapPartName | None, table: pa.Table) -> bool:
         """Add a committed part. False, and nothing is added, where it does not follow the head."""
         if previous != self.head:
             return False
@@ -93,14 +93,14 @@ class SlotMap:
         for key in [key for key in self._runs if key.remote == remote]:
             del self._runs[key]
 
-    def followers(self) -> list[tuple[PartName, pa.Table]]:
+    def followers(self) -> list[tuple[MapPartName, pa.Table]]:
         """Return the parts that follow the head: one of them at most is committed, and nothing here tells which."""
         known = self.head.number if self.head else 0
-        names = [n for n in list_files(self.store, self.directory).parts if n.number > known]
-        parts = [(name, *read_part(self.store, self.directory, name)) for name in names]
+        names = [n for n in list_files(self.store, self.directory).map_parts if n.number > known]
+        parts = [(name, *read_map_part(self.store, self.directory, name)) for name in names]
         return [(name, table) for name, table, previous in parts if previous == self.head]
 
-    def load(self, head: PartName | None) -> pa.Table:
+    def load(self, head: MapPartName | None) -> pa.Table:
         """Go on to the part `head`, which is committed; None: to the last part that another one follows. Returns the
         runs of the parts that were added, those of a folded table not among them."""
         for attempt in range(_ATTEMPTS):
@@ -114,17 +114,21 @@ class SlotMap:
                     ) from error
         raise AssertionError
 
-    def _load(self, head: PartName | None) -> pa.Table:
+    def _load(self, head: MapPartName | None) -> pa.Table:
         files = list_files(self.store, self.directory)
         if files.folded and files.folded[-1].number > (self.head.number if self.head else 0):
             self._runs, self._ends = {}, {}
             self._append(read_folded(self.store, self.directory, files.folded[-1]))
             self.head = self.folded = files.folded[-1]
         known = self.head.number if self.head else 0
-        later = [name for name in files.parts if name.number > known]
+        later = [name for name in files.map_parts if name.number > known]
         with ThreadPoolExecutor(_THREADS) as pool:
             read = dict(
-                zip(later, pool.map(lambda n: read_part(self.store, self.directory, n), later), strict=True)
+                zip(
+                    later,
+                    pool.map(lambda n: read_map_part(self.store, self.directory, n), later),
+                    strict=True,
+                )
             )
         if head is None:
             head = max((p for _, p in read.values() if p is not None), default=None)
@@ -140,8 +144,8 @@ class SlotMap:
         return pa.concat_tables([SCHEMA.empty_table(), *added])
 
     def _chain(
-        self, name: PartName | None, read: dict[PartName, tuple[pa.Table, PartName | None]]
-    ) -> Iterator[tuple[PartName, PartName | None, pa.Table]]:
+        self, name: MapPartName | None, read: dict[MapPartName, tuple[pa.Table, MapPartName | None]]
+    ) -> Iterator[tuple[MapPartName, MapPartName | None, pa.Table]]:
         """Yield the parts after the head, the last one first."""
         while name is not None and name.number > (self.head.number if self.head else 0):
             if name not in read:
@@ -151,10 +155,10 @@ class SlotMap:
             name = previous
 
     @property
-    def fold_due(self) -> bool:
+    def merge_due(self) -> bool:
         return self.head is not None and self.head.number - (self.folded.number if self.folded else 0) >= FOLD
 
-    def fold(self) -> None:
+    def merge_map_parts(self) -> None:
         """Write a table of everything, and delete what the table before it stands for already."""
         assert self.head is not None  # noqa: S101 (it is due)
         for key in self._runs:
@@ -165,7 +169,7 @@ class SlotMap:
         if self.folded is not None:
             before = self.folded.number
             old = Files(
-                [name for name in files.parts if name.number <= before],
+                [name for name in files.map_parts if name.number <= before],
                 [name for name in files.folded if name.number < before],
             )
             delete_files(self.store, self.directory, old)

@@ -46,7 +46,7 @@ class Incarnation(NamedTuple):
     incarnation: int
 
 
-class PartName(NamedTuple):
+class MapPartName(NamedTuple):
     """Written as `<number>-<attempt>` in the note that is committed with a transaction."""
 
     number: int
@@ -56,7 +56,7 @@ class PartName(NamedTuple):
         return f"{self.number:010d}-{self.attempt}"
 
     @classmethod
-    def parse(cls, text: str) -> PartName | None:
+    def parse(cls, text: str) -> MapPartName | None:
         number, _, attempt = text.partition("-")
         return cls(int(number), attempt) if number.isdecimal() and attempt else None
 
@@ -64,8 +64,8 @@ class PartName(NamedTuple):
 class Files(NamedTuple):
     """The files of a slot's map, by their names; both in order."""
 
-    parts: list[PartName]
-    folded: list[PartName]
+    map_parts: list[MapPartName]
+    folded: list[MapPartName]
 
 
 def runs_table(runs: Mapping[Incarnation, Runs]) -> pa.Table:
@@ -103,8 +103,8 @@ def folder(source: str, target: str, slot: int) -> str:
     return layout.mirror_key(source, target, f"map/{slot:04d}/")
 
 
-def write_part(
-    store: Store, directory: str, name: PartName, runs: pa.Table, previous: PartName | None
+def write_map_part(
+    store: Store, directory: str, name: MapPartName, runs: pa.Table, previous: MapPartName | None
 ) -> None:
     """Write a part. `previous` is the last committed part of the slot, None for its first one."""
     told = {_PREVIOUS: str(previous or "").encode()}
@@ -112,21 +112,21 @@ def write_part(
     store.put_new(key, encode(runs.replace_schema_metadata(told), key))
 
 
-def read_part(store: Store, directory: str, name: PartName) -> tuple[pa.Table, PartName | None]:
+def read_map_part(store: Store, directory: str, name: MapPartName) -> tuple[pa.Table, MapPartName | None]:
     """Return the runs of a part, and the part before it."""
     key = _key(directory, name)
     table = decode(store.get(key), key, SCHEMA)
-    previous = PartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
+    previous = MapPartName.parse((table.schema.metadata or {}).get(_PREVIOUS, b"").decode(errors="replace"))
     return table.replace_schema_metadata(None), previous
 
 
-def write_folded(store: Store, directory: str, last: PartName, runs: pa.Table) -> None:
+def write_folded(store: Store, directory: str, last: MapPartName, runs: pa.Table) -> None:
     """Write a table of all runs up to the part `last`. Two writers' tables of one name say the same: either stays."""
     key = _key(directory, last, "folded-")
     store.put(key, encode(runs, key))
 
 
-def read_folded(store: Store, directory: str, last: PartName) -> pa.Table:
+def read_folded(store: Store, directory: str, last: MapPartName) -> pa.Table:
     key = _key(directory, last, "folded-")
     return decode(store.get(key), key, SCHEMA).replace_schema_metadata(None)
 
@@ -135,16 +135,16 @@ def list_files(store: Store, directory: str) -> Files:
     files = Files([], [])
     for entry in store.list(directory):
         if match := _FILE.match(entry.key.removeprefix(directory)):
-            (files.folded if match[1] else files.parts).append(PartName(int(match[2]), match[3]))
-    return Files(sorted(files.parts), sorted(files.folded))
+            (files.folded if match[1] else files.map_parts).append(MapPartName(int(match[2]), match[3]))
+    return Files(sorted(files.map_parts), sorted(files.folded))
 
 
 def delete_files(store: Store, directory: str, files: Files) -> None:
     """Delete files that later ones stand for. One that stays does no harm."""
-    keys = [_key(directory, name) for name in files.parts]
+    keys = [_key(directory, name) for name in files.map_parts]
     keys += [_key(directory, name, "folded-") for name in files.folded]
     store.delete(keys)
 
 
-def _key(directory: str, name: PartName, kind: str = "") -> str:
+def _key(directory: str, name: MapPartName, kind: str = "") -> str:
     return f"{directory}{kind}{name}.parquet"

@@ -9,9 +9,15 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.tables import (
+    Incarnation,
+    MapPartName,
+    folder,
+    runs_table,
+    write_map_part,
+)
 from kbackup.archive.restores.offset_map import Cut
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.jobs.replay.unit import Reached
@@ -23,12 +29,12 @@ from kbackup.types import TopicPartition
 class CommittedMapPart(NamedTuple):
     """An offset map part whose transaction is committed."""
 
-    name: PartName
-    previous: PartName | None
+    name: MapPartName
+    previous: MapPartName | None
     runs: pa.Table
 
 
-def incarnation_of(range_: UnitPart) -> int:
+def incarnation_of(range_: UnitRange) -> int:
     """Return the incarnation of the source's topic that all segments of a range are of."""
     return range_.segments[0].incarnation
 
@@ -44,7 +50,7 @@ class SlotLedger:
     target: str
     slot: int
     positions: dict[TopicPartition, Noted]
-    head: PartName | None = None
+    head: MapPartName | None = None
     point: int = 0
     attempt: str = field(default_factory=lambda: secrets.token_hex(8))
     map_parts: list[CommittedMapPart] = field(default_factory=list)
@@ -60,7 +66,7 @@ class SlotLedger:
         parts = [noted.note.map_part for noted in positions.values()]
         self.head = max([*parts, *([self.head] if self.head else [])], default=None)
 
-    def start(self, range_: UnitPart) -> int | None:
+    def start(self, range_: UnitRange) -> int | None:
         """Return the source offset from which to apply a range; None where a later incarnation has begun."""
         noted = self.positions.get(range_.tp)
         incarnation = incarnation_of(range_)
@@ -72,12 +78,12 @@ class SlotLedger:
         self, runs: Mapping[TopicPartition, Runs], reached: Mapping[TopicPartition, Reached], cut: Cut
     ) -> Mapping[TopicPartition, Progress]:
         """Write a map part; its name is committed with the records."""
-        name = PartName(self.head.number + 1 if self.head else 1, self.attempt)
+        name = MapPartName(self.head.number + 1 if self.head else 1, self.attempt)
         incarnations = {tp: incarnation_of(each.range) for tp, each in reached.items()}
         table = runs_table(
             {Incarnation(tp, incarnations[tp]): (r.source, r.target, r.count) for tp, r in runs.items()}
         )
-        write_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
+        write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
         noted = {
             tp: Noted(AppliedPosition(incarnations[tp], each.next), Note(incarnations[tp], name, self.point))
             for tp, each in reached.items()

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.restores.flow_map.slot import SlotMap
-from kbackup.archive.restores.flow_map.tables import PartName, Runs, by_incarnation
+from kbackup.archive.restores.flow_map.tables import MapPartName, Runs, by_incarnation
 from kbackup.archive.restores.offset_map import runs_table
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.apply.positions import Note, Noted
@@ -86,7 +86,7 @@ class Recovery:
                 slot.load(name)
                 return
 
-    def _is_committed(self, name: PartName, runs: pa.Table) -> bool:
+    def _is_committed(self, name: MapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
         every = {key.remote: run for key, run in by_incarnation(runs)}
         rows = self._there(every)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import (
     SCHEMA,
@@ -44,7 +44,7 @@ class Lives:
 class Pending:
     """The ranges to apply. `ranges` has them by remote partition, in order of incarnation."""
 
-    ranges: dict[TopicPartition, list[UnitPart]] = field(default_factory=dict)
+    ranges: dict[TopicPartition, list[UnitRange]] = field(default_factory=dict)
     held_back: tuple[Recreated, ...] = ()
 
     @property
@@ -71,11 +71,11 @@ def find_pending(
         for name, life in sorted(lives.items())
         if life.last < newest[name]
     ]
-    ranges: dict[TopicPartition, list[UnitPart]] = {}
+    ranges: dict[TopicPartition, list[UnitRange]] = {}
     for (remote, _), segments in sorted(
         _by_partition(_segments(archive, point, lives, positions, after), lives).items()
     ):
-        part = UnitPart(
+        part = UnitRange(
             topic=segments[0].topic,
             partition=segments[0].partition,
             target=remote.topic,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kbackup.archive import layout
 from kbackup.archive.restores.flow_map.slots import read_flow, slot_of
-from kbackup.archive.restores.flow_map.tables import PartName
+from kbackup.archive.restores.flow_map.tables import MapPartName
 from kbackup.errors import ClusterError
 from kbackup.jobs.mirror.flow import AppliedPosition
 from kbackup.kafka.admin.cluster import Cluster
@@ -25,7 +25,7 @@ class Note(NamedTuple):
     `point` the restore point that was applied then."""
 
     incarnation: int
-    map_part: PartName
+    map_part: MapPartName
     point: int
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Note(NamedTuple):
     def parse(cls, text: str) -> Note | None:
         incarnation, _, rest = text.partition("/")
         name, _, point = rest.partition("/")
-        part = PartName.parse(name)
+        part = MapPartName.parse(name)
         return (
             cls(int(incarnation), part, int(point))
             if part and incarnation.isdecimal() and point.isdecimal()
@@ -75,16 +75,16 @@ def read_positions(cluster: Cluster, source: str, target: str) -> dict[TopicPart
     }
 
 
-def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, PartName]:
+def read_heads(cluster: Cluster, store: Store, source: str, target: str) -> dict[int, MapPartName]:
     """Return the last committed part of the offset map of each slot, for `archive.flow_map.open_map`. `store` is where
     the flow keeps its state."""
     flow = read_flow(store, source, target)
     return heads_of(read_positions(cluster, source, target), flow.slots) if flow is not None else {}
 
 
-def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, PartName]:
+def heads_of(positions: Mapping[TopicPartition, Noted], slots: int) -> dict[int, MapPartName]:
     """Return the last committed part of the offset map of each slot that has a position."""
-    heads: dict[int, PartName] = {}
+    heads: dict[int, MapPartName] = {}
     for tp, noted in positions.items():
         slot = slot_of(tp, slots)
         heads[slot] = max(noted.note.map_part, heads.get(slot, noted.note.map_part))

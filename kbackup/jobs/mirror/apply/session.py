@@ -87,8 +87,8 @@ class Session:
             else:
                 added.append(part.runs)
         added += self.catch_up(result.positions)
-        if slot.fold_due:
-            slot.fold()
+        if slot.merge_due:
+            slot.merge_map_parts()
         return added
 
     def catch_up(self, positions: Mapping[TopicPartition, Noted]) -> list[pa.Table]:

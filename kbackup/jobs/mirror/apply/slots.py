@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from kbackup.archive import layout
-from kbackup.archive.restores.flow_map.tables import PartName
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.flow_map.tables import MapPartName
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply.ledger import CommittedMapPart, SlotLedger, progress_of
 from kbackup.jobs.mirror.apply.positions import Noted
@@ -42,10 +42,10 @@ class SlotTask:
     is known to be committed."""
 
     slot: int
-    ranges: tuple[UnitPart, ...]
+    ranges: tuple[UnitRange, ...]
     partitions: tuple[TopicPartition, ...]
     expected: tuple[TopicPartition, ...]
-    head: PartName | None = None
+    head: MapPartName | None = None
 
     @property
     def largest(self) -> int:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kbackup.archive.query.moment import NO_POINTS
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
 from kbackup.formats.record import decode
@@ -28,7 +28,7 @@ def found(**options: object) -> dict[tuple[str, int], list[Record]]:
     records: dict[tuple[str, int], list[Record]] = {}
     for topic in content.topics:
         for p in topic.partitions:
-            part = UnitPart(
+            part = UnitRange(
                 topic=topic.name, partition=p.partition, target="t", segments=p.segments, window=p.window
             )
             blocks = [piece.block for piece in read_range(STORE, part) if piece.block is not None]

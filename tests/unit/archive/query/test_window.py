@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive.query.window import Window
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter
 from kbackup.formats.record import decode, encode
@@ -65,9 +65,9 @@ def write(store: Store, log: list[Record], threshold: int, compression: str) -> 
         return (writer.append(encode(to_batch(log))) if log else []) + writer.finish()
 
 
-def part(segments: Sequence[Segment], window: Window | None) -> UnitPart:
+def part(segments: Sequence[Segment], window: Window | None) -> UnitRange:
     chosen = tuple(s for s in segments if window is None or window.may_hold(s))
-    return UnitPart(topic="orders", partition=0, target="orders", segments=chosen, window=window)
+    return UnitRange(topic="orders", partition=0, target="orders", segments=chosen, window=window)
 
 
 def records(pieces: Sequence[ReadStep]) -> list[Record]:

@@ -10,12 +10,12 @@ from kbackup.archive import layout
 from kbackup.archive.restores.offset_map import (
     SCHEMA,
     Cut,
-    PartName,
+    MapPartName,
     decode,
-    read_parts,
+    read_map_parts,
     runs_table,
     write_map,
-    write_part,
+    write_map_part,
 )
 from kbackup.errors import AlreadyExistsError, CorruptError, NotFoundError
 from kbackup.types import TopicPartition
@@ -32,58 +32,58 @@ def rows(table: pa.Table) -> list[tuple[int, int, int]]:
     return [(r["source"], r["target"], r["count"]) for r in table.to_pylist()]
 
 
-@pytest.mark.parametrize("name", [PartName("a", 0), PartName("0f-3", 12), PartName("x" * 32, 10**6)])
-def test_names_are_read_back(name: PartName) -> None:
-    assert PartName.parse(str(name)) == name
+@pytest.mark.parametrize("name", [MapPartName("a", 0), MapPartName("0f-3", 12), MapPartName("x" * 32, 10**6)])
+def test_names_are_read_back(name: MapPartName) -> None:
+    assert MapPartName.parse(str(name)) == name
 
 
 @pytest.mark.parametrize("text", ["", "-", "-1", "a-", "a", "a-b", "a--1 "])
 def test_a_note_that_is_none_of_ours(text: str) -> None:
-    assert PartName.parse(text) is None
+    assert MapPartName.parse(text) is None
 
 
 def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -> None:
     """Three attempts; each leaves a last part whose transaction was never committed."""
     for number in range(3):
-        write_part(store, "r", 0, PartName("one", number), run(number, 100 + number, 1), None)
+        write_map_part(store, "r", 0, MapPartName("one", number), run(number, 100 + number, 1), None)
     for number in range(3):
-        write_part(
-            store, "r", 0, PartName("two", number), run(2 + number, 200 + number, 1), PartName("one", 1)
+        write_map_part(
+            store, "r", 0, MapPartName("two", number), run(2 + number, 200 + number, 1), MapPartName("one", 1)
         )
-    write_part(store, "r", 0, PartName("three", 0), run(3, 300, 9), PartName("two", 0))
-    write_part(store, "r", 1, PartName("other", 0), run(0, 900, 1), None)
+    write_map_part(store, "r", 0, MapPartName("three", 0), run(3, 300, 9), MapPartName("two", 0))
+    write_map_part(store, "r", 1, MapPartName("other", 0), run(0, 900, 1), None)
 
-    assert rows(read_parts(store, "r", 0, PartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
-    assert rows(read_parts(store, "r", 0, PartName("three", 0)).runs) == [
+    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 1)).runs) == [(0, 100, 1), (1, 101, 1)]
+    assert rows(read_map_parts(store, "r", 0, MapPartName("three", 0)).runs) == [
         (0, 100, 1),
         (1, 101, 1),
         (2, 200, 1),
         (3, 300, 9),
     ]
-    assert rows(read_parts(store, "r", 1, PartName("other", 0)).runs) == [(0, 900, 1)]
-    nothing, cut = read_parts(store, "r", 0, None)
+    assert rows(read_map_parts(store, "r", 1, MapPartName("other", 0)).runs) == [(0, 900, 1)]
+    nothing, cut = read_map_parts(store, "r", 0, None)
     assert cut == Cut()
     assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
 
 
 def test_what_windows_selected_is_summed_over_the_committed_parts(store: FaultyStore) -> None:
-    write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
-    write_part(store, "r", 0, PartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
-    write_part(store, "r", 0, PartName("two", 0), run(1, 200, 4), PartName("one", 0), Cut(4, 90, 0))
-    assert read_parts(store, "r", 0, PartName("two", 0)).cut == Cut(5, 120, 2)
+    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
+    write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
+    write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))
+    assert read_map_parts(store, "r", 0, MapPartName("two", 0)).cut == Cut(5, 120, 2)
 
 
 def test_a_part_is_never_written_twice(store: FaultyStore) -> None:
-    write_part(store, "r", 0, PartName("one", 0), run(0, 100, 1), None)
+    write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None)
     with pytest.raises(AlreadyExistsError):
-        write_part(store, "r", 0, PartName("one", 0), run(0, 555, 1), None)
-    assert rows(read_parts(store, "r", 0, PartName("one", 0)).runs) == [(0, 100, 1)]
+        write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 555, 1), None)
+    assert rows(read_map_parts(store, "r", 0, MapPartName("one", 0)).runs) == [(0, 100, 1)]
 
 
 def test_a_part_that_is_gone_is_an_error(store: FaultyStore) -> None:
-    write_part(store, "r", 0, PartName("one", 1), run(0, 100, 1), None)
+    write_map_part(store, "r", 0, MapPartName("one", 1), run(0, 100, 1), None)
     with pytest.raises(NotFoundError):
-        read_parts(store, "r", 0, PartName("one", 1))
+        read_map_parts(store, "r", 0, MapPartName("one", 1))
 
 
 def test_the_whole_map_is_in_order(store: FaultyStore) -> None:

@@ -12,8 +12,14 @@ import pytest
 
 from kbackup.archive.restores.flow_map.reader import FlowMap
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.flow_map.tables import (
+    Incarnation,
+    MapPartName,
+    folder,
+    runs_table,
+    write_map_part,
+)
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.errors import ClusterError, FencedError, KbackupError
 from kbackup.jobs.mirror.apply import applier as applier_module
 from kbackup.jobs.mirror.apply import room
@@ -46,21 +52,23 @@ def make_applier(store: Store) -> Applier:
     return Applier(flow_of(), {"sasl.password": "hidden"}, store, no_spark, Silent())
 
 
-def make_session(store: Store, heads: dict[int, PartName] | None = None) -> Session:
+def make_session(store: Store, heads: dict[int, MapPartName] | None = None) -> Session:
     state = FlowState(
         source="A", target="B", archive_id="a", target_cluster_id="c", slots=SLOTS, created_at="2026-01-01"
     )
     return Session(cast(Any, None), state, {}, FlowMap(store, "A", "B", SLOTS, heads or {}))
 
 
-def write(store: Store, number: int, previous: PartName | None, *row: int) -> PartName:
-    name = PartName(number, "aa")
+def write(store: Store, number: int, previous: MapPartName | None, *row: int) -> MapPartName:
+    name = MapPartName(number, "aa")
     columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
-    write_part(store, folder("A", "B", SLOT), name, runs_table({Incarnation(REMOTE, 1): columns}), previous)
+    write_map_part(
+        store, folder("A", "B", SLOT), name, runs_table({Incarnation(REMOTE, 1): columns}), previous
+    )
     return name
 
 
-def noted(following: int, part: PartName) -> dict[TopicPartition, Noted]:
+def noted(following: int, part: MapPartName) -> dict[TopicPartition, Noted]:
     return {REMOTE: Noted(AppliedPosition(1, following), Note(1, part, 1))}
 
 
@@ -68,7 +76,7 @@ def sources(tables: list[pa.Table]) -> list[Any]:
     return [source for table in tables for source in table.column("source").to_pylist()]
 
 
-def two_parts(store: Store) -> tuple[PartName, PartName]:
+def two_parts(store: Store) -> tuple[MapPartName, MapPartName]:
     one = write(store, 1, None, 0, 0, 10)
     return one, write(store, 2, one, 10, 11, 5)
 
@@ -99,8 +107,8 @@ def test_the_map_gets_what_was_committed_before_the_others_were_fenced(
     assert applier._refresh(session, work, []) == []
 
 
-def unit(partition: int) -> UnitPart:
-    return UnitPart(topic="orders", partition=partition, target="A.orders", segments=())
+def unit(partition: int) -> UnitRange:
+    return UnitRange(topic="orders", partition=partition, target="A.orders", segments=())
 
 
 ONE_PARTITION = RemoteTopic("orders", "A.orders", 1)

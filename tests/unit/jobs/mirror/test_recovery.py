@@ -11,7 +11,13 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.restores.flow_map.slot import SlotMap
-from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.tables import (
+    Incarnation,
+    MapPartName,
+    folder,
+    runs_table,
+    write_map_part,
+)
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.jobs.mirror.apply import missing
 from kbackup.jobs.mirror.apply.missing import Recovery
@@ -65,17 +71,19 @@ class Recover:
         self.patch = patch
         self.slot = SlotMap(MemoryStore(), FOLDER)
 
-    def write(self, number: int, previous: PartName | None, rows: Mapping[TopicPartition, Row]) -> PartName:
-        name = PartName(number, "aa")
+    def write(
+        self, number: int, previous: MapPartName | None, rows: Mapping[TopicPartition, Row]
+    ) -> MapPartName:
+        name = MapPartName(number, "aa")
         columns = {
             Incarnation(tp, 1): cast(Any, tuple(np.array([value], np.int64) for value in row))
             for tp, row in rows.items()
         }
-        write_part(self.slot.store, FOLDER, name, runs_table(columns), previous)
+        write_map_part(self.slot.store, FOLDER, name, runs_table(columns), previous)
         return name
 
     def __call__(
-        self, target: Target, known: Mapping[TopicPartition, PartName] | None = None
+        self, target: Target, known: Mapping[TopicPartition, MapPartName] | None = None
     ) -> dict[TopicPartition, int]:
         self.patch.setattr(missing, "committed_partitions", target.committed_partitions)
         self.patch.setattr(missing, "first_committed", target.first_committed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbackup.archive.reader import Archive
-from kbackup.archive.restores.flow_map.tables import PartName
+from kbackup.archive.restores.flow_map.tables import MapPartName
 from kbackup.jobs.mirror.apply import Applied, Applier, session
 from kbackup.jobs.mirror.apply.positions import Note, Noted
 from kbackup.jobs.mirror.apply.recreated import find_recreated, reported_positions
@@ -94,7 +94,7 @@ def test_what_a_failed_round_passed_is_told_by_the_next_one(
 ) -> None:
     """The round committed everything, and was killed before the status was written."""
     status, flow = MemoryStore(), flow_of()
-    note = Note(2, PartName(1, "a"), 2)
+    note = Note(2, MapPartName(1, "a"), 2)
     cluster = SimpleNamespace(connect=lambda: ("id", None))
     monkeypatch.setattr(session, "Cluster", lambda *_: cluster)
     monkeypatch.setattr(session, "read_positions", lambda *_: {ZERO: Noted(AppliedPosition(2, 4), note)})

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from kbackup.archive.query.window import Window
-from kbackup.archive.restores.offset_map import PartName, begun_parts, runs_table, write_part
-from kbackup.archive.restores.plan import UnitPart
+from kbackup.archive.restores.offset_map import MapPartName, begun_map_parts, runs_table, write_map_part
+from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments import read as segment_io
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import ClusterError
@@ -84,11 +84,11 @@ def small_then_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> tuple[Seg
     return small, large
 
 
-def part(segments: Sequence[Segment], window: Window | None = None) -> UnitPart:
-    return UnitPart(topic="orders", partition=0, target="orders", segments=tuple(segments), window=window)
+def part(segments: Sequence[Segment], window: Window | None = None) -> UnitRange:
+    return UnitRange(topic="orders", partition=0, target="orders", segments=tuple(segments), window=window)
 
 
-def run(store: Store, unit: UnitPart) -> UnitResult:
+def run(store: Store, unit: UnitRange) -> UnitResult:
     work = RestoreWork(
         target={},
         store=store,
@@ -128,7 +128,7 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
 
 def begun(store: Store, unit: int, first: int) -> None:
     runs = runs_table({TP: (np.array([0]), np.array([first]), np.array([5]))})
-    write_part(store, "r", unit, PartName("attempt", 0), runs, None)
+    write_map_part(store, "r", unit, MapPartName("attempt", 0), runs, None)
 
 
 def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
@@ -156,7 +156,7 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
 
 
 def test_a_unit_that_was_never_begun_asks_nobody(store: Store) -> None:
-    assert list(begun_parts(store, "r", 0)) == []
+    assert list(begun_map_parts(store, "r", 0)) == []
 
 
 def test_others_records_are_none_of_a_part() -> None:

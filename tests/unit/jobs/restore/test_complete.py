@@ -8,7 +8,7 @@ import pytest
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, narrowed
 from kbackup.archive.query.window import Choice, Window
-from kbackup.archive.restores.offset_map import Cut, PartName, runs_table
+from kbackup.archive.restores.offset_map import Cut, MapPartName, runs_table
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import ClusterError, KbackupError
@@ -132,4 +132,4 @@ def test_progress_that_names_no_part_of_the_map_is_refused(notes: list[str]) -> 
 def test_progress_names_the_last_part() -> None:
     assert _last_part(Unit(7, ()), {}) is None
     progress = {TopicPartition("o", p): Progress(5, "abc-3") for p in range(3)}
-    assert _last_part(Unit(7, ()), progress) == PartName("abc", 3)
+    assert _last_part(Unit(7, ()), progress) == MapPartName("abc", 3)

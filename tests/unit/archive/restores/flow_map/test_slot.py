@@ -14,7 +14,13 @@ from kbackup.archive.models import dump
 from kbackup.archive.restores.flow_map.reader import FlowMap, open_map
 from kbackup.archive.restores.flow_map.slot import FOLD, SlotMap
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
-from kbackup.archive.restores.flow_map.tables import Incarnation, PartName, folder, runs_table, write_part
+from kbackup.archive.restores.flow_map.tables import (
+    Incarnation,
+    MapPartName,
+    folder,
+    runs_table,
+    write_map_part,
+)
 from kbackup.archive.verify.findings import Findings
 from kbackup.archive.verify.objects import note_orphans
 from kbackup.errors import CorruptError
@@ -45,10 +51,10 @@ def runs(*rows: tuple[int, int, int], key: Incarnation = KEY) -> pa.Table:
 
 
 def write(
-    store: Store, number: int, attempt: str, previous: PartName | None, *rows: tuple[int, int, int]
-) -> PartName:
-    name = PartName(number, attempt)
-    write_part(store, FOLDER, name, runs(*rows), previous)
+    store: Store, number: int, attempt: str, previous: MapPartName | None, *rows: tuple[int, int, int]
+) -> MapPartName:
+    name = MapPartName(number, attempt)
+    write_map_part(store, FOLDER, name, runs(*rows), previous)
     return name
 
 
@@ -87,8 +93,8 @@ def fill(store: Store, parts: int, slot: SlotMap) -> None:
         previous = slot.head
         name = write(store, number, "aa", previous, (number - 1, 2 * number - 2, 1))
         assert slot.add(name, previous, runs((number - 1, 2 * number - 2, 1)))
-        if slot.fold_due:
-            slot.fold()
+        if slot.merge_due:
+            slot.merge_map_parts()
 
 
 def test_thousands_of_rounds_leave_few_files(store: Store) -> None:
@@ -97,7 +103,7 @@ def test_thousands_of_rounds_leave_few_files(store: Store) -> None:
     for _ in range(100):
         fill(store, 20, slot)
         most = max(most, len(list(store.list(FOLDER))))
-    assert slot.head == PartName(2_000, "aa")
+    assert slot.head == MapPartName(2_000, "aa")
     assert most <= 3 * FOLD + 3
     again = SlotMap(store, FOLDER)
     again.load(slot.head)
@@ -142,13 +148,13 @@ def test_a_topic_that_was_made_anew_may_begin_beyond_its_old_end(store: Store) -
 
 def test_incarnations_have_maps_of_their_own(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
-    later = PartName(2, "aa")
-    write_part(store, FOLDER, later, runs((0, 11, 4), key=Incarnation(REMOTE, 2)), one)
+    later = MapPartName(2, "aa")
+    write_map_part(store, FOLDER, later, runs((0, 11, 4), key=Incarnation(REMOTE, 2)), one)
     flow_map = open_map(store, "A", "B", {SLOT: later})
     assert (rows(flow_map, 1), rows(flow_map, 2)) == ([(0, 0, 10)], [(0, 11, 4)])
 
 
-def followers(slot: SlotMap) -> Sequence[PartName]:
+def followers(slot: SlotMap) -> Sequence[MapPartName]:
     return [name for name, _ in slot.followers()]
 
 
