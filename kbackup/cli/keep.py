@@ -20,9 +20,9 @@ def command(frame: Frame, restore_point: str) -> None:
 
     'kbackup list' shows pins, and 'kbackup release' removes them. A backup may run at the same time.
     """
-    from kbackup.jobs.points.job import keep
+    from kbackup.jobs.points.job import pin
 
-    report = keep(archive_store(frame), restore_point)
+    report = pin(archive_store(frame), restore_point)
     state = "is pinned" if report.changed else "was pinned already"
     frame.reporter.line(f"restore point {report.restore_point} {state}")
     frame.reporter.document(report)

@@ -48,10 +48,10 @@ def groups(
     before: Groups | None = None,
     later: bool = False,
 ) -> Groups:
-    """Every selected group's committed offsets of `topics`; and why others could not be told.
+    """Capture the selected groups' committed offsets of `topics`, and the reasons of groups that can't be read.
 
-    `UsageError` for a selection that matches no group. A group may be gone since the capture `before`, and with
-    `later` it may still come: its name (or the regular expression) is then among those that were not carried.
+    `UsageError` for a selection that matches no group. A group may have been deleted since the capture `before`, and
+    with `later` it may be created later: its name (or the regular expression) is then among the groups not carried.
     """
 
     def selected(group: str) -> bool:
@@ -59,8 +59,8 @@ def groups(
 
     listed, failed = cluster.groups.listed()
     absent = _absent(selection, {*(g.group for g in listed), *failed}, before, later)
-    wanted = {g.group: g for g in listed if selected(g.group)}
-    committed, refused = cluster.groups.committed(sorted(wanted))
+    chosen = {g.group: g for g in listed if selected(g.group)}
+    committed, refused = cluster.groups.committed(sorted(chosen))
     not_carried = (
         {name: why for name, why in failed.items() if name.startswith("(") or selected(name)}
         | absent
@@ -68,12 +68,12 @@ def groups(
     )
     found: list[Group] = []
     for name, offsets in sorted(committed.items()):
-        kind = wanted[name].type
+        kind = chosen[name].type
         if kind == OTHER and not offsets:
             not_carried[name] = _NO_OFFSETS
         if ours := as_stored(c for c in offsets if c.tp.topic in topics):
             kind = _WITH_OFFSETS if kind == OTHER else kind
-            found.append(Group(group=name, type=kind, state=wanted[name].state, offsets=ours))
+            found.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
     return Groups(captured_at=now(), groups=tuple(found), not_carried=not_carried)
 
 
@@ -89,8 +89,10 @@ def _absent(selection: Selection, names: set[str], before: Groups | None, later:
 
 
 def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -> list[LiveTopic]:
-    """Where each partition starts and ends. The log start is asked last: what retention takes meanwhile then
-    shows as a loss."""
+    """Return the start and end of each partition.
+
+    The log starts are read last: records that retention deletes meanwhile then are a loss.
+    """
     every = [TopicPartition(t.name, p) for t in topics.values() for p in t.partitions]
     ends = cluster.log_ends(every, isolation)
     highs = cluster.log_ends(every, "read_uncommitted") if isolation == "read_committed" else ends
@@ -112,8 +114,7 @@ def live_topics(cluster: Cluster, topics: Mapping[str, Topic], isolation: str) -
 def read_brokers(
     cluster: Cluster, topics: Mapping[str, Topic], cluster_id: str, groups: Iterable[str] = ()
 ) -> Reading:
-    """What the brokers tell of `topics` and of the cluster, and the configs of `groups`. Holds the secrets that they
-    tell."""
+    """Return the brokers' metadata of `topics` and of the cluster, and the configs of `groups`, with their secrets."""
     configs = cluster.topic_configs(topics)
     reading = capture_settings(cluster, groups, cluster_id)
     return replace(

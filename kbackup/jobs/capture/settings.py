@@ -1,7 +1,7 @@
-"""What of a cluster's settings goes into a restore point: ACLs, SCRAM users, dynamic configs, client quotas, delegation
-tokens, client metrics, features and registrations.
+"""Capture a cluster's settings for a restore point.
 
-None of it is worth losing a backup of records: what the cluster does not tell is named, with the reason.
+Settings are ACLs, SCRAM users, dynamic configs, client quotas, delegation tokens, client metrics, features and
+registrations. Settings that can't be read don't end a backup: the restore point names them, with the reason.
 """
 
 from __future__ import annotations
@@ -27,47 +27,49 @@ M = TypeVar("M")
 NEVER = (
     NotCarried(part="scram_users", what=SCRAM_SECRETS, reason="not supported", why="brokers never tell them"),
 )
-"""What no broker tells, of parts that brokers tell otherwise."""
+"""Entries that brokers never return, of metadata that brokers return otherwise."""
 
 
 def capture_settings(cluster: Cluster, groups: Iterable[str], cluster_id: str = "") -> Reading:
-    """Ask the brokers for all of it; secrets that they tell are among the answers."""
+    """Read all settings from the brokers, with the secrets that they return."""
     security = cluster.security
     not_carried: list[NotCarried] = []
 
-    def taken(
-        part: MetadataPartName, told: Sequence[T] | Untold, make: Callable[[T], M]
+    def convert(
+        part: MetadataPartName, answer: Sequence[T] | Untold, make: Callable[[T], M]
     ) -> tuple[M, ...] | None:
-        if not isinstance(told, Untold):
-            return tuple(map(make, told))
-        not_carried.append(not_carried_entry(part, told.reason, told.why))
-        return () if told.reason == "not there" else None
+        if not isinstance(answer, Untold):
+            return tuple(map(make, answer))
+        not_carried.append(not_carried_entry(part, answer.reason, answer.why))
+        return () if answer.reason == "not there" else None
 
-    def as_it_is(part: MetadataPartName, told: Sequence[T] | Untold) -> tuple[T, ...] | None:
-        return taken(part, told, lambda each: each)
+    def unchanged(part: MetadataPartName, answer: Sequence[T] | Untold) -> tuple[T, ...] | None:
+        return convert(part, answer, lambda entry: entry)
 
     with cluster.admin_session() as session:
         rules, strange = _acls(security, session)
         return Reading(
             source="brokers",
             cluster_id=cluster_id,
-            acls=taken("acls", rules, _acl),
-            scram_users=taken(
+            acls=convert("acls", rules, _acl),
+            scram_users=convert(
                 "scram_users",
                 security.users(),
                 lambda c: ScramUser(user=c.user, mechanism=c.mechanism, iterations=c.iterations),
             ),
-            broker_configs=taken("broker_configs", _broker_configs(security, session), _broker_config),
-            group_configs=taken(
+            broker_configs=convert("broker_configs", _broker_configs(security, session), _broker_config),
+            group_configs=convert(
                 "group_configs",
                 security.group_configs(groups),
                 lambda s: GroupConfig(group=s.owner, name=s.name, value=s.value),
             ),
-            client_quotas=as_it_is("client_quotas", _asked(session, lambda s: s.client_quotas())),
-            delegation_tokens=as_it_is("delegation_tokens", _asked(session, lambda s: s.delegation_tokens())),
-            client_metrics=as_it_is("client_metrics", _asked(session, lambda s: s.client_metrics())),
-            features=as_it_is("features", _asked(session, lambda s: s.features())),
-            registrations=as_it_is("registrations", _asked(session, lambda s: s.registrations())),
+            client_quotas=unchanged("client_quotas", _asked(session, lambda s: s.client_quotas())),
+            delegation_tokens=unchanged(
+                "delegation_tokens", _asked(session, lambda s: s.delegation_tokens())
+            ),
+            client_metrics=unchanged("client_metrics", _asked(session, lambda s: s.client_metrics())),
+            features=unchanged("features", _asked(session, lambda s: s.features())),
+            registrations=unchanged("registrations", _asked(session, lambda s: s.registrations())),
             not_carried=(*not_carried, *map(_strange, strange)),
         )
 
@@ -77,26 +79,31 @@ def _asked(session: Session | Untold, ask: Callable[[Reader], T | Untold]) -> T 
 
 
 def _acls(security: SecurityAdmin, session: Session | Untold) -> tuple[list[AclRule] | Untold, list[str]]:
-    """Every ACL; confluent-kafka knows none on delegation tokens and users."""
-    told = security.acls()
-    if not isinstance(told, Untold) and told[1]:
-        again = _asked(session, lambda s: s.acls())
-        told = told if isinstance(again, Untold) else again
-    return (told, []) if isinstance(told, Untold) else told
+    """Return every ACL, and the ones of a kind that is not known.
+
+    confluent-kafka knows no ACLs of delegation tokens and users: kafka-python reads them.
+    """
+    acls = security.acls()
+    if not isinstance(acls, Untold) and acls[1]:
+        all_kinds = _asked(session, lambda s: s.acls())
+        acls = acls if isinstance(all_kinds, Untold) else all_kinds
+    return (acls, []) if isinstance(acls, Untold) else acls
 
 
 def _broker_configs(security: SecurityAdmin, session: Session | Untold) -> list[Setting] | Untold:
-    """The configs of each broker, and the cluster-wide default; where that can't be asked for, the part of it that
-    brokers inherit."""
-    told = security.broker_configs()
+    """Return the configs of each broker, and the cluster-wide default.
+
+    Where the default can't be read, the result has the default entries that brokers inherit.
+    """
+    configs = security.broker_configs()
     default = _asked(session, lambda s: s.default_broker_configs())
-    if isinstance(told, Untold) or isinstance(default, Untold):
-        return told
-    return [*default, *(setting for setting in told if setting.owner)]
+    if isinstance(configs, Untold) or isinstance(default, Untold):
+        return configs
+    return [*default, *(setting for setting in configs if setting.owner)]
 
 
 def settings_warnings(metadata: Metadata) -> list[str]:
-    """What somebody can do something about; a cluster without authorizer is as it is meant to be."""
+    """Return warnings of settings that were denied or failed; a cluster without authorizer is no reason to warn."""
     denied = [n for n in metadata.not_carried if n.reason == "denied"]
     failed = [n for n in metadata.not_carried if n.reason == "failed"]
     by_reason: dict[str, list[str]] = {}

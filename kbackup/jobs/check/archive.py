@@ -61,14 +61,15 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
         lease = holder(store)
         if lease is not None:
             raise LockedError(
-                f"archive {store.url} is locked by {describe(lease)}", "a backup can begin when it ends"
+                f"archive {store.url} is locked by {describe(lease)}",
+                "wait until it ends: then a backup can begin",
             )
         step.detail = "free"
     return archive
 
 
 def _check_writes(steps: Steps, store: Store, key: str) -> None:
-    """Upload, read, list, look at the clock, delete: the object goes even where a step failed."""
+    """Upload, read, list and delete an object, and read the store's clock; delete it even where a step failed."""
     data = secrets.token_bytes(_SCRATCH_BYTES)
     began = time.time()
     with steps.trying(WRITES[1]) as step:
@@ -77,9 +78,15 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
             upload.commit()
         half = len(data) // 2
         if store.get_range(key, half, 100) != data[half : half + 100]:
-            raise StoreError(f"{store.url} gave other bytes than were written", "look for a cache in between")
+            raise StoreError(
+                f"{store.url} gave other bytes than were written",
+                "remove the cache between kbackup and the store",
+            )
         if key not in {entry.key for entry in store.list(key)}:
-            raise StoreError(f"{store.url} does not list what was written", "look for a cache in between")
+            raise StoreError(
+                f"{store.url} does not list what was written",
+                "remove the cache between kbackup and the store",
+            )
         step.detail = f"{len(data) >> 10} KiB"
     with steps.trying(WRITES[2]) as step:
         step.detail = "agrees with this machine's"
@@ -94,5 +101,8 @@ def _check_writes(steps: Steps, store: Store, key: str) -> None:
         for failed in store.delete([key]):
             raise failed.error
         if any(True for _ in store.list(key)):
-            raise StoreError(f"{store.url} lists an object that was deleted", "look for a cache in between")
+            raise StoreError(
+                f"{store.url} lists an object that was deleted",
+                "remove the cache between kbackup and the store",
+            )
         step.detail = "nothing is left"

@@ -71,7 +71,7 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
         cluster.topic_configs(topics)
         step.detail = "readable"
     with steps.trying(_SOURCE[3]) as step:
-        step.detail = _read_some(source, options, live)
+        step.detail = _read_samples(source, options, live)
     _check_groups(steps, cluster, Selection.of(options.groups, options.exclude_groups), set(topics), archive)
 
 
@@ -97,7 +97,7 @@ def _check_groups(
 
 
 def check_beside(steps: Steps, sources: Sources) -> None:
-    """The sources of metadata beside the brokers, as a backup reads them."""
+    """Read the additional sources of metadata, as a backup does."""
     for asked in sources_beside(sources):
         with steps.trying(f"source: {asked.source}") as step:
             reading = asked.read()
@@ -124,8 +124,8 @@ def _reach(
     return None
 
 
-def _read_some(source: Mapping[str, str], options: Backup, live: list[LiveTopic]) -> str:
-    """A record of one partition of each topic, of the first so many that hold any."""
+def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTopic]) -> str:
+    """Read a record of one partition of each topic, of the first topics that have records."""
     filled = [
         OffsetRange(t.name, number, p.start, p.start + 1)
         for t in live

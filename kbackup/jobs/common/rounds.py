@@ -1,4 +1,4 @@
-"""Round after round until asked to stop; a round that fails by what may be over in a while is tried again."""
+"""Run rounds until a stop is requested; a round that fails by a passing error is repeated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from kbackup.jobs.common.stop import Stop
 from kbackup.spark.tasks import TaskError
 
 RETRIED = (UnreachableError, StoreError, ClusterError, TaskError, LeaseRanOutError)
-"""What may be over in a while. A lease that was taken over, damage and wrong settings are not; nor is a producer that
-was fenced."""
+"""Errors that may pass. A lease that was taken over, damage, wrong settings and a fenced producer do not pass."""
 
 _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 
@@ -19,10 +18,11 @@ _FIRST_PAUSE, _LAST_PAUSE = 1.0, 60.0  # s
 def run_rounds(
     stop: Stop, attempt: Callable[[bool], None], failed: Callable[[KbackupError, float], None]
 ) -> None:
-    """Call `attempt` again and again. Its argument says that it was asked to stop: this round is the last.
+    """Call `attempt` repeatedly; its argument is True in the last round, after a stop was requested.
 
-    A round that waits for the next one must return when it is asked to stop. `failed` gets the error of a round, and
-    the seconds after which the next one begins. Errors of the last round are raised."""
+    A round that waits for the next one must return when a stop is requested. `failed` gets the error of a round, and
+    the seconds after which the next one begins. Errors of the last round are raised.
+    """
     pause = 0.0
     while True:
         last = stop.asked

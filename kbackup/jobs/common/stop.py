@@ -1,4 +1,4 @@
-"""Being asked to stop, by a signal handler or another thread, while waiting for something else."""
+"""Request a stop from a signal handler or another thread, and wait for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Stop:
             self._writer.send(b"!")
 
     def wait(self, seconds: float) -> bool:
-        """Whether it was asked, by now or within `seconds`."""
+        """Return whether a stop was requested, by now or within `seconds`."""
         if self.asked:
             return True
         try:
@@ -29,7 +29,7 @@ class Stop:
             return True
 
     def close(self) -> None:
-        """Ask, for threads that outlive an interrupted command, and give the sockets back."""
+        """Request a stop, for threads that outlive an interrupted command, and close the sockets."""
         self.ask()
         self._reader.close()
         self._writer.close()

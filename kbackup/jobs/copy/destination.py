@@ -1,4 +1,4 @@
-"""Whether a destination can be a copy: nothing is there yet, or a copy of the same archive."""
+"""Check that a destination can be a copy: it is empty, or a copy of the same archive."""
 
 from __future__ import annotations
 

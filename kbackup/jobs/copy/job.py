@@ -60,7 +60,7 @@ class _Copy:
     expected: int
     objects: int = 0
     bytes: int = 0
-    found: int = 0
+    present: int = 0
     records: int = 0
     plain: int = 0
 
@@ -114,19 +114,31 @@ def copy_archive(
         with phases.step("restores and drills"):
             beside = copy_beside(source, writing.store) if point is None else 0
         writing.end()
+    return _report(copy, target, before, after, numbers, beside, phases.seconds)
+
+
+def _report(
+    copy: _Copy,
+    target: Store,
+    before: State,
+    after: State,
+    numbers: tuple[int, ...],
+    beside: int,
+    seconds: dict[str, float],
+) -> CopyReport:
     newest = after.newest
     return CopyReport(
-        archive=archive.store.url,
+        archive=copy.source.store.url,
         destination=target.url,
-        archive_id=archive.info.id,
+        archive_id=copy.source.info.id,
         restore_points=numbers,
         dropped=tuple(p.number for p in before.restore_points if after.point(p.number) is None),
         newest=newest.number if newest is not None else None,
         objects=copy.objects,
         bytes=copy.bytes,
-        found=copy.found,
+        found=copy.present,
         beside=beside,
-        seconds=phases.seconds,
+        seconds=seconds,
     )
 
 
@@ -160,7 +172,7 @@ def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
     target = copy.writing.store
     due = {each: s for s in segments for each in objects_of(s)}
     lacking = missing(target, list(due))
-    copy.found += len(due) - len(lacking)
+    copy.present += len(due) - len(lacking)
 
     def one(each: Due) -> tuple[Due, int]:
         return each, send(copy.source.store, target, each)

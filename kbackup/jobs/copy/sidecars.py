@@ -1,4 +1,4 @@
-"""What stands beside restore points: data keys, and what restores and drills keep."""
+"""Copy the files beside restore points: data keys, and the files of restores and drills."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What became different between two views of a cluster: restore points, or the cluster as it is. Pure.
+"""Compute the differences between two views of a cluster: restore points, or the cluster as it is. Pure.
 
-Every part is in order of its names. Of what one side does not know, nothing is said but that it was not compared.
+Entries are sorted by name. Entries that one side does not know are reported as not compared.
 """
 
 from __future__ import annotations

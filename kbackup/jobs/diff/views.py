@@ -89,12 +89,15 @@ def _topic_view(
 
 
 def _add_groups(
-    found: dict[str, dict[tuple[str, int], int]], captured: Groups, topics: set[str], selection: Selection
+    offsets_by_group: dict[str, dict[tuple[str, int], int]],
+    captured: Groups,
+    topics: set[str],
+    selection: Selection,
 ) -> None:
     for group in captured.groups:
         offsets = {(o.topic, o.partition): o.offset for o in group.offsets if o.topic in topics}
         if offsets and selection.matches(group.group):
-            found.setdefault(group.group, {}).update(offsets)
+            offsets_by_group.setdefault(group.group, {}).update(offsets)
 
 
 def _view(

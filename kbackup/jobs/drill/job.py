@@ -1,5 +1,8 @@
-"""The drill job: a restore for practice. Restores a restore point under scratch names, compares every record and group
-with the archive, deletes what it made, and reports. What can go wrong on the worst day goes wrong here first."""
+"""Job of a drill, a restore for practice.
+
+A drill restores a restore point under scratch names, compares every record and group with the archive, deletes its
+topics and groups, and reports.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from kbackup.store.base import Store
 
 
 def drill(
-    asked: Drill,
+    request: Drill,
     target: Properties,
     store: Store,
     state: Store,
@@ -23,9 +26,11 @@ def drill(
     listener: Listener,
     publish: Callable[[DrillReport], None],
 ) -> DrillReport:
-    """Whatever happens after the first topic is made, all that the drill made is deleted in the end, and `publish`
-    gets the report; then an interrupt, or what is no error of kbackup's, goes on."""
-    run = DrillRun(asked, target, store, state, spark, listener)
+    """Run a drill; in any case, delete its topics and groups at the end, and pass the report to `publish`.
+
+    An interrupt, and an error that is not kbackup's, is raised afterwards.
+    """
+    run = DrillRun(request, target, store, state, spark, listener)
     raised: BaseException | None = None
     try:
         try:
@@ -46,11 +51,11 @@ def drill(
 
 
 def _as_error(raised: BaseException | None) -> KbackupError | None:
-    """The error to report. What fails because its job was cancelled by an interrupt is that interrupt."""
+    """Return the error to report; a job that an interrupt cancelled fails by the interrupt."""
     cause = raised
     while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
-            return InterruptedByUserError("interrupted")
+            return InterruptedByUserError("interrupted", "run the drill once more")
         cause = cause.__context__
     if raised is None or isinstance(raised, KbackupError):
         return raised

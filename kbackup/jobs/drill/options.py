@@ -1,4 +1,4 @@
-"""The options of a drill's restore: what the drill chose, whatever is archived meanwhile, under scratch names."""
+"""Options of a drill's restore: the drill's selection under scratch names, whatever is archived meanwhile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIGS = {
     "message.timestamp.type": "CreateTime",
     "min.insync.replicas": "1",
 }
-"""Nothing may go, or change, of what is going to be compared."""
+"""Configs under which no record expires or changes before it is compared."""
 
 
 def scratch_options(options: Restore, content: Content, prefix: str, restore_id: str) -> Restore:
@@ -33,8 +33,10 @@ def scratch_options(options: Restore, content: Content, prefix: str, restore_id:
 
 
 def pinned(options: Restore, content: Content) -> Restore:
-    """What chooses `content` once more. Where it has an end in time and names no restore point, a run that began
-    before that end may still add to it."""
+    """Return options that select `content` once more.
+
+    A selection that ends by time names no restore point: a run that began before this time may still add records.
+    """
     choice = content.choice or Choice()
     fixed = msgspec.structs.replace(options, from_time=_text(choice.from_time), to_time=_text(choice.to_time))
     if choice.to_time is not None:  # then a number asks for other topics than the moment does

@@ -1,4 +1,4 @@
-"""What a drill found: drills/<id>/report.json, and the same as a page for people beside it."""
+"""Report of a drill: drills/<id>/report.json, and the same as an HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = Literal["passed", "failed", "interrupted"]
 
 
 class DrillError(Member, frozen=True, kw_only=True):
-    """What ended a drill early."""
+    """Error that ended a drill early."""
 
     type: str
     message: str
@@ -70,15 +70,15 @@ class DrillReport(Document, frozen=True, kw_only=True):
     versions: dict[str, str]
     seconds: dict[str, float]
     page: FileSum | None = None
-    """What report.html must be."""
+    """Size and checksum of report.html."""
 
 
 def store_report(state: Store, report: DrillReport, page: str) -> None:
-    """The page first: where the report is, its page is as well."""
+    """Store the page, then the report: a stored report always has its page."""
     data = page.encode()
     state.put(layout.drill_key(report.drill_id, layout.PAGE), data)
-    told = msgspec.structs.replace(report, page=file_sum(data))
-    state.put(layout.drill_key(report.drill_id, layout.REPORT), dump(told))
+    stored = msgspec.structs.replace(report, page=file_sum(data))
+    state.put(layout.drill_key(report.drill_id, layout.REPORT), dump(stored))
 
 
 def count_drill(report: DrillReport) -> None:

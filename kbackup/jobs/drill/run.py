@@ -35,21 +35,24 @@ from kbackup.util.times import now
 
 @dataclass(frozen=True)
 class Drill:
-    """What is asked for. `options` choose restore point, topics and groups; their names and ids are not used. `keep`
-    leaves the scratch topics where they are; `on_source` allows the cluster that was backed up."""
+    """Options of a drill.
+
+    `options` select restore point, topics and groups; their names and ids are not used. `retain`: the scratch topics
+    are not deleted. `on_source` allows the cluster that was backed up.
+    """
 
     options: Restore
     prefix: str | None = None
-    keep: bool = False
+    retain: bool = False
     on_source: bool = False
     show: int = 20
 
 
 @dataclass
 class DrillRun:
-    """A drill under way, and what is known by now."""
+    """A running drill, and its results so far."""
 
-    asked: Drill
+    request: Drill
     target: Properties
     store: Store
     state: Store
@@ -67,20 +70,20 @@ class DrillRun:
     comparison: AgainstReport | None = None
     warnings: list[str] = field(default_factory=list)
     damaged: tuple[int, ...] = ()
-    left: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
+    undeleted: tuple[str, ...] = ()
+    retained: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         self.phases = Phases(self.listener)
-        self.prefix = self.id + "." if self.asked.prefix is None else self.asked.prefix
+        self.prefix = self.id + "." if self.request.prefix is None else self.request.prefix
 
     def prepare(self) -> None:
-        """Everything that can be refused before the first topic is made."""
+        """Check everything that can be refused before the first topic is created."""
         with self.phases.step("connect"):
             cluster = Cluster(self.target, "target")
             self.cluster_id, _ = cluster.connect()
         with self.phases.step("plan"):
-            self.content = select_content(self.asked.options, self.store)
+            self.content = select_content(self.request.options, self.store)
             self.point = _restore_point(self.store, self.content.restore_point)
             self._look_for_damage()
             self._check_cluster()
@@ -100,7 +103,7 @@ class DrillRun:
             )
 
     def _check_cluster(self) -> None:
-        if self.point is None or self.point.cluster_id != self.cluster_id or self.asked.on_source:
+        if self.point is None or self.point.cluster_id != self.cluster_id or self.request.on_source:
             return
         raise RefusedError(
             f"the target is cluster {self.cluster_id}, which was backed up",
@@ -114,8 +117,10 @@ class DrillRun:
         self.warnings += self.restored.warnings
 
     def _begin(self, plan: RestorePlan, _warnings: list[str]) -> None:
-        """The last moment before something is made; from here on it is to be deleted again. Somebody else may have
-        made something of the prefix since it was looked at."""
+        """Check the prefix once more, and note the names to delete, before the first topic is created.
+
+        Others may have created topics with the prefix since the first check.
+        """
         assert self.scratch is not None  # noqa: S101 (everything is prepared)
         self.scratch.check_free()
         self._check_names(plan)
@@ -135,9 +140,9 @@ class DrillRun:
         request = CompareRequest(
             "target",
             self._options(),
-            groups=not self.asked.options.no_groups,
+            groups=not self.request.options.no_groups,
             exact=True,
-            show=self.asked.show,
+            show=self.request.show,
         )
         with self.phases.step("verify"):
             self.comparison = verify_against(
@@ -147,17 +152,17 @@ class DrillRun:
 
     def _options(self) -> Restore:
         assert self.content is not None  # noqa: S101 (everything is prepared)
-        return scratch_options(self.asked.options, self.content, self.prefix, self.id)
+        return scratch_options(self.request.options, self.content, self.prefix, self.id)
 
     def clean_up(self) -> None:
         if self.scratch is None or self.made is None:
             return
         with self.phases.step("clean up"):
-            if self.asked.keep:
-                self.kept = self.scratch.kept(self.made)
+            if self.request.retain:
+                self.retained = self.scratch.remaining(self.made)
                 return
-            self.left = (f"topics and groups {self.prefix}*: not looked at any more",)
-            self.left = self.scratch.delete(self.made)
+            self.undeleted = (f"topics and groups {self.prefix}*: not looked at any more",)
+            self.undeleted = self.scratch.delete(self.made)
             self.warnings += self.scratch.others(self.made)
 
     def findings(self) -> list[str]:
@@ -166,7 +171,7 @@ class DrillRun:
             found += self.comparison.findings
             if not self.comparison.records:
                 found.append("nothing was compared: there is no record in what was chosen")
-        return found + [f"left on the target: {name}" for name in self.left]
+        return found + [f"left on the target: {name}" for name in self.undeleted]
 
     def report(self, error: KbackupError | None) -> DrillReport:
         findings = self.findings()
@@ -196,8 +201,8 @@ class DrillRun:
             warnings=tuple(dict.fromkeys(self.warnings)),
             losses=tuple(loss.message for loss in self.content.damaged) if self.content is not None else (),
             damaged=self.damaged,
-            left=self.left,
-            kept=self.kept,
+            left=self.undeleted,
+            kept=self.retained,
             error=DrillError.of(error) if error is not None else None,
             versions=_versions(),
             seconds=self.phases.seconds,

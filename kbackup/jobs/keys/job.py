@@ -56,5 +56,7 @@ def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
 def _encrypted(store: Store) -> CryptStore:
     open_archive(store)  # says what does not fit
     if not isinstance(store, CryptStore):
-        raise WrongKeyError(f"archive {store.url} is not encrypted", "it has no keys")
+        raise WrongKeyError(
+            f"archive {store.url} is not encrypted", "create an encrypted archive for this command"
+        )
     return store

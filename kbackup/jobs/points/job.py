@@ -22,7 +22,7 @@ _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,99}\Z")
 
 
 @dataclass(frozen=True)
-class KeepReport:
+class PinReport:
     """`changed`: it was not so before. `pinned` are all restore points that are pinned now."""
 
     archive: str
@@ -41,24 +41,24 @@ class LabelReport:
     labels: dict[str, int]
 
 
-def keep(store: Store, name: str) -> KeepReport:
+def pin(store: Store, name: str) -> PinReport:
     """Pin a restore point (a number, a label, or 'latest')."""
     archive = open_archive(store)
     number, at = archive.find_point(name).number, now()
     changed = _commit(
         archive, lambda state: pin_points(state, [number], at), "keep", f"restore point {number} pinned"
     )
-    return KeepReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
+    return PinReport(store.url, number, changed, tuple(sorted(archive.state.pins)))
 
 
-def release(store: Store, name: str) -> KeepReport:
+def release(store: Store, name: str) -> PinReport:
     """Take a pin away. `UsageError` where the restore point has none."""
     archive = open_archive(store)
     number = archive.find_point(name).number
     summary = f"restore point {number} released"
     if not _commit(archive, lambda state: release_points(state, [number]), "release", summary):
         raise UsageError(f"restore point {number} is not pinned", "see 'kbackup list'")
-    return KeepReport(store.url, number, True, tuple(sorted(archive.state.pins)))
+    return PinReport(store.url, number, True, tuple(sorted(archive.state.pins)))
 
 
 def label(store: Store, name: str, label: str) -> LabelReport:

@@ -57,11 +57,11 @@ def read_back(
     spark: Callable[[], SparkSession],
     listener: Listener,
 ) -> list[Whole | Damaged]:
-    """What `work` finds of each of them: in this process where they are few, else on Spark."""
+    """Return the results of `work` for all items: in this process where they are small, else on Spark."""
     if sum(item.size for item in items) <= HERE_BYTES:
         with ThreadPoolExecutor(_THREADS) as pool:
-            some = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
-            return [found for each in some for found in each]
+            results = pool.map(lambda item: list(work([item], ProgressSender(None, 0))), items)
+            return [result for of_item in results for result in of_item]
     expected = sum(item.row.count for item in items if item.row is not None)
     return run_tasks(
         spark(), _tasks(items), work, lambda records, size: listener.progress(records, size, expected)

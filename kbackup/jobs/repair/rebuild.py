@@ -84,7 +84,7 @@ def rebuild_state(
         state = replace(state, isolation_levels=frozenset(m.isolation_level for m in manifests.values()))
     manifests = {number: manifests[number] for number in state.numbers.tolist() if number in manifests}
     state = without_let_go(state)
-    rows = attribute(_found_segments(job, state), state, manifests, job.modified)
+    rows = attribute(_unlisted_segments(job, state), state, manifests, job.modified)
     lives = lives_of(state, manifests, job.sizes)
     state = with_rows(state, lives, rows, losses_of(state, _known_manifests(state, documents) | manifests))
     without = lose_segments(state, damaged)
@@ -93,24 +93,26 @@ def rebuild_state(
 
 
 def _known_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
-    """By number, the whole manifests of restore points that are or were: losses of those that were let go concern
-    later ones."""
-    found = [d for d, _ in documents.values() if isinstance(d, Manifest)]
-    return {m.number: m for m in found if (m.number, m.checksum) in state.lineage}
+    """Return the whole manifests of all restore points by number, also of expired ones.
+
+    Losses of expired restore points concern later ones.
+    """
+    manifests = [d for d, _ in documents.values() if isinstance(d, Manifest)]
+    return {m.number: m for m in manifests if (m.number, m.checksum) in state.lineage}
 
 
-def _found_segments(job: RepairJob, state: State) -> list[Segment]:
-    """Whole segments that `state` does not list. Each is read once, and again where its index is made anew."""
+def _unlisted_segments(job: RepairJob, state: State) -> list[Segment]:
+    """Return the whole segments that `state` does not list. Each is read once, and once more to write its index."""
     known = set(state.segments.columns("key")[0])
     keys = [key for key in job.sizes if key.startswith(layout.TOPICS) and key not in known]
     items = [item for item in to_scan(job.sizes, {}, keys) if item.key not in job.unlisted]
-    for found in scan_segments(job, items):
-        if isinstance(found, Whole):
-            job.unlisted[found.segment.key] = found.segment
-            if found.index != "whole":
-                job.without_index.add(found.segment.key)
+    for result in scan_segments(job, items):
+        if isinstance(result, Whole):
+            job.unlisted[result.segment.key] = result.segment
+            if result.index != "whole":
+                job.without_index.add(result.segment.key)
         else:
-            job.unlisted[found.key] = None
+            job.unlisted[result.key] = None
     return [segment for key in keys if (segment := job.unlisted.get(key)) is not None]
 
 
@@ -122,22 +124,22 @@ def add_new_points(
     if base.is_whole:
         return state
     listed, state = _segments(state), drop_unreferenced(state)
-    found = _found_segments(job, state)
+    unlisted = _unlisted_segments(job, state)
     named = named_starts(job.store, job.sizes)
-    committed = _starts([*listed, *(() if manifests else found)])
-    for place, firsts in committed.items():
-        named[place] = sorted({*firsts, *named.get(place, ())})
-    segments = unreached(found, state, manifests, named)
+    committed = _starts([*listed, *(() if manifests else unlisted)])
+    for key, firsts in committed.items():
+        named[key] = sorted({*firsts, *named.get(key, ())})
+    segments = unreached(unlisted, state, manifests, named)
     head = manifests.get(max(manifests, default=0))
     ranks = by_rank(segments, {t.name: t.incarnation for t in (head.topics if head is not None else ())})
-    for at, some in enumerate(ranks):
+    for at, of_rank in enumerate(ranks):
         number = state.next_point
         ids = {key: life.topic_id for key, life in state.lives.items()}
         is_last = at == len(ranks) - 1
-        draft = draft_behind(writing, head, some, ids, job.sizes, number, last=is_last)
+        draft = draft_behind(writing, head, of_rank, ids, job.sizes, number, last=is_last)
         manifest, ref = put_manifest(writing, draft)
         job.new_points[number] = manifests[number] = manifest
-        rows = attribute(some, state, {number: manifest})
+        rows = attribute(of_rank, state, {number: manifest})
         state = with_points(state, [point_of(manifest, ref)], number + 1)
         state = with_rows(
             state,
@@ -162,7 +164,7 @@ def mend_indexes(job: RepairJob, state: State) -> None:
 
 
 def _starts(segments: Sequence[Segment]) -> dict[IncarnationPartition, list[int]]:
-    found: dict[IncarnationPartition, list[int]] = {}
+    starts: dict[IncarnationPartition, list[int]] = {}
     for s in segments:
-        found.setdefault((s.topic, s.incarnation, s.partition), []).append(s.first)
-    return found
+        starts.setdefault((s.topic, s.incarnation, s.partition), []).append(s.first)
+    return starts

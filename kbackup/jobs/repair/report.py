@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mended:
-    """A file that was written anew, and how."""
+    """A file that was written again; `what` says how."""
 
     file: str
     what: str
@@ -25,7 +25,7 @@ class Mended:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What was done, or (not `confirmed`) is to be done.
+    """Report of the changes, or (not `confirmed`) of the planned changes.
 
     `restored` restore points are listed again, `lost` ones no longer; `new_point` is the newest of new restore points,
     of the whole segments of lost ones. `losses` are segments and documents that are lost now, in words. `catalog` is
@@ -70,7 +70,7 @@ class RepairJob:
     unlisted: dict[str, Segment | None] = field(default_factory=dict)
     """Records objects that no catalog lists, as they were read back; None for a damaged one."""
     without_index: set[str] = field(default_factory=set)
-    """Those of `unlisted` whose index is missing or damaged."""
+    """Keys of `unlisted` whose index is missing or damaged."""
     mended: list[Mended] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restored: set[int] = field(default_factory=set)

@@ -77,10 +77,10 @@ def _sweep(archive: Archive, grace: timedelta, lease_seconds: float, phases: Pha
 
 def _commit(archive: Archive, plan: ExpirationPlan) -> int:
     def operation(state: State) -> State:
-        gone = {n for n in plan.gone if state.point(n) is not None and n not in state.pins}
-        return expire_records(expire_points(state, gone), plan.starts)
+        expired = {n for n in plan.expired_points if state.point(n) is not None and n not in state.pins}
+        return expire_records(expire_points(state, expired), plan.starts)
 
-    points = len(plan.gone)
+    points = len(plan.expired_points)
     summary = f"{points} restore points and the records of {len(plan.starts)} partitions expired"
     archive.move(commit(archive.store, archive.committed, operation, Author("expire", "", summary)))
     return archive.state.number

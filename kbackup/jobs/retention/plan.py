@@ -18,9 +18,9 @@ from kbackup.jobs.retention.report import Expiry, PointFate
 
 @dataclass(frozen=True, eq=False)
 class ExpirationPlan:
-    """The restore points that go, the new log starts, the states `before` and `after`, and a fate for each point."""
+    """Planned expiration: expired restore points, new log starts, states before and after, and each point's fate."""
 
-    gone: frozenset[int]
+    expired_points: frozenset[int]
     starts: Mapping[IncarnationPartition, int]
     before: State
     after: State
@@ -46,8 +46,8 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
         if number not in why:
             mirrors |= {*names}
             why[number] = [f"mirror {name}" for name in names]
-    gone = frozenset(p.number for p in points if p.number not in why)
-    after = expire_points(state, gone)
+    expired_points = frozenset(p.number for p in points if p.number not in why)
+    after = expire_points(state, expired_points)
     cutoff, spared, starts = None, frozenset[Incarnation](), dict[IncarnationPartition, int]()
     if expiry.older_than is not None:
         cutoff = _cutoff(newest, expiry.older_than)
@@ -72,12 +72,12 @@ def plan_expiration(archive: Archive, expiry: Expiry, holds: Sequence[Hold]) -> 
         for p in points
     )
     return ExpirationPlan(
-        gone, starts, state, after, fates, cutoff, _names(spared, after), tuple(sorted(mirrors))
+        expired_points, starts, state, after, fates, cutoff, _names(spared, after), tuple(sorted(mirrors))
     )
 
 
 def _needed(holds: Sequence[Hold], after: State, cutoff: int, spared: frozenset[Incarnation]) -> set[str]:
-    """The names of the holds without which more records would go."""
+    """Return the names of the holds without which more records would expire."""
     if not holds:
         return set()
     without = old_starts(after, cutoff, spared)
@@ -117,8 +117,8 @@ def _is_spared(configs: Mapping[str, str] | None, metadata: Metadata) -> bool:
 
 
 def _default_policy(metadata: Metadata) -> str:
-    found = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
-    return next((value for value in found if "compact" in value), "delete")
+    values = [c.value for c in metadata.broker_configs or () if c.name == "log.cleanup.policy" and c.value]
+    return next((value for value in values if "compact" in value), "delete")
 
 
 def _names(spared: Iterable[Incarnation], after: State) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which restore points a policy keeps: restic's rules. Pure."""
+"""Select the restore points that a policy keeps, by restic's rules. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How many to keep: the last ones, and the newest one of each day, week (ISO), month and year in UTC that has any.
-    `within` keeps all that are so much older than the newest, or younger; one of a clock that was ahead counts as of
-    now. Nothing set keeps all."""
+    """Numbers of restore points to keep.
+
+    `last` counts the newest ones; `daily` to `yearly` count the newest one of each day, week (ISO), month and year in
+    UTC. `within` keeps all that are at most so much older than the newest; a time in the future counts as now. A
+    policy without numbers keeps all.
+    """
 
     last: int = 0
     daily: int = 0
@@ -22,7 +25,7 @@ class Policy:
     within: timedelta | None = None
 
     @property
-    def keeps_all(self) -> bool:
+    def is_empty(self) -> bool:
         return self == Policy()
 
 
@@ -46,27 +49,27 @@ def moment(number: int, committed_at: str) -> Moment:
 
 
 def reasons(policy: Policy, moments: Sequence[Moment], now: datetime) -> dict[int, list[str]]:
-    """By number why a restore point is kept; one that is in none is not. `moments` are in order of their numbers.
+    """Return the reasons to keep each restore point, by number; the others expire. `moments` are sorted by number.
 
-    The newest is kept whatever the policy says. As restic does it, the oldest is kept where a count is not used up, so
-    that the past that is covered is as long as can be.
+    The newest restore point is always kept. As with restic, the oldest is kept where a count is not used up, so that
+    restore points reach back as far as possible.
     """
     kept: dict[int, list[str]] = {}
     if not moments:
         return kept
-    if policy.keeps_all:
+    if policy.is_empty:
         return {m.number: ["no policy"] for m in moments}
     newest, oldest = moments[-1], moments[0]
     for m in reversed(moments):
         if policy.within is not None and m.at >= min(newest.at, now) - policy.within:
             kept.setdefault(m.number, []).append("within")
     for name, bucket_of in _BUCKETS.items():
-        left: int = getattr(policy, name)
+        remaining: int = getattr(policy, name)
         before: object = None
         for m in reversed(moments):
             bucket = bucket_of(m)
-            if left and (bucket != before or m == oldest):
+            if remaining and (bucket != before or m == oldest):
                 kept.setdefault(m.number, []).append(name if bucket != before else f"oldest {name}")
-                before, left = bucket, left - 1
+                before, remaining = bucket, remaining - 1
     kept.setdefault(newest.number, ["newest"])
     return kept

@@ -10,9 +10,12 @@ from kbackup.jobs.retention.policy import Policy
 
 @dataclass(frozen=True)
 class Expiry:
-    """What goes: restore points that `policy` does not keep, records older than `older_than` counted back from the
+    """Options of an expiration.
+
+    Expired are restore points that `policy` does not keep, and records older than `older_than`, counted back from the
     newest restore point. Orphans are deleted when `grace` is over. Records that a flow of a mirror has not applied
-    stay, if it gave a sign of life within `grace`, unless `ignore_mirrors`."""
+    are retained where the flow was active within `grace`, unless `ignore_mirrors`.
+    """
 
     policy: Policy
     older_than: timedelta | None = None
@@ -22,8 +25,10 @@ class Expiry:
 
 @dataclass(frozen=True)
 class PointFate:
-    """`reasons` why a restore point stays; none: it goes. `records` stay in it, `records_gone` go; None where the
-    restore point itself goes."""
+    """Retained or expired restore point: `reasons` to retain it; none: it expires.
+
+    `records` are retained, `records_gone` expire; None where the restore point itself expires.
+    """
 
     number: int
     committed_at: str

@@ -1,4 +1,4 @@
-"""What drills keep in an archive: a report, and the page that it names."""
+"""Check the files of drills in an archive: a report, and the page that it names."""
 
 from __future__ import annotations
 

@@ -66,37 +66,37 @@ class VerifyWork:
 
 @dataclass
 class _Known:
-    """What is known before records are read."""
+    """Results before records are read; `remaining` are the segments to read."""
 
     archive_id: str
     numbers: tuple[int, ...]
     segments: int
-    left: list[ToRead]
+    remaining: list[ToRead]
 
 
-def verify(store: Store, wanted: str, quick: bool, spark: Spark, listener: Listener) -> VerifyReport:
-    """`wanted` is 'all', or a restore point (a number, a label, or 'latest'), which stands on those before it.
+def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Listener) -> VerifyReport:
+    """Verify all of an archive, or a restore point with all before it.
 
-    Quick: every object by its size, and by its checksum where the store keeps one; Spark is not asked for.
-    Else every segment is read back as well.
+    `point` is 'all', or a restore point (a number, a label, or 'latest'). Quick: the size of every object, and its
+    checksum where the store keeps one, without Spark. Else every segment is read back as well.
     """
     phases, findings = Phases(listener), Findings()
     with phases.step("list objects"):
         sizes = {entry.key: entry.size for entry in store.list()}
     if layout.ARCHIVE in sizes or any(key.startswith((layout.CATALOG, layout.POINTS)) for key in sizes):
-        known = _survey(store, sizes, wanted, quick, phases, findings)
+        known = _survey(store, sizes, point, quick, phases, findings)
     elif is_java_archive(store):
         with phases.step("files"):
             store = folder = JavaFolder(store)
             known = _Known(JAVA, (), 0, survey_folder(folder, java_topics(folder), findings))
-            known.segments = len(known.left)
+            known.segments = len(known.remaining)
     else:
         raise NoArchiveError(f"there is no archive at {store.url}", "check the address")
     read = SegmentResult(0, 0, ())
     if not quick:
         with phases.step("read segments"):
-            expect = sum(item.segment.count for item in known.left)
-            tasks = pack(known.left, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
+            expect = sum(item.segment.count for item in known.remaining)
+            tasks = pack(known.remaining, lambda item: item.segment.stored, _TASK_BYTES, _TASK_SEGMENTS)
             tasks.sort(key=lambda task: -sum(item.segment.stored for item in task))
             read = _sum(run_counted(spark, tasks, VerifyWork(store), listener, expect))
     return VerifyReport(
@@ -118,55 +118,57 @@ def _survey(
     store: Store, sizes: Mapping[str, int], name: str, quick: bool, phases: Phases, findings: Findings
 ) -> _Known:
     with phases.step("restore points"):
-        found = survey(store, sizes, findings)
-        numbers = _chosen(found, name)
-        referred = check_earlier(store, found, findings)
+        surveyed = survey(store, sizes, findings)
+        numbers = _selected_numbers(surveyed, name)
+        referred = check_earlier(store, surveyed, findings)
         added: dict[int, list[Segment]] = {}
-        if found.archive is not None:
-            for number, segment in found.archive.added_by(0, found.archive.state.next_point):
+        if surveyed.archive is not None:
+            for number, segment in surveyed.archive.added_by(0, surveyed.archive.state.next_point):
                 added.setdefault(number, []).append(segment)
                 with findings.catching(segment.key):
                     with_checked_key(segment)
-            check_vectors(found.archive.state, found.manifests, added, findings)
-        owner = found.archive.info.id if found.archive is not None else found.archive_id
+            check_vectors(surveyed.archive.state, surveyed.manifests, added, findings)
+        owner = surveyed.archive.info.id if surveyed.archive is not None else surveyed.archive_id
         check_restores(store, sizes, owner, findings)
         check_drills(store, sizes, findings)
     with phases.step("objects"):
         last = max(numbers, default=0)
-        segments = sorted((s for number, some in added.items() if number <= last for s in some), key=in_order)
-        left = check_present(segments, sizes, findings)
-        if quick and check_stored_checksums(store, left, findings):
+        segments = sorted((s for number, new in added.items() if number <= last for s in new), key=in_order)
+        remaining = check_present(segments, sizes, findings)
+        if quick and check_stored_checksums(store, remaining, findings):
             findings.note("topics/", "was compared by sizes alone: the store keeps no checksums")
     with phases.step("derived files"):
-        derived = _derived(found)
-        if name == "all" and found.archive is not None:
-            note_orphans(sizes, referred | (derived.keys() or _derived_names(sizes)), found.whole, findings)
-        if derived and can_judge(store, found):
+        derived = _derived(surveyed)
+        if name == "all" and surveyed.archive is not None:
+            note_orphans(
+                sizes, referred | (derived.keys() or _derived_names(sizes)), surveyed.whole, findings
+            )
+        if derived and can_judge(store, surveyed):
             check_derived(store, derived, sizes, not quick, findings)
-        elif found.points:
+        elif surveyed.points:
             findings.note("topics/", "has derived files that could not be judged now")
-    return _Known(found.archive_id, numbers, len(segments), left)
+    return _Known(surveyed.archive_id, numbers, len(segments), remaining)
 
 
-def _derived(found: Survey) -> dict[str, bytes]:
-    if found.archive is None or not found.points or not (found.whole and found.documents_whole):
+def _derived(surveyed: Survey) -> dict[str, bytes]:
+    if surveyed.archive is None or not surveyed.points or not (surveyed.whole and surveyed.documents_whole):
         return {}
-    return derived_files(found.archive)
+    return derived_files(surveyed.archive)
 
 
 def _derived_names(sizes: Mapping[str, int]) -> set[str]:
-    """The objects that derived files are named like: where damage keeps from telling which there should be."""
+    """Return the objects with names of derived files, for archives whose damage hides which ones are due."""
     names = {key: key.rpartition("/")[2] for key in sizes if layout.parse_topic_key(key) is not None}
     parsers = (layout.parse_partition_index, layout.parse_group_offsets)
     return {key for key, name in names.items() if any(parse(name) is not None for parse in parsers)}
 
 
-def _chosen(found: Survey, name: str) -> tuple[int, ...]:
-    """The numbers of the restore points that are verified; `UsageError` where there is no such restore point."""
-    numbers = tuple(p.number for p in found.points)
-    if name == "all" or found.archive is None or not numbers:
+def _selected_numbers(surveyed: Survey, name: str) -> tuple[int, ...]:
+    """Return the numbers of the restore points to verify; `UsageError` where there is no such restore point."""
+    numbers = tuple(p.number for p in surveyed.points)
+    if name == "all" or surveyed.archive is None or not numbers:
         return numbers
-    last = found.archive.find_point(name).number
+    last = surveyed.archive.find_point(name).number
     return tuple(number for number in numbers if number <= last)
 
 

@@ -1,4 +1,4 @@
-"""What restores keep in an archive: plans, offset maps, reports, and what groups and settings were before."""
+"""Check the files of restores in an archive: plans, offset maps, reports, and captures of groups and settings."""
 
 from __future__ import annotations
 

@@ -26,6 +26,13 @@ EXEMPTIONS: list[Exemption] = [
     Exemption("kbackup/cli/keep.py", "keep.py", "the command keep"),
     Exemption("kbackup/jobs/compare/report.py", "GroupOffsetCheck.found", "the JSON of verify --against"),
     Exemption("kbackup/jobs/compare/result.py", "Difference.what", "the JSON of verify --against"),
+    Exemption("kbackup/jobs/adopt", "adopt", "the command adopt"),
+    Exemption("kbackup/jobs/adopt/job.py", "adopt", "the job of the command adopt"),
+    Exemption("kbackup/jobs/copy/job.py", "CopyReport.found", "the JSON of copy"),
+    Exemption("kbackup/jobs/drill/report.py", "DrillReport.left", "drills/<id>/report.json"),
+    Exemption("kbackup/jobs/drill/report.py", "DrillReport.kept", "drills/<id>/report.json"),
+    Exemption("kbackup/jobs/repair/report.py", "Mended.what", "the JSON of repair"),
+    Exemption("kbackup/jobs/retention/report.py", "PointFate.records_gone", "the JSON of expire"),
     Exemption("kbackup/config/jobs.py", "Backup.adopt_topics", "the configuration's backup.adopt_topics"),
     Exemption("kbackup/config/jobs.py", "Backup.adopt_cluster", "the configuration's backup.adopt_cluster"),
     Exemption(

@@ -6,18 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
 NOT_YET_CLEAN: Sequence[str] = [
-    "kbackup/jobs/adopt",
-    "kbackup/jobs/capture",
-    "kbackup/jobs/check",
-    "kbackup/jobs/common",
-    "kbackup/jobs/copy",
-    "kbackup/jobs/diff",
-    "kbackup/jobs/drill",
-    "kbackup/jobs/keys",
-    "kbackup/jobs/points",
-    "kbackup/jobs/repair",
-    "kbackup/jobs/retention",
-    "kbackup/jobs/verify",
     "tests/unit/*.py",
     "tests/unit/archive",
     "tests/unit/cli",

@@ -19,7 +19,7 @@ from kbackup.archive.restores.offset_map import MapPartName, runs_table, write_m
 from kbackup.archive.restores.plan import UnitRange
 from kbackup.archive.segments.writer import Target
 from kbackup.config.jobs import Restore
-from kbackup.jobs.points.job import keep, label, release
+from kbackup.jobs.points.job import label, pin, release
 from kbackup.jobs.replay.read import read_range
 from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.report import make_report, planned
@@ -109,13 +109,13 @@ def _interrupt(store: Store) -> None:
 
 def _expire(store: Store, grace: timedelta) -> None:
     """Restore point 2 goes, and the oldest records. 3 is pinned and has a label."""
-    keep(store, "1")
+    pin(store, "1")
     expire(store, Expiry(Policy(last=1), grace=grace), 60, Silent(), confirm=True)
     release(store, "1")
     newest = datetime.fromisoformat(open_archive(store).restore_points[-1].committed_at)
     older_than = newest - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(store, Expiry(Policy(), older_than, grace), 60, Silent(), confirm=True)
-    keep(store, "3")
+    pin(store, "3")
     label(store, "3", "before-migration")
 
 

@@ -51,7 +51,7 @@ from kbackup.jobs.groups.before import Captures, GroupBefore
 from kbackup.jobs.groups.mapping import plan_groups
 from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.points.job import keep, label
+from kbackup.jobs.points.job import label, pin
 from kbackup.jobs.restore.plan import make_units, plan_topic
 from kbackup.jobs.restore.report import RestoredTopic, RestoreReport
 from kbackup.jobs.retention.job import expire
@@ -97,7 +97,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
     expire(made, Expiry(Policy(), age, timedelta(0)), 60, Silent(), confirm=True)
-    keep(made, "latest")
+    pin(made, "latest")
     label(made, "latest", "before-migration")
     _write_flow(made, archive)
     return made

@@ -12,7 +12,7 @@ from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.retention import expire_points
 from kbackup.archive.reader import open_archive
 from kbackup.errors import CorruptError
-from kbackup.jobs.points.job import keep, label
+from kbackup.jobs.points.job import label, pin
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.web.archive_cache import FRESH, ArchiveCache, Snapshot
 from tests.support.archives import commit_point, group_at, topic_state
@@ -143,7 +143,7 @@ def test_a_point_that_goes_while_its_page_is_made(store: Store) -> None:
 def test_pins_and_labels_show_up(store: Store) -> None:
     now = [0.0]
     cache = ArchiveCache(store, lambda: now[0])
-    keep(store, "1")
+    pin(store, "1")
     label(store, "1", "before-migration")
     assert not cache.has_point("before-migration"), "nobody looked yet"
     now[0] += FRESH + 1

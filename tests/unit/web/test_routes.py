@@ -21,7 +21,7 @@ from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.writer import PartitionWriter, Target
 from kbackup.errors import UnreachableError
 from kbackup.jobs.mirror.status import first_status, write_status
-from kbackup.jobs.points.job import keep, label
+from kbackup.jobs.points.job import label, pin
 from kbackup.metadata.entities import Znode
 from kbackup.store.base import ObjectInfo, Store
 from kbackup.store.file import FileStore
@@ -431,7 +431,7 @@ def test_new_restore_points_show_up(store: Store) -> None:
 
 def test_pins_labels_and_damage_are_shown(store: Store) -> None:
     """Damage that a repair found counts for every restore point that has the segment."""
-    keep(store, "1")
+    pin(store, "1")
     label(store, "2", "before-migration")
     archive = open_archive(store)
     segment = archive.added(0, 1)[0]

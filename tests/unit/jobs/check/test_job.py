@@ -141,7 +141,7 @@ def test_the_command_names_who_holds_the_lease(tmp_path: Path, capsys: Said) -> 
     out, err = capsys.readouterr()
     assert code == 11
     assert f"FAILED   archive: lease: archive {store.url} is locked by kbackup backup on" in out
-    assert "hint: a backup can begin when it ends" in out
+    assert "hint: wait until it ends: then a backup can begin" in out
     assert "ok       archive: delete: nothing is left" in out
     assert err == ""
 

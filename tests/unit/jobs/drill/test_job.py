@@ -147,7 +147,7 @@ def test_where_another_was_quicker_it_deletes_nothing(
 
 def test_what_it_keeps_is_its_own(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
     restoring.late = {f"{PREFIX}application"}
-    assert _drill(tmp_path, keep=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
+    assert _drill(tmp_path, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
 
 
 def test_groups_that_are_not_listed_are_not_taken_for_free_names(

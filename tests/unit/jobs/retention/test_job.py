@@ -34,7 +34,7 @@ from kbackup.errors import (
 )
 from kbackup.formats.index import decode_partition_index
 from kbackup.jobs.history.job import history as history_of
-from kbackup.jobs.points.job import keep, label, release, remove_label
+from kbackup.jobs.points.job import label, pin, release, remove_label
 from kbackup.jobs.repair.job import repair
 from kbackup.jobs.retention.job import expire, undo
 from kbackup.jobs.retention.policy import Policy
@@ -161,8 +161,8 @@ def test_what_stays_is_as_it_was(
             number += 1
             history.run(number, did, [LOSS])
         points = [p.number for p in history.archive.restore_points]
-        for pin in {*pins} & {*points}:
-            keep(store, str(pin))
+        for number in {*pins} & {*points}:
+            pin(store, str(number))
         pinned = {*history.archive.state.pins}
         kept = {*points[-last:], *pinned} if last else {*points}
         old = history.archive
@@ -235,7 +235,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def test_the_report_says_what_goes(store: Store) -> None:
     history = build(store)
-    keep(store, "3")
+    pin(store, "3")
     before, objects = all_seen(history.archive), objects_of(store)
     dry = expired(store, last=2, days=3, confirm=False)
     assert objects_of(store) == objects
@@ -315,7 +315,7 @@ def test_each_incarnation_goes_by_its_own_settings() -> None:
 def test_a_crash_at_every_write(built: MemoryStore, after: bool) -> None:
     """The archive is whole at each moment, and the next run comes to the same end."""
     pinned = built.copy()
-    keep(pinned, "3")
+    pin(pinned, "3")
 
     def outcome(store: Store) -> tuple[object, ...]:
         archive = open_archive(store)
@@ -598,7 +598,7 @@ def test_where_there_is_no_archive_nothing_is_written() -> None:
     for confirm in (False, True):
         with pytest.raises(NoArchiveError):
             expired(store, last=1, confirm=confirm)
-    for command in (keep, release):
+    for command in (pin, release):
         with pytest.raises(NoArchiveError):
             command(store, "1")
     with pytest.raises(NoArchiveError):
@@ -608,7 +608,7 @@ def test_where_there_is_no_archive_nothing_is_written() -> None:
     with pytest.raises(NoArchiveError, match="no restore point"):
         expired(store, last=1)
     with pytest.raises(NoArchiveError, match="no restore point"):
-        keep(store, "latest")
+        pin(store, "latest")
     with pytest.raises(RefusedError, match="no expiration"):
         undo(store, 60)
     with pytest.raises(NoArchiveError, match="no restore point"):
@@ -643,8 +643,8 @@ def test_everything_but_segments_works_beside_a_backup(built: MemoryStore, grace
     before = all_seen(open_archive(store))
     index = store.get("topics/a/index_partition_000")
     with backup_running(store) as end:
-        keep(store, "8")
-        keep(store, "7")
+        pin(store, "8")
+        pin(store, "7")
         release(store, "7")
         label(store, "8", "before-migration")
         report = expired(store, last=2, days=3, grace=grace)
@@ -714,11 +714,11 @@ def test_an_expiration_rebases_on_another_one(built: MemoryStore) -> None:
 def test_a_pin_beside_an_expiration_holds(built: MemoryStore) -> None:
     store = built.copy()
     before = all_seen(open_archive(store))
-    expired(meanwhile(store, lambda: keep(store, "5")), last=1)
+    expired(meanwhile(store, lambda: pin(store, "5")), last=1)
     assert [p.number for p in open_archive(store).restore_points] == [5, 9]
     store = built.copy()
     with pytest.raises(RefusedError, match="a pinned restore point has records"):
-        expired(meanwhile(store, lambda: keep(store, "5")), last=1, days=3)
+        expired(meanwhile(store, lambda: pin(store, "5")), last=1, days=3)
     assert all_seen(open_archive(store)) == before
     check_whole(store)
 
@@ -731,7 +731,7 @@ def test_a_closed_run_commits_nothing(built: MemoryStore) -> None:
         store.delete([layout.LOCK])
         crashed_run(store)
         expired(store, last=2)
-        keep(store, "8")
+        pin(store, "8")
         expired(store, last=1)
         assert layout.catalog_key(slept.archive.state.number + 1) not in objects_of(store)
         slept.lease.check = lambda: None  # type: ignore[method-assign]
@@ -751,7 +751,7 @@ def test_a_pin_that_slept_holds_on_the_newest_catalog(built: MemoryStore) -> Non
             expired(store)
 
     before = open_archive(store).state.number
-    assert keep(meanwhile(store, others), "9").pinned == (9,)
+    assert pin(meanwhile(store, others), "9").pinned == (9,)
     archive = open_archive(store)
     assert ({*archive.state.pins}, {*archive.state.labels}) == ({9}, {"one", "two", "three"})
     assert archive.state.number > before + 6
@@ -792,7 +792,7 @@ def test_undo_of_several_goes_back_one_by_one(built: MemoryStore) -> None:
     for last, days in ((6, None), (0, 5), (4, 3)):
         expired(store, last=last, days=days, grace=DAY)
         views.append(all_seen(open_archive(store)))
-    keep(store, "9")
+    pin(store, "9")
     views.pop()
     while views:
         undo(store, 60)
@@ -811,7 +811,7 @@ def test_undo_keeps_what_was_done_since(built: MemoryStore) -> None:
     expired(store, last=2, days=3, grace=DAY)
     history.run(10, {"a": 3, "b": "anew", "c": "out"})
     label(store, "10", "good")
-    keep(store, "10")
+    pin(store, "10")
     undo(store, 60)
     archive = open_archive(store)
     assert archive.state.labels == {"good": 10}
@@ -901,11 +901,11 @@ def test_an_undo_beside_another_expiration_is_refused(built: MemoryStore) -> Non
 
 def test_pins(built: MemoryStore) -> None:
     store = built.copy()
-    assert keep(store, "latest").pinned == (9,)
-    assert not keep(store, "9").changed
-    assert keep(store, "2").pinned == (2, 9)
+    assert pin(store, "latest").pinned == (9,)
+    assert not pin(store, "9").changed
+    assert pin(store, "2").pinned == (2, 9)
     with pytest.raises(UsageError, match="no restore point 6"):
-        keep(store, "6")
+        pin(store, "6")
     with pytest.raises(UsageError, match="3 is not pinned"):
         release(store, "3")
     expired(store, last=1)
@@ -914,7 +914,7 @@ def test_pins(built: MemoryStore) -> None:
     expired(store, last=1)
     assert [p.number for p in open_archive(store).restore_points] == [9]
     with pytest.raises(UsageError, match="2 was let go"):
-        keep(store, "2")
+        pin(store, "2")
     check_whole(store, clean=True)
 
 
@@ -927,7 +927,7 @@ def test_labels(built: MemoryStore) -> None:
     label(store, "2", "good")
     assert open_archive(store).state.number == number, "nothing changed"
     assert label(store, "latest", "good").labels == {"good": 9, "before-migration": 2}
-    assert keep(store, "before-migration").pinned == (2,)
+    assert pin(store, "before-migration").pinned == (2,)
     for wrong in ("7", "latest", "7days", "", "a b", "ä", "a" * 101):
         with pytest.raises(UsageError, match="can't be used"):
             label(store, "2", wrong)
@@ -945,7 +945,7 @@ def test_labels(built: MemoryStore) -> None:
 
 def test_the_history_outlives_sweeps(built: MemoryStore) -> None:
     store = built.copy()
-    keep(store, "3")
+    pin(store, "3")
     label(store, "3", "good")
     expired(store, last=2, grace=DAY)
     undo(store, 60)
@@ -972,7 +972,7 @@ def test_damage_is_found(built: MemoryStore) -> None:
     store = built.copy()
     history = History(store)
     history.topics = {t.name: t for t in open_archive(store).restore_point("latest").topics}
-    keep(store, "3")
+    pin(store, "3")
     expired(store, last=3, days=4)
     history.run(10, {"a": 3, "b": 2, "c": "out"})
     expired(store, last=2)
