@@ -51,7 +51,7 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
             except ImportError as error:
                 failed = WorkerImportError(
                     f"a Python worker can't import {name}: {error}",
-                    f"install kbackup and its dependencies for {sys.executable}",
+                    f"install kafka-kbackup for {sys.executable}, with the extras that the driver has",
                 )
                 raise RuntimeError(failed.marker()) from error
         from kbackup.kafka import kernel

@@ -161,8 +161,8 @@ def test_what_stays_is_as_it_was(
             number += 1
             history.run(number, did, [LOSS])
         points = [p.number for p in history.archive.restore_points]
-        for number in {*pins} & {*points}:
-            pin(store, str(number))
+        for pinned_number in {*pins} & {*points}:
+            pin(store, str(pinned_number))
         pinned = {*history.archive.state.pins}
         kept = {*points[-last:], *pinned} if last else {*points}
         old = history.archive
