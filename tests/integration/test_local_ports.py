@@ -17,7 +17,7 @@ _DRIVER = """
 import os, sys
 from pathlib import Path
 from kbackup.spark.tasks import run_tasks, shared
-from kbackup.spark import build_session
+from kbackup.spark.session import build_session
 from tests.integration.test_local_ports import ask_for_block, send_to_rpc
 
 SECRET = os.environ["SOME_SECRET"]

@@ -100,7 +100,7 @@ def test_how_groups_were_mapped_is_reported(latest: Restored) -> None:
 
     assert how("start", "trimmed") == "log start"
     assert how("middle", "long") == "exact"
-    assert (how("next record", "compacted"), how("next record", "ledger")) == ("next record", "next record")
+    assert (how("gap", "compacted"), how("gap", "ledger")) == ("next record", "next record")
     assert (how("end", "long"), how("beyond", "odd", 2)) == ("log end", "log end")
     assert (how("end", "ledger"), how("end", "odd", 1)) == ("log end", "empty")
 

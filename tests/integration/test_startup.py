@@ -19,7 +19,7 @@ _RUN = """
 import os
 from pathlib import Path
 from kbackup.spark.tasks import run_tasks
-from kbackup.spark import Starting
+from kbackup.spark.session import Starting
 
 def work(task, progress):
     import sys
@@ -84,7 +84,7 @@ def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Pat
 def test_what_keeps_spark_from_starting_comes_out_where_it_is_asked_for() -> None:
     code = """
 from kbackup.errors import UnreachableError
-from kbackup.spark import Starting
+from kbackup.spark.session import Starting
 starting = Starting(None, {}, 1)
 try:
     starting()
@@ -104,7 +104,7 @@ starting.leave()
 _WITHOUT = """
 import os, signal, sys
 from kbackup.spark.tasks import run_tasks
-from kbackup.spark import Starting
+from kbackup.spark.session import Starting
 
 def work(task, progress):
     import sys
@@ -156,7 +156,7 @@ def test_a_ready_daemon_ends_with_the_driver_that_started_it() -> None:
 _WORKING = """
 import time
 from kbackup.spark.tasks import run_tasks
-from kbackup.spark import Starting
+from kbackup.spark.session import Starting
 
 def work(task, progress):
     open(task, "w").close()

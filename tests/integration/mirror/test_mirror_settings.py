@@ -11,6 +11,7 @@ from kbackup.jobs.mirror.settings import sync_acls, sync_configs, sync_topics
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.metadata.entities import Acl
 from scripts.dev.kafka import Broker
+from tests.integration.topics import wait_until
 from tests.support.mirrors import flow_of
 
 GUARDED = {
@@ -64,6 +65,7 @@ def test_configs_follow_the_source(target: Cluster, flow: Flow) -> None:
     target.topic_admin.alter_configs({"A.set": {"min.insync.replicas": "1", "retention.bytes": "7"}})
     changed = {"retention.ms": "2", "min.insync.replicas": "3", "max.message.bytes": "1000"}
     topics = [topic("set", 1, changed), topic("unknown", 1), topic("absent", 1, changed)]
+    wait_until(lambda: "retention.bytes" in target.topic_configs(["A.set"])["A.set"])
 
     planned = sync_configs(flow, topics, target, dry_run=True)
     report = sync_configs(flow, topics, target)
@@ -77,11 +79,12 @@ def test_configs_follow_the_source(target: Cluster, flow: Flow) -> None:
             "max.message.bytes": "1000",
         }
     }
-    assert target.topic_configs(["A.set"])["A.set"] == {
+    expected = {
         "min.insync.replicas": "1",  # excluded by the flow: whatever the target's operator set stays
         "retention.ms": "2",
         "max.message.bytes": "1000",
     }
+    wait_until(lambda: target.topic_configs(["A.set"])["A.set"] == expected)
     assert sync_configs(flow, topics, target).changed == {}
 
 
@@ -107,10 +110,15 @@ def test_acls_are_created_once_and_never_deleted(target: Cluster, flow: Flow) ->
         "allow describe for User:a from * on topic A.* (literal)",
         "allow read for User:a from * on topic A.orders (literal)",
     )
+    wait_until(lambda: _acls(target) == {("A.orders", "read"), ("A.*", "describe")})
     assert sync_acls(flow, acls[1:], flow.topics, target).created == ()
-    told = target.security.acls()
-    assert isinstance(told, tuple)
-    assert {(rule.name, rule.operation) for rule in told[0]} == {("A.orders", "read"), ("A.*", "describe")}
+    assert _acls(target) == {("A.orders", "read"), ("A.*", "describe")}
+
+
+def _acls(target: Cluster) -> set[tuple[str, str]]:
+    answer = target.security.acls()
+    assert isinstance(answer, tuple)
+    return {(rule.name, rule.operation) for rule in answer[0]}
 
 
 def test_a_target_without_authorizer_takes_no_acls(broker: Broker, flow: Flow) -> None:
