@@ -1,4 +1,4 @@
-"""What unit tests share: directories that need not outlive a power loss, and addresses of stores in memory."""
+"""Fixtures of all unit tests: directories that need not outlive a power loss, and addresses of stores in memory."""
 
 from __future__ import annotations
 

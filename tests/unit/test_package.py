@@ -1,4 +1,4 @@
-"""What a wheel has in it."""
+"""Check the content of a wheel."""
 
 from __future__ import annotations
 

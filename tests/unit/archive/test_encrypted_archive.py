@@ -23,7 +23,7 @@ from tests.support.memory_store import MemoryStore
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the key is."""
+    """Make the folder that holds the key."""
     made = tmp_path_factory.mktemp("encrypted")
     (made / "key").write_text(generate_key())
     return made

@@ -60,7 +60,7 @@ def no_logs(segments: Sequence[Segment]) -> Any:
 
 @dataclass
 class Interrupted:
-    """What `recover` asks of a run: one that began after another, which was cut off."""
+    """A run as `recover` needs it: it began after another run that was interrupted."""
 
     writing: WritingRun
     interrupted: bool = True

@@ -105,7 +105,7 @@ def test_avro_with_its_logical_types() -> None:
 
 @given(st.binary(max_size=60))
 def test_avro_of_any_bytes(data: bytes) -> None:
-    """It is decoded or told; nothing else comes out of it, and what is decoded is JSON."""
+    """Damaged input is decoded to JSON or reported; no other error comes out of it."""
     codec = codec_of(Schema("AVRO", json.dumps(ORDER)))
     with suppress(UndecodableError):
         json.dumps(codec.decode(data), allow_nan=False)

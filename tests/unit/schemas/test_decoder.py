@@ -69,7 +69,7 @@ def test_frames_are_those_of_the_serializers(number: int, indexes: list[int] | N
 
 @given(st.binary(max_size=20))
 def test_any_bytes_behind_a_frame(data: bytes) -> None:
-    """What is read of them is what the serializers' own library reads."""
+    """The decoder reads the same values as the serializers' own library."""
     with suppress(UndecodableError):
         found = message_indexes(data)
         stream = io.BytesIO(data)

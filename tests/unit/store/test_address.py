@@ -1,4 +1,4 @@
-"""Whether two addresses are one place, however they are written."""
+"""Tell whether two addresses name one location, however they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store was asked for is not asked for again, as long as its listing says that it is the same."""
+"""An object that was read once is not requested again while its listing says that it is unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Place:
         return CachedStore(self.below, Shelf(self.folder, limit), identity)
 
     def read(self, key: str = "a/b", identity: str = "") -> tuple[bytes, int]:
-        """What a command gets that lists first, and how often the store was asked."""
+        """Read an object after a listing, as commands do; return its bytes and the number of requests."""
         store = self.open(identity)
         list(store.list("a/"))
         return store.get(key), self.below.calls.count(("get", key))

@@ -314,7 +314,7 @@ def test_many_runs_are_read_at_once(inner: FileStore, tmp_path: Path) -> None:
 
 
 def plant(inner: FileStore, source: str) -> dict[str, bytes]:
-    """What anybody who may write can put into keys/, with what is public in the files that are there."""
+    """Files that any writer can put into keys/, made from the public content of the files there."""
     there = [info.key for info in inner.list(KEYS)]
     whole = json.loads(inner.get(there[0]))
     garbage = base64.b64encode(bytes(60)).decode()

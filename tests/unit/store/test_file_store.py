@@ -1,4 +1,4 @@
-"""What only a directory does: temporary files, folders, links, and the file system's errors."""
+"""Properties of directories alone: temporary files, folders, links, and the file system's errors."""
 
 from __future__ import annotations
 

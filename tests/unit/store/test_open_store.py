@@ -1,4 +1,4 @@
-"""Where a URL leads, and what can't be one."""
+"""Open stores by their URLs; refuse invalid URLs."""
 
 from __future__ import annotations
 

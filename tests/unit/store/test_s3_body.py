@@ -1,4 +1,4 @@
-"""What S3 is sent: pieces of memory as a file, and one client for all stores of a process."""
+"""Bodies of requests to S3: pieces of memory as a file, and one client for all stores of a process."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def recorded() -> dict[str, bytes]:
 
 
 def with_znodes(changes: dict[str, bytes | str | None]) -> Tree:
-    """What was recorded, with changes; None removes a znode."""
+    """Return the recorded znodes with changes; None removes a znode."""
     znodes = recorded() | {
         path: value.encode() if isinstance(value, str) else value or b"" for path, value in changes.items()
     }

@@ -243,7 +243,7 @@ def _send(source: Store, target: Store, key: str) -> None:
 
 
 def check(store: Store) -> Archive:
-    """What holds in every state of the store."""
+    """Check the invariants of every state of the store."""
     archive = open_archive(store)
     state = archive.state
     for point in archive.restore_points:

@@ -37,7 +37,7 @@ from tests.support.memory_store import MemoryStore
 
 Actor = Callable[["SteppedStore"], object]
 Visible = Callable[[str, str], bool]
-"""Whether a call (method, key) is a step. Calls that no other actor can observe or disturb need not be."""
+"""Tell whether a call (method, key) is a step. Calls that no other actor can observe or disturb need not be."""
 
 
 class SteppedStore(MemoryStore):
@@ -222,13 +222,13 @@ class Report:
     """`interleavings` are complete schedules that the visited states stand for."""
 
     complete: bool = False
-    """Whether no schedule is left; else those with the most changes of actor are."""
+    """True where every schedule was explored; else those with the most changes of actor remain."""
     executions: int = 0
     states: int = 0
     interleavings: int = 0
     seconds: float = 0.0
     ends: set[tuple[str, ...]] = field(default_factory=set)
-    """How the actors ended, each time that all had: the class of an error, or ''."""
+    """The ends of the actors, each time that all had ended: the class of an error, or ''."""
 
     def __str__(self) -> str:
         return (
@@ -323,7 +323,7 @@ def explore(
 
 
 def _count(paths: dict[object, list[object]], ended: set[object]) -> int:
-    """How many paths lead from the first state to one where all actors have ended. Steps only go on: no path is a
+    """Count the paths that lead from the first state to one where all actors have ended. Steps only go on: no path is a
     circle."""
     counts: dict[object, int] = dict.fromkeys(ended, 1)
     first = next(iter(paths))

@@ -1,4 +1,4 @@
-"""What opening an archive asks of its store where every table has as many chunks as there can be."""
+"""Count the requests that opening an archive makes where every table has as many chunks as there can be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each operation of writers and of retention refuses, and that a refusal names what is in the way."""
+"""Each operation of writers and of retention refuses what it must; a refusal names the obstacle."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TOPICS = ("s", "t")
 
 @dataclass
 class Listed:
-    """What a restore point was committed with: its incarnations and the keys of its segments."""
+    """The content of a restore point at its commit: its incarnations and the keys of its segments."""
 
     incarnations: tuple[Incarnation, ...]
     keys: frozenset[str]
@@ -40,7 +40,7 @@ class Listed:
 
 @dataclass
 class Model:
-    """What the archive holds, told without the catalog's tables. `ends` are of living incarnations."""
+    """A model of the archive's state without the catalog's tables. `ends` are of living incarnations."""
 
     points: dict[int, Listed] = field(default_factory=dict)
     expired: frozenset[str] = frozenset()

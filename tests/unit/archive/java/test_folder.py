@@ -129,7 +129,7 @@ def test_what_is_whole_is_as_it_is_there(tmp_path: Path) -> None:
 
 
 def test_bytes_that_may_be_records_whose_index_is_lost() -> None:
-    """What the index vouches for is whole; without one, nothing says where the records end."""
+    """A cut segment is whole as far as its index goes; without an index, nothing says where the records end."""
     sink = Sink(1 << 30)
     sink.write(RECORDS)
     sink.records += b"\xff" * 64

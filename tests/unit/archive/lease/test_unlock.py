@@ -151,7 +151,7 @@ def test_another_ones_is_not_broken_in_its_stead(store: FaultyStore) -> None:
 
 
 def test_of_writers_and_breakers_of_a_dead_one_each_has_it_alone(store: FaultyStore) -> None:
-    """Whoever sees it dead may break it, but never one that a writer took since."""
+    """A dead lease may be broken, but never one that a writer took since."""
     for _ in range(10):
         seen = leased(store, -1)
         together, over = threading.Barrier(8), threading.Barrier(8)

@@ -1,4 +1,4 @@
-"""What a moment asks for: topics, records and groups, on archives whose runs were captured a day apart."""
+"""A moment selects topics, records and groups, on archives whose runs were captured a day apart."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None
 
 
 def left_out(store: Store, **options: object) -> list[str]:
-    """What is said of the window and is not restored."""
+    """Return the notes on the window, without the restored records."""
     choice = chosen(store, **options).choice
     assert choice is not None
     return list(choice.left_out)

@@ -21,7 +21,7 @@ STAMPS = sorted(r.timestamp for p in PARTITIONS for r in p.truth() if r.timestam
 
 
 def found(**options: object) -> dict[tuple[str, int], list[Record]]:
-    """What would be restored, by topic and partition."""
+    """Return the records that a restore would write, by topic and partition."""
     content = select_content(msgspec.convert(options, Restore), STORE)
     assert content.choice is not None
     assert content.choice.notes == (NO_POINTS,)

@@ -1,4 +1,4 @@
-"""What the Java tool wrote becomes an archive: the same records, groups and partitions, and the folder untouched."""
+"""The Java tool's folder becomes an archive with the same records, groups and partitions, and the folder untouched."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_commands_say_what_they_did(folder: FileStore, capsys: pytest.CaptureFix
 
 
 def test_an_archive_that_lost_its_restore_points_is_no_folder_to_adopt(folder: FileStore) -> None:
-    """It was adopted once and went on: taken anew, what came since would not be in it."""
+    """The folder was adopted once and its archive grew since: adopted anew, it would lack the later records."""
     run(folder)
     folder.delete([e.key for e in folder.list() if e.key.startswith((layout.CATALOG, layout.POINTS))])
     for gone in ([], [layout.DERIVED], [e.key for e in folder.list(layout.TABLES)], [layout.ARCHIVE]):

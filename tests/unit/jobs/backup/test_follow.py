@@ -1,4 +1,4 @@
-"""What a follower counts of its rounds. The cluster and the rounds are scripted."""
+"""A follower counts its rounds. The cluster and the rounds are scripted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
 
 
 def test_a_follower_is_counted_before_its_first_round(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the cluster is not there at the start, the alert on silence sees the follower."""
+    """The alert on silence sees a follower whose cluster is absent at the start."""
 
     def connect(*_: Any) -> None:
         raise UnreachableError("source is away", "")

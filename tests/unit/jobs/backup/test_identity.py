@@ -1,4 +1,4 @@
-"""Whose backups an archive holds: a run that would mix two clusters is refused before it writes."""
+"""A run that would mix two clusters in one archive is refused before it writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the record at the offset of the last archived one tells of a log."""
+"""Compare the last archived record with the record at its offset in the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run reads, from what is archived and what the cluster shows."""
+"""Plan the ranges that a run reads, from the archive's state and the cluster's."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], sp
 
 
 def test_no_task_has_two_ranges_of_a_partition() -> None:
-    """What is left of a partition around segments that were taken over may be several small ranges."""
+    """The rest of a partition around salvaged segments may be several small ranges."""
     left = without(
         [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], {TopicPartition("t", 0): [(10, 79)]}
     )

@@ -1,4 +1,4 @@
-"""What a round sends to its tasks."""
+"""Check the size of the state that a round sends to its tasks."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_segment_ends_before_a_loss(store: Store) -> None:
 
 
 def test_a_second_attempt_comes_upon_the_loss_as_well(store: Store) -> None:
-    """It takes over what the first one wrote; what that one knew of losses went with it."""
+    """The second attempt salvages the segments of the first; the losses that the first knew went with it."""
     first = run(store, OffsetRange(TOPIC, 0, 0, 50))
     assert run(store, OffsetRange(TOPIC, 0, 0, 50)) == first
 

@@ -1,4 +1,4 @@
-"""What a cluster tells of its settings, or does not, as a restore point has it."""
+"""A restore point records the settings that a cluster reports, and those that it withholds."""
 
 from __future__ import annotations
 

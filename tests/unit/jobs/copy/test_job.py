@@ -51,7 +51,7 @@ from tests.support.memory_store import MemoryStore
 pytestmark = pytest.mark.exhaustive(keep=2)
 
 OWN = (layout.LOCK, layout.DERIVED, layout.CATALOG, layout.TABLES, KEYS)
-"""What a copy has of its own: its lease, its catalogs, and the data keys of what it derived."""
+"""The objects that a copy has of its own: its lease, its catalogs, and the data keys of its derived files."""
 
 Place = Callable[[str], MemoryStore]
 Open = Callable[[Store], Store]
@@ -96,7 +96,7 @@ def check_whole(store: Store) -> None:
 
 
 def answers(store: Store, number: int) -> tuple[object, ...]:
-    """What a restore of that restore point would be made of."""
+    """Return the content that a restore of this restore point would write."""
     archive = open_archive(store)
     manifest = archive.restore_point(number)
     content = content_of(archive, manifest, manifest.topics)
@@ -624,7 +624,7 @@ def begun(store: Store) -> int:
 
 
 def test_backups_go_on_in_a_promoted_copy() -> None:
-    """Whose source may be lost; nothing is copied to it any more."""
+    """The source of a promoted copy may be lost; nothing is copied to the promoted archive any more."""
     source, target = copied_at(5)
     before = unchanged(target)
     with pytest.raises(RefusedError, match=f"is a copy of {source.url}") as refused:

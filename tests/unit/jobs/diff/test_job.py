@@ -1,4 +1,4 @@
-"""What a diff says of views that differ in exactly what was changed."""
+"""A diff of two views reports exactly what was changed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ BASE = View(
 
 
 def parts(found: Diff) -> dict[str, object]:
-    """What was found, by part; parts without differences left out."""
+    """Return the differences by part of the metadata, without parts that have none."""
     named = {field.name: getattr(found, field.name) for field in fields(found)}
     return {name: part for name, part in named.items() if part and name not in ("a", "b", "same")}
 

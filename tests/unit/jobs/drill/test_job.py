@@ -1,4 +1,4 @@
-"""What a drill deletes, and what it leaves alone: on a cluster in memory, with restores that are made up."""
+"""A drill deletes its own topics and groups alone: on a cluster in memory, with restores that are made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a drill restores is what it chose, also where an archive goes on meanwhile."""
+"""A drill restores its selection, also where the archive grows meanwhile."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def contents(store: Store) -> dict[str, bytes]:
 
 
 def said(report: RepairReport) -> tuple[object, ...]:
-    """What a report says of the archive, whether it was done or not."""
+    """Return the members of a report on the archive, which a dry run and a repair share."""
     return (report.catalog, report.restored, report.lost, report.mended, report.new_point, report.losses)
 
 
@@ -706,7 +706,7 @@ def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: MemoryS
 
 
 def test_what_was_expired_is_nothing_lost(store: MemoryStore) -> None:
-    """What follows from the rest is made anew."""
+    """Files that derive from the rest are made anew."""
     expire_some(store, {1, 2, 4})
     open_archive(store)
     run(store)  # the derived files are as of before

@@ -1,4 +1,4 @@
-"""What expires is gone, and nothing else: whatever the policy, whoever is reading or writing, wherever it crashes."""
+"""Retention deletes what expires and nothing else: whatever the policy, whoever is reading or writing, wherever it crashes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def check_whole(store: Store, *, clean: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a restore point has to say."""
+    """The content of a restore point."""
 
     segments: tuple[Segment, ...]
     groups: object
@@ -377,7 +377,7 @@ def test_the_next_run_writes_the_derived_files_of_a_crashed_one(built: MemorySto
 
 
 def test_grace() -> None:
-    """What went stays for readers until its time is over; then any run deletes it."""
+    """Expired objects stay for readers until the grace time is over; then any run deletes them."""
     store = MemoryStore()
     history = build(store)
     old = history.archive
@@ -445,7 +445,7 @@ def emptied(state: State) -> State:
 def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
     built: MemoryStore, monkeypatch: pytest.MonkeyPatch, gap: int
 ) -> None:
-    """Who may create objects, but not delete them, can forge any time and any catalog: the store's times count."""
+    """A writer who may create objects, but not delete them, can forge any time and any catalog: the store's times count."""
     store = built.copy()
     store.age("", 2 * 24 * 3600.0)
     expired(store, grace=DAY)
@@ -724,7 +724,7 @@ def test_a_pin_beside_an_expiration_holds(built: MemoryStore) -> None:
 
 
 def test_a_closed_run_commits_nothing(built: MemoryStore) -> None:
-    """It slept until everything around its catalog was swept: even the number after its own is free again."""
+    """A writer slept until everything around its catalog was swept: even the number after its own is free again."""
     store = built.copy()
     with HeldLease(store, "kbackup backup", 60) as lease:
         slept = begin_writing(store, lease, "backup")

@@ -1,4 +1,4 @@
-"""What a policy keeps, against restic's rules told by brute force."""
+"""Compare the restore points that a policy retains with restic's rules by brute force."""
 
 from __future__ import annotations
 

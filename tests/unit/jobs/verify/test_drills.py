@@ -1,4 +1,4 @@
-"""What a drill left in an archive is verified with it."""
+"""The reports of drills in an archive are verified with it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def run(root: Path, wanted: str = "all", quick: bool = False) -> VerifyReport:
 
 
 def found(report: VerifyReport) -> dict[str, list[str]]:
-    """What is said of each file."""
+    """Return the findings of each file."""
     said: dict[str, list[str]] = {}
     for finding in report.findings:
         assert finding.hint
@@ -260,7 +260,7 @@ def test_a_table_of_an_earlier_catalog(root: Path) -> None:
 
 
 def test_a_repair_goes_on_from_an_earlier_catalog(root: Path) -> None:
-    """What it passed over is no damage any more."""
+    """Records that an adoption passed over are no damage any more."""
     key = catalogs(root)[-1]
     flip(root / key)
     assert key in found(run(root, quick=True))
@@ -359,7 +359,7 @@ def test_a_run_under_way_is_no_damage(root: Path) -> None:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_derived_files_that_a_crash_left_behind_are_not_judged(root: Path, kept: bool) -> None:
-    """Where no derived.json says what they were written for, or where it names a catalog with other segments."""
+    """No derived.json says for which catalog they were written, or it names a catalog with other segments."""
     if kept:
         table_with(root, lambda table: table)
     else:
