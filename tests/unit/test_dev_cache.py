@@ -72,12 +72,14 @@ def test_failed_step_shows_the_end_of_its_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "accepted"), [("17.0.1", True), ("21", True), ("11.0.2", False), ("1.8.0", False)]
+    ("printed_version", "accepted"), [("17.0.1", True), ("21", True), ("11.0.2", False), ("1.8.0", False)]
 )
-def test_java_must_be_17(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, accepted: bool) -> None:
+def test_java_must_be_17(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed_version: str, accepted: bool
+) -> None:
     fake = tmp_path / "bin" / "java"
     fake.parent.mkdir()
-    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{said}\"' >&2\n")
+    fake.write_text(f"#!/bin/sh\necho 'openjdk version \"{printed_version}\"' >&2\n")
     fake.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     if accepted:

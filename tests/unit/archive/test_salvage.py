@@ -79,7 +79,7 @@ def interrupt(store: FaultyStore, isolation_level: IsolationLevel = "read_commit
 
 def again(
     store: FaultyStore,
-    wanted: Plan,
+    selection: Plan,
     isolation_level: IsolationLevel = "read_committed",
     cut: Collection[TopicPartition] = (),
 ) -> list[Segment]:
@@ -88,7 +88,7 @@ def again(
         writing = begin_writing(store, lease, "backup", isolation_level)
         run: Any = Interrupted(writing, writing.interrupted)
         assert run.interrupted
-        return recover(run, wanted, spark, lambda segments: cut)
+        return recover(run, selection, spark, lambda segments: cut)
 
 
 def keys(store: FaultyStore) -> set[str]:
@@ -138,7 +138,7 @@ def test_what_is_damaged_is_not_taken_over(store: FaultyStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "isolation"),
+    ("selection", "isolation"),
     [
         (plan((0, 30)), "read_uncommitted"),
         (plan((0, 0)), "read_committed"),
@@ -147,11 +147,11 @@ def test_what_is_damaged_is_not_taken_over(store: FaultyStore) -> None:
     ids=["other isolation", "beyond the end", "before the start"],
 )
 def test_what_is_not_of_this_plan_is_not_taken_over(
-    wanted: Plan, isolation: IsolationLevel, store: FaultyStore
+    selection: Plan, isolation: IsolationLevel, store: FaultyStore
 ) -> None:
     interrupt(store)
     strays = write(store, target(), range(30))
-    assert again(store, wanted, isolation) == []
+    assert again(store, selection, isolation) == []
     assert keys(store) == both(strays)
 
 

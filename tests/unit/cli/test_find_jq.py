@@ -142,9 +142,9 @@ def test_without_its_library(
     assert "pip install 'kafka-kbackup[schemas]'" in err
 
 
-def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
-    """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
-    (tmp_path / "a.avsc").write_text(
+def archive_of_avro(folder: Path) -> str:
+    """Make an archive of four records beside the schema `a.avsc`; one value does not fit the schema."""
+    (folder / "a.avsc").write_text(
         '{"type": "record", "name": "A", "fields": [{"name": "name", "type": "string"}, {"name": "n", "type": "int"}]}'
     )
     records = [
@@ -153,7 +153,12 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         Plain(b"\x06two", b"\xff"),
         Plain(b"x", b"\x02a\x04"),
     ]
-    root = archive_of(tmp_path / "archive", records)
+    return archive_of(folder / "archive", records)
+
+
+def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
+    """Values are printed as JSON, nulls are null, and what does not fit is shown as it is and counted."""
+    root = archive_of_avro(tmp_path)
     schemas = ["--value-schema", str(tmp_path / "a.avsc")]
 
     def run(*args: str, code: int = 0) -> tuple[str, str]:

@@ -302,7 +302,7 @@ def test_a_schema_fetches_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "data"),
+    ("subschema", "data"),
     [
         ({"pattern": "("}, b'"x"'),
         ({"type": "foo"}, b'"x"'),
@@ -310,9 +310,9 @@ def test_a_schema_fetches_nothing() -> None:
         ({"multipleOf": 0.5}, b"1" + b"0" * 400),
     ],
 )
-def test_json_by_what_is_no_schema(place: Json, data: bytes) -> None:
+def test_json_by_what_is_no_schema(subschema: Json, data: bytes) -> None:
     """A `$ref` may lead anywhere in a schema, also to where no schema of schemas looks."""
-    codec = codec_of(Schema("JSON", json.dumps({"$ref": "#/somewhere", "somewhere": place})))
+    codec = codec_of(Schema("JSON", json.dumps({"$ref": "#/somewhere", "somewhere": subschema})))
     with pytest.raises(UndecodableError, match="not JSON by its schema"):
         codec.decode(data)
 
@@ -450,7 +450,7 @@ def test_schemas_in_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message", "said"),
+    ("name", "text", "message", "hint"),
     [
         ("a.txt", b"", None, "no schema by its name"),
         ("a.avsc", b"\xff", None, "is not UTF-8"),
@@ -465,9 +465,9 @@ def test_schemas_in_files(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_can_not_be_used(
-    tmp_path: Path, name: str, text: bytes | None, message: str | None, said: str
+    tmp_path: Path, name: str, text: bytes | None, message: str | None, hint: str
 ) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=hint):
         file_codec(tmp_path / name, message)

@@ -32,11 +32,11 @@ class Known:
     schemas: dict[int | str, Schema]
     asked: list[int | str] = field(default_factory=list)
 
-    def schema(self, wanted: int | str) -> Schema:
-        self.asked.append(wanted)
-        if wanted not in self.schemas:
-            raise UndecodableError(f"the registry has no schema {wanted}")
-        return self.schemas[wanted]
+    def schema(self, identity: int | str) -> Schema:
+        self.asked.append(identity)
+        if identity not in self.schemas:
+            raise UndecodableError(f"the registry has no schema {identity}")
+        return self.schemas[identity]
 
 
 def registry() -> Known:
@@ -135,8 +135,8 @@ def test_schemas_without_end() -> None:
     """A registry's schema that stands on thousands of others is told like one that it has not."""
 
     class Endless(Known):
-        def schema(self, wanted: int | str) -> Schema:
-            return self.schema(wanted)
+        def schema(self, identity: int | str) -> Schema:
+            return self.schema(identity)
 
     decode = ByRegistry(Endless({}), HEADERS["value"])
     found = decode(framed(5, b""), ())

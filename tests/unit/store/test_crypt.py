@@ -30,7 +30,7 @@ def data_of(size: int) -> bytes:
     return (bytes(n * 31 % 251 for n in range(997)) * (size // 997 + 1))[:size]
 
 
-class Place:
+class Stores:
     """A directory, encrypted, and as it is."""
 
     def __init__(self, folder: Path) -> None:
@@ -44,14 +44,14 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def stores(tmp_path: Path) -> Stores:
+    return Stores(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     """An object of each of `SIZES`."""
-    made = Place(tmp_path_factory.mktemp("filled"))
+    made = Stores(tmp_path_factory.mktemp("filled"))
     for size in SIZES:
         made.store.put(f"of/{size}", data_of(size))
     return made
@@ -68,7 +68,7 @@ def test_any_stored_size_has_a_plain_one(stored: int) -> None:
 
 
 @given(st.sampled_from(SIZES[1:]), st.data())
-def test_ranges(filled: Place, size: int, data: st.DataObject) -> None:
+def test_ranges(filled: Stores, size: int, data: st.DataObject) -> None:
     near = st.one_of(st.integers(0, size), st.sampled_from([at for at in SIZES if at <= size]))
     start, end = sorted((data.draw(near), data.draw(near)))
     wanted = data_of(size)[start:end]
@@ -86,7 +86,7 @@ def test_ranges(filled: Place, size: int, data: st.DataObject) -> None:
         max_size=6,
     )
 )
-def test_uploads_in_any_pieces(filled: Place, sizes: list[int]) -> None:
+def test_uploads_in_any_pieces(filled: Stores, sizes: list[int]) -> None:
     data = data_of(sum(sizes))
     at = 0
     with filled.store.upload("uploaded") as upload:
@@ -102,49 +102,49 @@ def test_uploads_in_any_pieces(filled: Place, sizes: list[int]) -> None:
     assert filled.store.delete(["uploaded"]) == []
 
 
-def test_nothing_is_stored_in_the_clear(place: Place, tmp_path: Path) -> None:
-    place.store.put("put", MARKER * 5000)
-    with place.store.upload("uploaded") as upload:
+def test_nothing_is_stored_in_the_clear(stores: Stores, tmp_path: Path) -> None:
+    stores.store.put("put", MARKER * 5000)
+    with stores.store.upload("uploaded") as upload:
         upload.write(MARKER)
         upload.commit()
-    etag = place.store.put_new("new", MARKER)
-    place.store.replace("new", MARKER + b"2", etag)
+    etag = stores.store.put_new("new", MARKER)
+    stores.store.replace("new", MARKER + b"2", etag)
     files = [path for path in (tmp_path / "archive").rglob("*") if path.is_file()]
     assert len([path for path in files if ".tmp" not in path.parts]) == 4  # the data key is one
     assert not any(MARKER in path.read_bytes() for path in files)
 
 
-def test_what_stays_in_the_clear(place: Place) -> None:
+def test_what_stays_in_the_clear(stores: Stores) -> None:
     assert PLAIN == (layout.ARCHIVE, layout.LOCK)
     assert PLAIN_FOLDER == layout.SCRATCH
     assert layout.KEYS == KEYS
     for key in (*PLAIN, PLAIN_FOLDER + "some/probe"):
-        etag = place.store.put_new(key, MARKER)
-        assert place.inner.get_with_etag(key) == (MARKER, etag)
-        assert place.store.get_range(key, 1, 4) == MARKER[1:5]
-        assert place.store.stat(key) == place.inner.stat(key)
-    assert list(place.inner.list(KEYS)) == []  # and takes no data key
+        etag = stores.store.put_new(key, MARKER)
+        assert stores.inner.get_with_etag(key) == (MARKER, etag)
+        assert stores.store.get_range(key, 1, 4) == MARKER[1:5]
+        assert stores.store.stat(key) == stores.inner.stat(key)
+    assert list(stores.inner.list(KEYS)) == []  # and takes no data key
 
 
-def test_keys_are_no_objects(place: Place) -> None:
-    place.store.put("a/b", b"")
-    assert [info.key for info in place.store.list()] == ["a/b"]
-    assert list(place.store.list_dirs()) == ["a"]
-    assert not any(place.store.list("keys/"))
-    assert not any(place.store.list_dirs("keys/"))
-    (file,) = [info.key for info in place.inner.list(KEYS)]
+def test_keys_are_no_objects(stores: Stores) -> None:
+    stores.store.put("a/b", b"")
+    assert [info.key for info in stores.store.list()] == ["a/b"]
+    assert list(stores.store.list_dirs()) == ["a"]
+    assert not any(stores.store.list("keys/"))
+    assert not any(stores.store.list_dirs("keys/"))
+    (file,) = [info.key for info in stores.inner.list(KEYS)]
     asks: list[Callable[[], object]] = [
-        lambda: place.store.get(file),
-        lambda: place.store.put(file, b""),
-        lambda: place.store.stat(file),
-        lambda: place.store.upload(file),
-        lambda: place.store.get_range(file, 0, 1),
+        lambda: stores.store.get(file),
+        lambda: stores.store.put(file, b""),
+        lambda: stores.store.stat(file),
+        lambda: stores.store.upload(file),
+        lambda: stores.store.get_range(file, 0, 1),
     ]
     for ask in asks:
         with pytest.raises(StoreError, match="can't be used"):
             ask()
-    assert [failed.key for failed in place.store.delete([file])] == [file]
-    assert place.inner.stat(file).size > 0
+    assert [failed.key for failed in stores.store.delete([file])] == [file]
+    assert stores.inner.stat(file).size > 0
 
 
 def reads(store: CryptStore, key: str, size: int) -> list[Callable[[], object]]:
@@ -157,14 +157,14 @@ def reads(store: CryptStore, key: str, size: int) -> list[Callable[[], object]]:
     ]
 
 
-def must_refuse(place: Place, key: str, size: int) -> None:
-    for read in reads(place.opened(), key, size):
+def must_refuse(stores: Stores, key: str, size: int) -> None:
+    for read in reads(stores.opened(), key, size):
         with pytest.raises(CorruptError, match=key):
             read()
 
 
 @given(st.sampled_from([1, 1000, FRAME + 1]), st.data())
-def test_a_flipped_bit(filled: Place, size: int, data: st.DataObject) -> None:
+def test_a_flipped_bit(filled: Stores, size: int, data: st.DataObject) -> None:
     stored = bytearray(filled.inner.get(f"of/{size}"))
     at = data.draw(st.integers(0, 8 * len(stored) - 1))
     stored[at // 8] ^= 1 << at % 8
@@ -181,12 +181,12 @@ def test_a_flipped_bit(filled: Place, size: int, data: st.DataObject) -> None:
     "cut",
     [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG],
 )
-def test_a_cut_object(place: Place, cut: int) -> None:
+def test_a_cut_object(stores: Stores, cut: int) -> None:
     size = 3 * FRAME + 77
-    place.store.put("key", data_of(size))
-    place.inner.put("key", place.inner.get("key")[:cut])
-    must_refuse(place, "key", size)
-    assert place.store.stat("key").size < size
+    stores.store.put("key", data_of(size))
+    stores.inner.put("key", stores.inner.get("key")[:cut])
+    must_refuse(stores, "key", size)
+    assert stores.store.stat("key").size < size
 
 
 def moved(stored: bytes, order: list[int]) -> bytes:
@@ -195,103 +195,103 @@ def moved(stored: bytes, order: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize("order", [[1, 0, 2], [0, 2], [0, 1], [0, 1, 1, 2], [0, 0, 2], [2], [0, 1, 2, 2], []])
-def test_frames_in_another_order(place: Place, order: list[int]) -> None:
+def test_frames_in_another_order(stores: Stores, order: list[int]) -> None:
     size = 2 * FRAME + 77
-    place.store.put("key", data_of(size))
-    place.inner.put("key", moved(place.inner.get("key"), order))
-    must_refuse(place, "key", size)
+    stores.store.put("key", data_of(size))
+    stores.inner.put("key", moved(stores.inner.get("key"), order))
+    must_refuse(stores, "key", size)
 
 
 @pytest.mark.parametrize("size", [0, 77, FRAME, FRAME + 5])
-def test_an_object_under_another_name(place: Place, size: int) -> None:
-    place.store.put("one", data_of(size))
-    place.store.put("other", data_of(size))
-    place.inner.put("other", place.inner.get("one"))
+def test_an_object_under_another_name(stores: Stores, size: int) -> None:
+    stores.store.put("one", data_of(size))
+    stores.store.put("other", data_of(size))
+    stores.inner.put("other", stores.inner.get("one"))
     with pytest.raises(CorruptError, match="other"):
-        place.opened().get("other")
-    assert place.store.get("one") == data_of(size)
+        stores.opened().get("other")
+    assert stores.store.get("one") == data_of(size)
 
 
-def test_a_frame_of_another_object_or_version(place: Place) -> None:
-    place.store.put("key", data_of(2 * FRAME))
-    before = place.inner.get("key")
-    place.store.put("key", data_of(2 * FRAME))
-    after = place.inner.get("key")
+def test_a_frame_of_another_object_or_version(stores: Stores) -> None:
+    stores.store.put("key", data_of(2 * FRAME))
+    before = stores.inner.get("key")
+    stores.store.put("key", data_of(2 * FRAME))
+    after = stores.inner.get("key")
     mixed = after[: HEADER + ENCRYPTED_FRAME] + before[HEADER + ENCRYPTED_FRAME :]
     assert len(mixed) == len(after)
-    place.inner.put("key", mixed)
-    must_refuse(place, "key", 2 * FRAME)
+    stores.inner.put("key", mixed)
+    must_refuse(stores, "key", 2 * FRAME)
 
 
-def test_an_older_version_is_genuine(place: Place) -> None:
+def test_an_older_version_is_genuine(stores: Stores) -> None:
     """Encryption alone can't tell: manifests do (formats/encryption.md)."""
-    place.store.put("key", b"older")
-    before = place.inner.get("key")
-    place.store.put("key", b"newer")
-    place.inner.put("key", before)
-    assert place.opened().get("key") == b"older"
+    stores.store.put("key", b"older")
+    before = stores.inner.get("key")
+    stores.store.put("key", b"newer")
+    stores.inner.put("key", before)
+    assert stores.opened().get("key") == b"older"
 
 
-def test_an_object_that_was_not_encrypted(place: Place) -> None:
-    place.inner.put("key", b"as it is" * 100)
-    must_refuse(place, "key", 100)
-    place.inner.put("key", b"KBCRYPT\x03" + bytes(200))
+def test_an_object_that_was_not_encrypted(stores: Stores) -> None:
+    stores.inner.put("key", b"as it is" * 100)
+    must_refuse(stores, "key", 100)
+    stores.inner.put("key", b"KBCRYPT\x03" + bytes(200))
     with pytest.raises(CorruptError, match=r"key at byte 7: encrypted in version 3, known is 2"):
-        place.store.get("key")
+        stores.store.get("key")
 
 
 @pytest.mark.parametrize("size", [10, 3 * FRAME])
-def test_an_object_that_is_replaced_between_two_reads(place: Place, size: int) -> None:
-    place.store.put("key", data_of(size))
-    assert place.store.get_range("key", 0, 5) == data_of(size)[:5]
-    place.opened().put("key", b"x" * 2 * size)
-    assert place.store.get_range("key", size, 5) == b"xxxxx"
-    assert b"".join(place.store.fill("key", 0, memoryview(bytearray(5)))) == b"xxxxx"
-    place.opened().put("key", b"yz")
+def test_an_object_that_is_replaced_between_two_reads(stores: Stores, size: int) -> None:
+    stores.store.put("key", data_of(size))
+    assert stores.store.get_range("key", 0, 5) == data_of(size)[:5]
+    stores.opened().put("key", b"x" * 2 * size)
+    assert stores.store.get_range("key", size, 5) == b"xxxxx"
+    assert b"".join(stores.store.fill("key", 0, memoryview(bytearray(5)))) == b"xxxxx"
+    stores.opened().put("key", b"yz")
     with pytest.raises(CorruptError, match="has 2 bytes"):
-        place.store.get_range("key", size, 5)
-    assert place.store.get_range("key", 0, 2) == b"yz"
-    place.inner.delete(["key"])
+        stores.store.get_range("key", size, 5)
+    assert stores.store.get_range("key", 0, 2) == b"yz"
+    stores.inner.delete(["key"])
     with pytest.raises(NotFoundError):
-        place.store.get_range("key", 0, 1)
+        stores.store.get_range("key", 0, 1)
 
 
-def test_a_pickled_store_needs_the_key_no_more(place: Place, tmp_path: Path) -> None:
+def test_a_pickled_store_needs_the_key_no_more(stores: Stores, tmp_path: Path) -> None:
     """Executors get the data keys of the archive, and not what wraps them."""
-    place.opened().put("by/another/run", b"1")
-    place.store.put("by/this/run", b"2")
+    stores.opened().put("by/another/run", b"1")
+    stores.store.put("by/this/run", b"2")
     kek = (tmp_path / "key").read_text()
-    pickled = pickle.dumps(place.store)
+    pickled = pickle.dumps(stores.store)
     assert kek.encode() not in pickled
     (tmp_path / "key").unlink()
     other: CryptStore = pickle.loads(pickled)
     assert (other.get("by/another/run"), other.get("by/this/run")) == (b"1", b"2")
     other.put("by/a/task", b"3")
-    assert len(list(place.inner.list(KEYS))) == 2  # under this run's data key
+    assert len(list(stores.inner.list(KEYS))) == 2  # under this run's data key
 
 
-def test_a_store_is_pickled_whatever_it_can_not_read(place: Place, tmp_path: Path) -> None:
-    place.store.put("key", b"data")
-    place.inner.put(KEYS + "damaged.json", b"{")
-    other: CryptStore = pickle.loads(pickle.dumps(place.opened()))
+def test_a_store_is_pickled_whatever_it_can_not_read(stores: Stores, tmp_path: Path) -> None:
+    stores.store.put("key", b"data")
+    stores.inner.put(KEYS + "damaged.json", b"{")
+    other: CryptStore = pickle.loads(pickle.dumps(stores.opened()))
     assert other.get("key") == b"data"
     (tmp_path / "key").unlink()
-    other = pickle.loads(pickle.dumps(place.opened()))
+    other = pickle.loads(pickle.dumps(stores.opened()))
     with pytest.raises(WrongKeyError, match="can't read the key file"):
         other.get("key")
 
 
-def test_a_store_is_opened_by_address_and_key(place: Place, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "archive"), None, place.key)
+def test_a_store_is_opened_by_address_and_key(stores: Stores, tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "archive"), None, stores.key)
     store.put("key", MARKER)
-    assert place.opened().get("key") == MARKER
-    assert MARKER not in place.inner.get("key")
+    assert stores.opened().get("key") == MARKER
+    assert MARKER not in stores.inner.get("key")
     assert store.url == str(tmp_path / "archive")
 
 
 @pytest.mark.parametrize("source", ["", "AAAA", "hush", "/path", "vault:x", "file:", "env: "])
-def test_what_names_no_key(source: str, place: Place) -> None:
+def test_what_names_no_key(source: str, stores: Stores) -> None:
     with pytest.raises(KbackupError, match="named by where it is") as caught:
-        Keyring(place.inner, source)
+        Keyring(stores.inner, source)
     assert caught.value.exit_code == 2
     assert not source.strip() or source not in caught.value.message

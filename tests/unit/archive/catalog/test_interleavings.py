@@ -101,7 +101,7 @@ def run(
 
 
 def sampled() -> int:
-    """Return the limit of executions, by rising number of changes between actors: small for a sample, `SOAKED` for a soak."""
+    """Limit executions, by rising number of changes between actors: few for a sample, `SOAKED` for a soak."""
     return len(sample(range(300), 30))
 
 
@@ -351,7 +351,7 @@ def test_a_sweeper_that_deletes_beyond_the_end_is_found() -> None:
 
 
 def test_a_writer_that_deletes_an_orphan_in_its_way_is_found() -> None:
-    """A run sleeps before its delete for longer than its lease; the delete hits the segment that the next run committed."""
+    """A run sleeps before its delete for longer than its lease; it hits a segment that the next run committed."""
 
     def delete(store: Store, key: str, spare: int) -> int:
         store.delete([key])

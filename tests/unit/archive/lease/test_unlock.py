@@ -88,11 +88,13 @@ def test_one_that_is_alive_or_given_back_is_left_alone(store: FaultyStore) -> No
         break_lease(store, leased(store, 60, released=True), force=True, seconds=SECONDS)
 
 
-@pytest.mark.parametrize(("left", "held"), [(20.0, 20.0), (1e9, SECONDS)], ids=["its time", "a wrong clock"])
+@pytest.mark.parametrize(
+    ("remaining", "held"), [(20.0, 20.0), (1e9, SECONDS)], ids=["its time", "a wrong clock"]
+)
 def test_by_force_it_is_free_when_its_holder_must_have_noticed(
-    store: FaultyStore, left: float, held: float
+    store: FaultyStore, remaining: float, held: float
 ) -> None:
-    broken = break_lease(store, leased(store, left), force=True, seconds=SECONDS)
+    broken = break_lease(store, leased(store, remaining), force=True, seconds=SECONDS)
     assert not broken.released
     assert held - 10 < seconds_left(broken) <= held
     assert not free(store)

@@ -67,8 +67,8 @@ def encrypting(inner: Store, folder: Path) -> CryptStore:
     return CryptStore(inner, Keyring(inner, f"file:{key}"))
 
 
-def offsets(found: Iterator[PartitionRecords]) -> list[int]:
-    return [int(o) for f in found for o in f.block.offsets]
+def offsets(answers: Iterator[PartitionRecords]) -> list[int]:
+    return [int(o) for f in answers for o in f.block.offsets]
 
 
 def partition_of(store: Store, topic: str, number: int = 0) -> ArchivedPartition:
@@ -177,10 +177,10 @@ def test_a_segment_goes_by_in_small_pieces(compression: str, monkeypatch: pytest
     store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=1 << 20, compression=compression), range(1000))
     store.read.clear()
-    found = list(records(store, "orders", held(segments)))
-    assert offsets(iter(found)) == list(range(1000))
-    assert len(found) > 10
-    assert max(f.block.nbytes for f in found) <= 4000
+    records_read = list(records(store, "orders", held(segments)))
+    assert offsets(iter(records_read)) == list(range(1000))
+    assert len(records_read) > 10
+    assert max(f.block.nbytes for f in records_read) <= 4000
     ranges = [(start, start + length) for key, start, length in store.read if key == segments[0].key]
     if compression == "none":
         assert ranges[0][0] == 1
@@ -198,8 +198,8 @@ def test_a_record_larger_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     block = block_of([Plain(b"a", b"x" * 5000), Plain(None, None), Plain(b"", b"")])
     with PartitionWriter(store, Target("orders", 1, 0, 1 << 20, "zstd")) as writer:
         segments = [*writer.append(block), *writer.finish()]
-    found = [row for f in records(store, "orders", held(segments)) for row in rows(f.block)]
-    assert [(r.key, r.value) for r in found] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]
+    records_read = [row for f in records(store, "orders", held(segments)) for row in rows(f.block)]
+    assert [(r.key, r.value) for r in records_read] == [(b"a", b"x" * 5000), (None, None), (b"", b"")]
 
 
 def test_frames_that_hold_more_than_they_should() -> None:

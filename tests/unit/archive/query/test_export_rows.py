@@ -20,8 +20,8 @@ from tests.unit.formats.strategies import records
 YEAR_9999 = 253_402_300_799_999
 
 
-def block_of(*some: Record) -> RecordBlock:
-    return scan(b"".join(map(encode_record, some)), name="test")
+def block_of(*sequence: Record) -> RecordBlock:
+    return scan(b"".join(map(encode_record, sequence)), name="test")
 
 
 def rows_of(block: RecordBlock) -> pa.RecordBatch:
@@ -37,16 +37,16 @@ def stamped(offset: int, kind: int, timestamp: int | None) -> Record:
 
 
 @given(records())
-def test_what_went_in_comes_out(some: list[Record]) -> None:
-    block = block_of(*some)
+def test_what_went_in_comes_out(sequence: list[Record]) -> None:
+    block = block_of(*sequence)
     batch = rows_of(block)
     batch.validate(full=True)
     assert batch.schema == SCHEMA
     back = from_export_batch(batch)
     assert back.data.tobytes() == block.data.tobytes()
-    half = len(some) // 2
+    half = len(sequence) // 2
     rest = from_export_batch(batch.slice(half))
-    assert rest.data.tobytes() == b"".join(map(encode_record, some[half:]))
+    assert rest.data.tobytes() == b"".join(map(encode_record, sequence[half:]))
 
 
 def test_where_a_record_is_from() -> None:

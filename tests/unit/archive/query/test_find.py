@@ -59,12 +59,12 @@ def test_as_a_plain_look_does(given_: list[Plain], text: str, ignore: bool, part
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [("^ab", [0]), ("^b$", [1]), ("^$", [2]), (r"\xff", [3]), ("(?i)^AB", [0]), ("z|b", [0, 1])],
 )
-def test_regular_expressions_see_one_field(text: str, found: list[int]) -> None:
+def test_regular_expressions_see_one_field(text: str, expected: list[int]) -> None:
     block = block_of([Plain(b"ab", b"x"), Plain(b"b", b"x"), Plain(b"x", b""), Plain(None, b"\xff")])
-    assert Pattern(text, regex=True).matches(block).nonzero()[0].tolist() == found
+    assert Pattern(text, regex=True).matches(block).nonzero()[0].tolist() == expected
 
 
 def test_what_is_no_expression() -> None:
@@ -86,8 +86,8 @@ def everything(store: Store) -> list[tuple[str, ArchivedPartition]]:
     return [(t.name, p) for t in catalogue(store).topics for p in t.partitions]
 
 
-def places(found: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
-    return [(*f.tp, int(o)) for f in found for o in f.block.offsets]
+def places(matches: Iterator[PartitionRecords]) -> list[tuple[str, int, int]]:
+    return [(*f.tp, int(o)) for f in matches for o in f.block.offsets]
 
 
 @pytest.mark.parametrize("piece", [1, 300, 1 << 20])

@@ -37,9 +37,9 @@ def found(**options: object) -> dict[tuple[str, int], list[Record]]:
     return records
 
 
-@pytest.mark.parametrize("place", [0, len(STAMPS) // 3, len(STAMPS) // 2, len(STAMPS) - 1])
-def test_by_time(place: int) -> None:
-    low, high = STAMPS[place // 2], STAMPS[place]
+@pytest.mark.parametrize("index", [0, len(STAMPS) // 3, len(STAMPS) // 2, len(STAMPS) - 1])
+def test_by_time(index: int) -> None:
+    low, high = STAMPS[index // 2], STAMPS[index]
     assert low >= 0
     assert found(from_time=str(low), to_time=str(high)) == {
         (p.topic, p.number): [r for r in p.truth() if r.timestamp is not None and low <= r.timestamp <= high]

@@ -114,9 +114,9 @@ class Reader:
 
     def close(self) -> None: ...
 
-    def read(self, wanted: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
-        self.asked.append(len(wanted))
-        for each in wanted:
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
+        self.asked.append(len(ranges))
+        for each in ranges:
             for offsets in self._logs[each.tp]:
                 yield each.tp, block(offsets)
 

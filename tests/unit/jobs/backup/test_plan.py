@@ -163,7 +163,7 @@ def test_an_unknown_topic_id_is_not_taken_for_another_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "left"),
+    ("taken", "remaining"),
     [
         ([], [(0, 100)]),
         ([(0, 99)], []),
@@ -173,10 +173,12 @@ def test_an_unknown_topic_id_is_not_taken_for_another_one() -> None:
     ],
 )
 def test_what_is_taken_over_is_not_read_again(
-    taken: list[tuple[int, int]], left: list[tuple[int, int]]
+    taken: list[tuple[int, int]], remaining: list[tuple[int, int]]
 ) -> None:
     whole = OffsetRange("t", 0, 0, 100)
-    assert without([whole], {TopicPartition("t", 0): taken}) == [OffsetRange("t", 0, a, b) for a, b in left]
+    assert without([whole], {TopicPartition("t", 0): taken}) == [
+        OffsetRange("t", 0, a, b) for a, b in remaining
+    ]
 
 
 @given(
@@ -201,10 +203,10 @@ def test_tasks_cover_every_range_once_and_keep_their_bounds(sizes: list[int], sp
 
 def test_no_task_has_two_ranges_of_a_partition() -> None:
     """The rest of a partition around salvaged segments may be several small ranges."""
-    left = without(
+    remaining = without(
         [OffsetRange("t", 0, 0, 90), OffsetRange("t", 1, 0, 9)], {TopicPartition("t", 0): [(10, 79)]}
     )
-    assert make_tasks(left, 1000, 100) == [
+    assert make_tasks(remaining, 1000, 100) == [
         [OffsetRange("t", 0, 80, 90), OffsetRange("t", 1, 0, 9)],
         [OffsetRange("t", 0, 0, 10)],
     ]

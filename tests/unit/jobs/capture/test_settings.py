@@ -31,28 +31,28 @@ DENY = AclRule("topic", "orders", "literal", "User:b", "*", "read", "deny")
 
 @dataclass(frozen=True)
 class Session:
-    """A session for admin requests, and what it is told."""
+    """A session for admin requests, and its answers."""
 
-    told_quotas: Any = ()
-    told_tokens: Any = ()
-    told_default: Any = ()
-    told_acls: Any = ()
+    quotas_answer: Any = ()
+    tokens_answer: Any = ()
+    default_answer: Any = ()
+    acls_answer: Any = ()
 
     @property
     def read(self) -> Session:
         return self
 
     def acls(self) -> Any:
-        return self.told_acls
+        return self.acls_answer
 
     def default_broker_configs(self) -> Any:
-        return self.told_default
+        return self.default_answer
 
     def client_quotas(self) -> Any:
-        return self.told_quotas
+        return self.quotas_answer
 
     def delegation_tokens(self) -> Any:
-        return self.told_tokens
+        return self.tokens_answer
 
     def client_metrics(self) -> Any:
         return ()
@@ -68,31 +68,31 @@ NOTHING = Session()
 
 
 @dataclass
-class Told:
+class ClusterAnswers:
     """A cluster's answers; it refuses what is in `refuses`."""
 
-    told_acls: Any = field(default_factory=lambda: ([READ], []))
-    told_users: Any = field(default_factory=list)
-    told_configs: Any = field(default_factory=list)
-    told_group_configs: Any = field(default_factory=list)
+    acls_answer: Any = field(default_factory=lambda: ([READ], []))
+    users_answer: Any = field(default_factory=list)
+    configs_answer: Any = field(default_factory=list)
+    group_configs_answer: Any = field(default_factory=list)
     session: Any = NOTHING
     refuses: tuple[object, ...] = ()
     done: list[object] = field(default_factory=list)
 
     def acls(self) -> Any:
-        return self.told_acls
+        return self.acls_answer
 
     def users(self) -> Any:
-        return self.told_users
+        return self.users_answer
 
     def brokers(self) -> Any:
         return [1]
 
     def broker_configs(self) -> Any:
-        return self.told_configs
+        return self.configs_answer
 
     def group_configs(self, groups: Any) -> Any:
-        return self.told_group_configs
+        return self.group_configs_answer
 
     def create_acls(self, rules: list[AclRule]) -> dict[AclRule, str]:
         return {rule: self._do(rule) for rule in rules}
@@ -103,28 +103,28 @@ class Told:
     def set_group_config(self, group: str, name: str, value: str) -> str:
         return self._do((group, name, value))
 
-    def _do(self, what: object) -> str:
-        if what in self.refuses:
+    def _do(self, change: object) -> str:
+        if change in self.refuses:
             return "no"
-        self.done.append(what)
+        self.done.append(change)
         return ""
 
 
-def captured(told: Told) -> Metadata:
-    return merge([read_brokers(cluster(told), {}, "source", ["billing"])], "now", 1).metadata
+def captured(answers: ClusterAnswers) -> Metadata:
+    return merge([read_brokers(cluster(answers), {}, "source", ["billing"])], "now", 1).metadata
 
 
 def test_everything_that_is_told() -> None:
-    told = Told(
-        told_users=[Credential("a", "SCRAM-SHA-512", 4096)],
-        session=Session(told_default=[Setting("", "log.retention.ms", "1")]),
-        told_configs=[
+    answers = ClusterAnswers(
+        users_answer=[Credential("a", "SCRAM-SHA-512", 4096)],
+        session=Session(default_answer=[Setting("", "log.retention.ms", "1")]),
+        configs_answer=[
             Setting("", "log.retention.ms", "of an old look"),
             Setting("12", "ssl.keystore.password", None),
         ],
-        told_group_configs=[Setting("billing", "consumer.session.timeout.ms", "45000")],
+        group_configs_answer=[Setting("billing", "consumer.session.timeout.ms", "45000")],
     )
-    found = captured(told)
+    found = captured(answers)
     assert [tuple(getattr(a, f) for f in AclRule._fields) for a in found.acls or ()] == [READ]
     assert found.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
     assert found.broker_configs == (
@@ -139,7 +139,7 @@ def test_everything_that_is_told() -> None:
 
 
 def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
-    found = captured(Told(told_acls=Untold("not there", "no authorizer")))
+    found = captured(ClusterAnswers(acls_answer=Untold("not there", "no authorizer")))
     assert found.acls == ()
     assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [("ACLs", "not there")]
     assert settings_warnings(found) == []
@@ -147,7 +147,7 @@ def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
 
 def test_what_is_denied_is_one_warning() -> None:
     no = Untold("denied", "it takes more")
-    found = captured(Told(told_acls=no, told_users=no, told_configs=no))
+    found = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
     assert (found.acls, found.scram_users, found.broker_configs, found.group_configs) == (
         None,
         None,
@@ -161,7 +161,9 @@ def test_what_is_denied_is_one_warning() -> None:
 
 def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
     found = captured(
-        Told(told_users=Untold("failed", "timed out"), told_group_configs=Untold("not supported", "old"))
+        ClusterAnswers(
+            users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old")
+        )
     )
     assert settings_warnings(found) == ["SCRAM users are not in this restore point: timed out"]
     assert found.group_configs is None
@@ -170,7 +172,7 @@ def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
 def test_acls_that_the_client_library_does_not_know_are_named() -> None:
     strange = ["allow unknown for User:a from * on unknown x (literal)"]
     no = Untold("not supported", "no connection")
-    found = captured(Told(told_acls=([READ], strange), session=no))
+    found = captured(ClusterAnswers(acls_answer=([READ], strange), session=no))
     assert "ACL: allow unknown for User:a from * on unknown x (literal)" in {
         n.what for n in found.not_carried
     }
@@ -188,7 +190,7 @@ ASKED_BY_PROTOCOL = {
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
     no = Untold(reason, "no connection")
-    found = captured(Told(session=no, told_configs=[Setting("", "log.retention.ms", "1")]))
+    found = captured(ClusterAnswers(session=no, configs_answer=[Setting("", "log.retention.ms", "1")]))
     assert {n.what for n in found.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
     assert (found.client_quotas, found.delegation_tokens, found.features) == (None, None, None)
     assert found.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
@@ -200,11 +202,11 @@ def test_what_the_protocol_tells() -> None:
     quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
     on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
     session = Session(
-        told_quotas=[quota],
-        told_tokens=Untold("not there", "tokens are disabled"),
-        told_acls=([READ, on_user], []),
+        quotas_answer=[quota],
+        tokens_answer=Untold("not there", "tokens are disabled"),
+        acls_answer=([READ, on_user], []),
     )
-    found = captured(Told(told_acls=([READ], ["allow unknown"]), session=session))
+    found = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
     assert (found.client_quotas, found.delegation_tokens) == ((quota,), ())
     assert [(acl.resource, acl.name) for acl in found.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
     assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [
@@ -214,10 +216,10 @@ def test_what_the_protocol_tells() -> None:
     assert {"client_quotas", "delegation_tokens"} <= {*found.sources}
 
 
-def cluster(told: Told) -> Cluster:
+def cluster(answers: ClusterAnswers) -> Cluster:
     @dataclass
     class Stand:
-        security: Told
+        security: ClusterAnswers
         connection: Any
 
         def topic_configs(self, topics: Any) -> dict[str, dict[str, str]]:
@@ -231,7 +233,7 @@ def cluster(told: Told) -> Cluster:
         address: str
         properties: dict[str, str]
 
-    return cast(Cluster, Stand(told, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
+    return cast(Cluster, Stand(answers, Connected("target cluster at h:1", {"bootstrap.servers": "h:1"})))
 
 
 def plan(*settings: str, point: int = 2) -> RestorePlan:
@@ -252,9 +254,9 @@ def plan(*settings: str, point: int = 2) -> RestorePlan:
 
 
 def test_nothing_is_looked_at_where_nothing_is_asked_for(tmp_path: Any) -> None:
-    assert compare_settings(open_store(str(tmp_path)), plan(), cluster(Told())) is None
+    assert compare_settings(open_store(str(tmp_path)), plan(), cluster(ClusterAnswers())) is None
     captures = SettingsCaptures(MemoryStore(), "r")
-    assert apply_settings(cluster(Told()), captures, "target", None) is None
+    assert apply_settings(cluster(ClusterAnswers()), captures, "target", None) is None
     assert list(captures.every()) == []
 
 
@@ -263,30 +265,30 @@ def test_an_older_restore_point_is_refused(part: str, tmp_path: Any) -> None:
     store = open_store(str(tmp_path))
     make_archive(store)
     with pytest.raises(RefusedError, match=r"restore point 2 does not tell its .*older version"):
-        compare_settings(store, plan(part), cluster(Told()))
+        compare_settings(store, plan(part), cluster(ClusterAnswers()))
 
 
 def test_a_folder_of_the_java_tool_has_none(tmp_path: Any) -> None:
     with pytest.raises(UsageError, match="holds no settings"):
-        compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(Told()))
+        compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(ClusterAnswers()))
 
 
 def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
     set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
     refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
-    acls = captured(Told(told_acls=([DENY, READ], []))).acls or ()
+    acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
     of_all = ConfigChange(
         kind="broker", owner="", name="min.insync.replicas", before="1", after="2", of_all=True
     )
     quota = QuotaChange(
         entity={"user": "a", "client-id": None}, name="producer_byte_rate", before=None, after=1
     )
-    told = Told(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
+    answers = ClusterAnswers(refuses=(READ, ("g", "x", "2")), session=Untold("failed", "no connection"))
     planned = SettingsReport(acls=acls, configs=(set_, refused, of_all), quotas=(quota,), missing=("a user",))
     captures = SettingsCaptures(MemoryStore(), "r")
-    done = apply_settings(cluster(told), captures, "target", planned)
+    done = apply_settings(cluster(answers), captures, "target", planned)
     assert done is not None
-    assert told.done == [DENY, ("1", "num.io.threads", "4")]
+    assert answers.done == [DENY, ("1", "num.io.threads", "4")]
     assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
     assert done.missing == (
         "a user",

@@ -53,12 +53,12 @@ pytestmark = pytest.mark.exhaustive(keep=2)
 OWN = (layout.LOCK, layout.DERIVED, layout.CATALOG, layout.TABLES, KEYS)
 """The objects that a copy has of its own: its lease, its catalogs, and the data keys of its derived files."""
 
-Place = Callable[[str], MemoryStore]
+StoreNamed = Callable[[str], MemoryStore]
 Open = Callable[[Store], Store]
 
 
 @pytest.fixture
-def place() -> Place:
+def store_named() -> StoreNamed:
     return defaultdict[str, MemoryStore](MemoryStore).__getitem__
 
 
@@ -126,13 +126,13 @@ def add_point(store: Store, number: int, first: int) -> None:
     commit_point(archive, number, topics, segments, [group_at("billing", ("more", 0, first))])
 
 
-def test_a_copy_is_the_same_archive(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
+def test_a_copy_is_the_same_archive(store_named: StoreNamed, opened: Open) -> None:
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     report = copied(source, target)
     check_same(source, target)
     assert (report.restore_points, report.newest, report.found) == ((1, 2), 2, 0)
-    raw = place("a"), place("b")
+    raw = store_named("a"), store_named("b")
     for entry in raw[0].list():
         if entry.key.startswith((KEYS, "topics/")) and "segment_" in entry.key:
             assert raw[1].get(entry.key) == raw[0].get(entry.key), "as it is stored"
@@ -140,8 +140,8 @@ def test_a_copy_is_the_same_archive(place: Place, opened: Open) -> None:
     assert report.bytes == sum(entry.size for entry in raw[0].list() if "segment_" in entry.key)
 
 
-def test_again_it_takes_only_what_is_new(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
+def test_again_it_takes_only_what_is_new(store_named: StoreNamed, opened: Open) -> None:
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     copied(source, target)
 
@@ -159,8 +159,8 @@ def test_again_it_takes_only_what_is_new(place: Place, opened: Open) -> None:
     check_same(source, target)
 
 
-def test_orphans_stay_where_they_are(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
+def test_orphans_stay_where_they_are(store_named: StoreNamed, opened: Open) -> None:
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     orphan = write(source, partition_of()._replace(topic="orders", partition=1), range(100, 110))
     assert copied(source, target).restore_points == (1, 2)
@@ -168,8 +168,8 @@ def test_orphans_stay_where_they_are(place: Place, opened: Open) -> None:
     check_whole(target)
 
 
-def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), opened(place("b"))
+def test_restores_and_drills_go_along(store_named: StoreNamed, opened: Open) -> None:
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     for key in ("restores/x/map/0/a-0.parquet", "restores/x/plan.json", "drills/d/report.json"):
         source.put(key, b"first")
@@ -180,9 +180,9 @@ def test_restores_and_drills_go_along(place: Place, opened: Open) -> None:
     assert contents(target) == contents(source)
 
 
-def test_the_state_of_flows_stays_where_it_is(place: Place, opened: Open) -> None:
+def test_the_state_of_flows_stays_where_it_is(store_named: StoreNamed, opened: Open) -> None:
     """Each address has flows of its own."""
-    source, target = opened(place("a")), opened(place("b"))
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     own, other = layout.mirror_key("A", "B", "flow.json"), layout.mirror_key("A", "C", "flow.json")
     source.put_new(own, b"of the origin")
@@ -195,21 +195,21 @@ def test_the_state_of_flows_stays_where_it_is(place: Place, opened: Open) -> Non
 
 @pytest.mark.exhaustive(keep=2)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None:
+def test_a_crash_at_every_write(store_named: StoreNamed, opened: Open, after: bool) -> None:
     """The destination is whole at each moment as far as it goes, and the next copy ends what was begun."""
-    source = opened(place("a"))
+    source = opened(store_named("a"))
     make_archive(source)
     step = 3 if isinstance(source, CryptStore) else 1  # it is the same order of the same writes
     source.put("restores/x/note.txt", b"nobody's")
-    counting = CrashStore(place("counted"))
+    counting = CrashStore(store_named("counted"))
     copied(source, opened(counting))
     assert counting.writes > 40
     for at in sample(range(1, counting.writes + 1, step)):
         name = f"crashed at {at}"
-        crashing = CrashStore(place(name), at, after)
+        crashing = CrashStore(store_named(name), at, after)
         with pytest.raises(Crash):
             copied(source, opened(crashing))
-        inner = place(name)
+        inner = store_named(name)
         inner.delete([layout.LOCK])  # it ran out
         try:
             check_whole(opened(inner))
@@ -220,9 +220,9 @@ def test_a_crash_at_every_write(place: Place, opened: Open, after: bool) -> None
         check_same(source, opened(inner))
 
 
-def test_a_damaged_object_in_the_way_is_named(place: Place, opened: Open) -> None:
+def test_a_damaged_object_in_the_way_is_named(store_named: StoreNamed, opened: Open) -> None:
     """A copy that slept for longer than its lease could hit what another copy committed, if copies deleted."""
-    source, target = opened(place("a")), place("b")
+    source, target = opened(store_named("a")), store_named("b")
     make_archive(source)
     crashing = CrashStore(target)
     segments = open_archive(source).added(0, 2)
@@ -243,8 +243,8 @@ def test_a_damaged_object_in_the_way_is_named(place: Place, opened: Open) -> Non
     check_same(source, opened(target))
 
 
-def test_damage_is_not_copied(place: Place, opened: Open) -> None:
-    source, target = place("a"), place("b")
+def test_damage_is_not_copied(store_named: StoreNamed, opened: Open) -> None:
+    source, target = store_named("a"), store_named("b")
     make_archive(opened(source))
     key = next(e.key for e in source.list("topics/orders/segment_partition_001") if "_records" in e.key)
     whole = source.get(key)
@@ -258,8 +258,8 @@ def test_damage_is_not_copied(place: Place, opened: Open) -> None:
     check_same(opened(source), opened(target))
 
 
-def test_a_damaged_table_is_not_copied(place: Place) -> None:
-    source, target = place("a"), place("b")
+def test_a_damaged_table_is_not_copied(store_named: StoreNamed) -> None:
+    source, target = store_named("a"), store_named("b")
     make_archive(source)
     (key,) = (e.key for e in source.list("points/0000000002-") if e.key.endswith("/" + layout.GROUPS))
     source.put(key, source.get(key).replace(b"billing", b"billinh"))
@@ -268,23 +268,23 @@ def test_a_damaged_table_is_not_copied(place: Place) -> None:
     assert open_archive(target).restore_points == ()
 
 
-def test_other_places_are_refused(place: Place, opened: Open) -> None:
-    source = opened(place("a"))
+def test_other_places_are_refused(store_named: StoreNamed, opened: Open) -> None:
+    source = opened(store_named("a"))
     make_archive(source)
     with pytest.raises(UsageError, match="is the archive itself"):
-        copied(source, opened(place("a")))
-    another = place("another")
+        copied(source, opened(store_named("a")))
+    another = store_named("another")
     make_archive(opened(another))
     with pytest.raises(RefusedError, match="is another archive"):
         copied(source, opened(another))
-    folder = place("folder")
+    folder = store_named("folder")
     folder.put("holiday/beach.jpg", b"sand")
     with pytest.raises(RefusedError, match=r"is not empty and no archive: there is holiday/beach\.jpg"):
         copied(source, opened(folder))
     assert [entry.key for entry in folder.list()] == ["holiday/beach.jpg"]
     with pytest.raises(NoArchiveError):
-        copied(opened(place("nothing")), opened(place("b")))
-    assert list(place("b").list()) == []
+        copied(opened(store_named("nothing")), opened(store_named("b")))
+    assert list(store_named("b").list()) == []
 
 
 class Meanwhile(FaultyStore):
@@ -301,8 +301,8 @@ class Meanwhile(FaultyStore):
         super()._before(operation, key)
 
 
-def test_backups_go_on_while_it_copies(place: Place, opened: Open) -> None:
-    source, target = opened(place("a")), place("b")
+def test_backups_go_on_while_it_copies(store_named: StoreNamed, opened: Open) -> None:
+    source, target = opened(store_named("a")), store_named("b")
     make_archive(source)
     assert copied(source, opened(Meanwhile(target, lambda: add_point(source, 3, 0)))).newest == 2
     check_whole(opened(target))
@@ -310,9 +310,9 @@ def test_backups_go_on_while_it_copies(place: Place, opened: Open) -> None:
     check_same(source, opened(target))
 
 
-def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
+def test_drills_go_on_while_it_copies(store_named: StoreNamed, opened: Open) -> None:
     """Under data keys of their own."""
-    source, target = place("a"), place("b")
+    source, target = store_named("a"), store_named("b")
     make_archive(opened(source))
     page = "drills/d/report.html"
 
@@ -325,8 +325,10 @@ def test_drills_go_on_while_it_copies(place: Place, opened: Open) -> None:
 
 @pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("operation", ["put_new", "commit", "put", "replace"])
-def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, operation: Operation) -> None:
-    source, target = opened(place("a")), place("b")
+def test_a_lost_answer_ends_it_and_the_next_goes_on(
+    store_named: StoreNamed, opened: Open, operation: Operation
+) -> None:
+    source, target = opened(store_named("a")), store_named("b")
     make_archive(source)
     pattern = "topics/*" if operation == "put" else "[!l]*/*"
     with pytest.raises(OutcomeUnknownError):
@@ -336,8 +338,8 @@ def test_a_lost_answer_ends_it_and_the_next_goes_on(place: Place, opened: Open, 
     check_same(source, opened(target))
 
 
-def test_one_copy_at_a_time(place: Place) -> None:
-    source, target = place("a"), place("b")
+def test_one_copy_at_a_time(store_named: StoreNamed) -> None:
+    source, target = store_named("a"), store_named("b")
     make_archive(source)
     copied(source, target)
     with HeldLease(target, "kbackup backup", 60), pytest.raises(LockedError):
@@ -346,16 +348,16 @@ def test_one_copy_at_a_time(place: Place) -> None:
         copied(source, target)
 
 
-def test_the_key_must_fit_both(place: Place, tmp_path: Path) -> None:
+def test_the_key_must_fit_both(store_named: StoreNamed, tmp_path: Path) -> None:
     (tmp_path / "key").write_text(generate_key())
 
     def sealed(store: Store) -> Store:
         return CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}"))
 
-    make_archive(sealed(place("a")))
+    make_archive(sealed(store_named("a")))
     with pytest.raises(WrongKeyError, match="no key is given"):
-        copied(place("a"), place("b"))
-    assert list(place("b").list()) == []
+        copied(store_named("a"), store_named("b"))
+    assert list(store_named("b").list()) == []
 
 
 def build(store: Store, made: Callable[[int], object] = lambda number: None) -> None:
@@ -679,14 +681,14 @@ def test_an_interrupted_copy_is_a_copy(reached: int) -> None:
         check_whole(inner)
 
 
-def point_copied(source: Store, target: Store, wanted: str = "latest") -> CopyReport:
-    return copy_archive(source, target, 60, Silent(), point=wanted)
+def point_copied(source: Store, target: Store, point: str = "latest") -> CopyReport:
+    return copy_archive(source, target, 60, Silent(), point=point)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 @pytest.mark.exhaustive(keep=3)
-def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, number: int) -> None:
-    source, target = opened(place("a")), opened(place("b"))
+def test_a_restore_point_alone_is_an_archive(store_named: StoreNamed, opened: Open, number: int) -> None:
+    source, target = opened(store_named("a")), opened(store_named("b"))
     make_archive(source)
     add_point(source, 3, 0)
     add_point(source, 4, 10)
@@ -700,7 +702,7 @@ def test_a_restore_point_alone_is_an_archive(place: Place, opened: Open, number:
     for other in {1, 2, 3, 4} - {number}:
         with pytest.raises(RefusedError, match="has other restore points already"):
             point_copied(source, target, str(other))
-    promoted = inner_copy(place("b"))
+    promoted = inner_copy(store_named("b"))
     promote(opened(promoted))
     add_point(opened(promoted), number + 1, 30)
     assert [p.number for p in open_archive(opened(promoted)).restore_points] == [number, number + 1]
@@ -733,8 +735,8 @@ def test_a_restore_point_of_an_archive_that_was_expired(number: int) -> None:
 
 
 @pytest.mark.exhaustive(keep=1)
-def test_a_restore_point_is_copied_whatever_cuts_it_off(place: Place) -> None:
-    source = place("a")
+def test_a_restore_point_is_copied_whatever_cuts_it_off(store_named: StoreNamed) -> None:
+    source = store_named("a")
     make_archive(source)
     add_point(source, 3, 0)
     for inner in crashed(MemoryStore(), lambda store: point_copied(source, store, "2"), step=2):
@@ -751,12 +753,12 @@ def reached(store: Store) -> tuple[Point, ...]:
         return ()
 
 
-def test_only_an_empty_place_takes_a_restore_point(place: Place) -> None:
-    source, target = place("a"), place("b")
+def test_only_an_empty_place_takes_a_restore_point(store_named: StoreNamed) -> None:
+    source, target = store_named("a"), store_named("b")
     make_archive(source)
     copied(source, target)
     with pytest.raises(RefusedError, match="has other restore points already"):
         point_copied(source, target)
     with pytest.raises(UsageError, match="there is no restore point 9"):
-        point_copied(source, place("c"), "9")
-    assert list(place("c").list()) == []
+        point_copied(source, store_named("c"), "9")
+    assert list(store_named("c").list()) == []

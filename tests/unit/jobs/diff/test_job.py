@@ -73,9 +73,9 @@ BASE = View(
 )
 
 
-def parts(found: Diff) -> dict[str, object]:
+def parts(difference: Diff) -> dict[str, object]:
     """Return the differences by part of the metadata, without parts that have none."""
-    named = {field.name: getattr(found, field.name) for field in fields(found)}
+    named = {field.name: getattr(difference, field.name) for field in fields(difference)}
     return {name: part for name, part in named.items() if part and name not in ("a", "b", "same")}
 
 
@@ -136,7 +136,7 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "expected"),
     [
         (
             replace(BASE, topics=ORDERS_IN | {"new": TopicView("id", None, {0: (0, 0)}, 1, {"x": "y"})}),
@@ -216,8 +216,8 @@ ORDERS_IN = {"orders": ORDERS, "clicks": BASE.topics["clicks"]}
         ),
     ],
 )
-def test_exactly_what_was_changed(changed: View, said: dict[str, object]) -> None:
-    assert parts(diff(BASE, changed)) == said
+def test_exactly_what_was_changed(changed: View, expected: dict[str, object]) -> None:
+    assert parts(diff(BASE, changed)) == expected
 
 
 def test_an_acl_that_came_and_one_that_went() -> None:

@@ -443,10 +443,10 @@ def test_a_restore_point_whose_catalog_is_lost_without_a_trace_is_found(store: M
     assert (report.restored, report.losses) == ((LAST,), ())
 
 
-@pytest.mark.parametrize("left", [(layout.POINTS, layout.TOPICS), (layout.TOPICS,)])
-def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, left: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("retained", [(layout.POINTS, layout.TOPICS), (layout.TOPICS,)])
+def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, retained: tuple[str, ...]) -> None:
     before, truth = held(store), records(store)
-    store.delete([e.key for e in store.list() if not e.key.startswith(left)])
+    store.delete([e.key for e in store.list() if not e.key.startswith(retained)])
     report = repaired(store)
     after = held(store)
     assert records(store) == truth
@@ -454,7 +454,7 @@ def test_without_a_catalog_all_that_is_whole_is_found(store: MemoryStore, left: 
     newest = {place: some for place, some in after[max(after)].items() if some}
     assert newest == before[LAST]
     assert any("no catalog is left" in warning for warning in report.warnings)
-    if layout.POINTS in left:
+    if layout.POINTS in retained:
         assert after == before
         assert report.restored == tuple(range(1, LAST + 1))
         archive = open_archive(store)

@@ -1,4 +1,4 @@
-"""Retention deletes what expires and nothing else: whatever the policy, whoever is reading or writing, wherever it crashes."""
+"""Retention deletes what expires and nothing else: whatever the policy, beside readers and writers, after any crash."""
 
 from __future__ import annotations
 
@@ -445,7 +445,7 @@ def emptied(state: State) -> State:
 def test_a_writer_can_have_nothing_deleted_before_the_grace_time_is_over(
     built: MemoryStore, monkeypatch: pytest.MonkeyPatch, gap: int
 ) -> None:
-    """A writer who may create objects, but not delete them, can forge any time and any catalog: the store's times count."""
+    """A writer without the right to delete can forge any time and any catalog: the store's times count."""
     store = built.copy()
     store.age("", 2 * 24 * 3600.0)
     expired(store, grace=DAY)

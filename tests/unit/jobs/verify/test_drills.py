@@ -40,7 +40,7 @@ def copy_to_another(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "key", "what"),
+    ("change", "key", "message"),
     [
         (lambda s: s.put(PAGE, s.get(PAGE).replace(b"<p>", b"<q>")), PAGE, "is not what its report says"),
         (lambda s: s.delete([PAGE]), PAGE, "is missing"),
@@ -54,9 +54,9 @@ def copy_to_another(store: Store) -> None:
         (lambda s: s.put(FOLDER + "more", b""), FOLDER + "more", "is no file of a drill"),
     ],
 )
-def test_what_was_done_to_it(store: Store, change: Callable[[Store], object], key: str, what: str) -> None:
+def test_what_was_done_to_it(store: Store, change: Callable[[Store], object], key: str, message: str) -> None:
     change(store)
-    assert [(k, w) for k, w in found(store).items() if what in w and k == key]
+    assert [(k, w) for k, w in found(store).items() if message in w and k == key]
     assert len(found(store)) == 1
 
 

@@ -63,9 +63,9 @@ def root(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "archive"))
 
 
-def run(root: Path, wanted: str = "all", quick: bool = False) -> VerifyReport:
+def run(root: Path, selection: str = "all", quick: bool = False) -> VerifyReport:
     session: Callable[[], Any] = no_spark if quick else lambda: None
-    return verify(open_store(str(root)), wanted, quick, session, Silent())
+    return verify(open_store(str(root)), selection, quick, session, Silent())
 
 
 def found(report: VerifyReport) -> dict[str, list[str]]:
