@@ -74,6 +74,7 @@ EXEMPTIONS: list[Exemption] = [
     Exemption("tests/project/docs", "test_archive_format.py", "the tests of one archive with every file"),
     Exemption("tests/project/infra", "test_kubernetes.py", "the tests of one set of manifests"),
     Exemption("tests/interop/migration", "test_walk.py", "one walk through a migration of one cluster"),
+    Exemption("tests/unit/archive/catalog", "test_state.py", "one state machine: its rules share its state"),
     Exemption("kbackup/archive/query/sums.py", "Sums.gaps", "the member `gaps` of `info --json`"),
     Exemption("kbackup/archive/query/window.py", "Choice.left_out", "`choice.left_out` in plans and reports"),
     Exemption("kbackup/archive/verify/findings.py", "Finding.what", "the member `what` of `verify --json`"),

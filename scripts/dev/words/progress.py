@@ -5,26 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import PurePosixPath
 
-NOT_YET_CLEAN: Sequence[str] = [
-    "tests/unit/*.py",
-    "tests/unit/archive",
-    "tests/unit/cli",
-    "tests/unit/formats",
-    "tests/unit/jobs/adopt",
-    "tests/unit/jobs/backup",
-    "tests/unit/jobs/capture",
-    "tests/unit/jobs/compare",
-    "tests/unit/jobs/copy",
-    "tests/unit/jobs/diff",
-    "tests/unit/jobs/drill",
-    "tests/unit/jobs/repair",
-    "tests/unit/jobs/retention",
-    "tests/unit/jobs/verify",
-    "tests/unit/schemas",
-    "tests/unit/store",
-    "tests/unit/web",
-    "tests/unit/zookeeper",
-]
+NOT_YET_CLEAN: Sequence[str] = []
 """Folders, files, and patterns of files in one folder."""
 
 

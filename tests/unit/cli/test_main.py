@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +18,6 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.options import common_options
 from kbackup.errors import EXIT_LOSS, CorruptError, KbackupError, LockedError
 
-HEAVY = ("pyspark", "boto3", "botocore", "confluent_kafka", "pyarrow", "pandas", "numpy")
 Run = Callable[[Callable[[Frame], int | None]], int]
 
 
@@ -179,98 +175,3 @@ def test_help_names_commands_and_codes(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     for text in [*cli.COMMANDS, *map(str, EXIT_CODES)]:
         assert f"\n  {text} " in out
-
-
-def test_sigterm_handler_is_put_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    cli.main(["--version"])
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-_SLEEP = """
-import sys, time, types, click
-from kbackup import cli
-@click.command()
-def command():
-    try:
-        print("ready", flush=True)
-        time.sleep(60)
-    finally:
-        print("cleaned up", flush=True)
-cli.COMMANDS["it"] = ("it", "")
-sys.modules["kbackup.cli.it"] = types.SimpleNamespace(command=command)
-sys.exit(cli.main(["it"]))
-"""
-
-
-@pytest.mark.exhaustive(keep=1)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_end_a_run_with_its_cleaning_up(number: signal.Signals) -> None:
-    with subprocess.Popen([sys.executable, "-c", _SLEEP], stdout=-1, stderr=-1, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "cleaned up\n", "kbackup: interrupted\n")
-
-
-def _script(args: list[str], after: str = "pass") -> str:
-    return f"import sys; from kbackup.cli import main; code = main({args!r}); {after}; sys.exit(code)"
-
-
-def test_a_reader_that_leaves_is_no_internal_error() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _script(["config", "--keys"])], stdout=-1, stderr=-1, text=True
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.stderr is not None
-        said = process.stderr.read()
-    assert (process.returncode, said) == (1, "")
-
-
-@pytest.mark.parametrize("args", [["--help"], ["config", "--show"], ["config", "--json"]])
-@pytest.mark.exhaustive(keep=1)
-def test_nothing_heavy_is_imported(args: list[str], tmp_path: Path) -> None:
-    show = f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
-    done = subprocess.run(
-        [sys.executable, "-c", _script(args, show)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(Path(cli.__file__).parents[2])},
-    )
-    assert done.stderr == "[]\n"
-
-
-_INTERRUPTED = """
-import os, runpy, sys
-
-class Interrupting:
-    def find_spec(self, name, path, target=None):
-        if name == sys.argv[1]:
-            os.kill(os.getpid(), int(sys.argv[2]))
-
-sys.meta_path.insert(0, Interrupting())
-runpy.run_module("kbackup", run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("module", ["click", "kbackup.cli.common.output"])
-def test_an_interrupt_while_modules_load_ends_in_its_code(number: int, module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED, module, str(int(number))],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kbackup: interrupted\n")
-
-
-def test_the_installed_command_is_the_module_s() -> None:
-    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
-    assert project["scripts"] == {"kbackup": "kbackup.__main__:main"}

@@ -1,4 +1,4 @@
-"""`kbackup migrate` preflight, status and rollback: what is shown, exit codes, and JSON."""
+"""The commands `migrate status` and `migrate preflight`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -18,73 +16,15 @@ from rich.console import Console
 
 from kbackup.cli import main
 from kbackup.cli.migrate.following import _table
-from kbackup.config import Files, load
 from kbackup.jobs.migrate.preflight import read as preflight_read
 from kbackup.jobs.migrate.preflight.findings import Findings
-from kbackup.jobs.migrate.rollback import read as rollback_read
 from kbackup.jobs.migrate.states import read as states_read
 from kbackup.jobs.migrate.states.judge import judge
 from kbackup.jobs.migrate.states.witnesses import KafkaState, MetricsWitness, Witnesses
 from kbackup.jobs.migrate.unread import NotRead
-from kbackup.metadata.entities import Znode
-from kbackup.metadata.sources import ZooKeeperOptions
-from kbackup.store.file import FileStore
 from tests.support import healthy_cluster as healthy
-from tests.support.archives import commit_point, make_archive
 from tests.support.fake_zookeeper import FakeZooKeeper
-
-OF_KRAFT = {"version": 2, "brokerid": 3000, "timestamp": "1", "kraftControllerEpoch": 5}
-COPIED = {"version": 0, "kraft_metadata_offset": 99, "kraft_controller_id": 3000}
-ZOOKEEPER = ("--set", "source.zookeeper.connect=zk:2181/kafka")
-CLOSED = "127.0.0.1:1"
-
-Access = Callable[[ZooKeeperOptions], object]
-
-
-@pytest.fixture
-def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
-    """A dual write, in place of the ZooKeeper that is named."""
-    znodes: dict[str, object] = {
-        "/controller": OF_KRAFT,
-        "/migration": COPIED,
-        "/controller_epoch": b"7",
-        "/brokers/ids/1": {},
-    }
-    fake = FakeZooKeeper(znodes)
-
-    @contextmanager
-    def access(options: ZooKeeperOptions) -> Iterator[FakeZooKeeper]:
-        assert options.connect == "zk:2181/kafka"
-        yield fake
-
-    monkeypatch.setattr(states_read, "open_session", access)
-    monkeypatch.setattr("kbackup.zookeeper.connection.open_session", access)
-    return fake
-
-
-@pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Mapping[str, str]]:
-    configs: dict[int, Mapping[str, str]] = {
-        1: {
-            "zookeeper.metadata.migration.enable": "true",
-            "controller.quorum.bootstrap.servers": CLOSED,
-        }
-    }
-    monkeypatch.setattr(rollback_read, "read_configs", lambda sources: configs)
-    return configs
-
-
-@pytest.fixture
-def archive(tmp_path: Path) -> str:
-    """Holds the znodes as they are."""
-    store = FileStore(tmp_path / "archive")
-    made = make_archive(store)
-    znodes = [
-        Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))
-    ]
-    assert made.head is not None
-    commit_point(made, 3, made.head.topics, [], [], znodes=znodes)
-    return store.url
+from tests.support.migrate_commands import ZOOKEEPER
 
 
 def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,94 +200,3 @@ def test_archive_of_the_preflight(archive: str) -> None:
     assert (told.restore_point, told.cluster_id) == (3, "source")
     assert told.captured_at == 1767398400.0
     assert preflight_read.read_archive(open_store(f"{archive}/elsewhere")) is None
-
-
-def test_rollback_changes_nothing_without_confirmation(
-    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive]) == 0
-    assert zookeeper.deleted == []
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "state: dual write"
-    steps = [line for line in lines if re.match(r"\d\.", line)]
-    assert [line[:9] for line in steps] == ["1. done  ", "2. done  ", "3. to do ", "4. to do ", "5. -     "]
-    assert "kbackup migrate rollback --confirm" in steps[2]
-    assert [line for line in lines if line.startswith("guard ") and "holds:" not in line] == []
-    assert f"guard    controllers stopped: holds: {CLOSED}" in lines
-
-
-def test_rollback(
-    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm"]) == 0
-    assert zookeeper.deleted == ["/controller", "/migration"]
-    assert set(zookeeper.znodes) == {"/controller_epoch", "/brokers/ids/1"}
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"deleted /controller: {json.dumps(OF_KRAFT)}"
-    assert lines[1] == f"deleted /migration: {json.dumps(COPIED)}"
-    assert lines[2] == "state: zookeeper"
-
-
-def test_rollback_as_json(
-    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [znode["path"] for znode in told["deleted"]] == ["/controller", "/migration"]
-    assert told["controllers"] == {CLOSED: "stopped"}
-    assert told["state"]["state"] == "zookeeper"
-    assert [step["done"] for step in told["steps"]] == [True, False, False, None]
-
-
-@pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_rollback_that_is_refused(
-    arguments: tuple[str, ...],
-    zookeeper: FakeZooKeeper,
-    brokers: dict[int, Mapping[str, str]],
-    archive: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Each guard by itself: exit code 10, and nothing is deleted."""
-    command = ["migrate", "rollback", *ZOOKEEPER, "--confirm", *arguments]
-    healthy_brokers = dict(brokers)
-    zookeeper.znodes["/migration"] = {**COPIED, "kraft_metadata_offset": 100}
-    assert main([*command, "-a", archive]) == 10
-    assert "doesn't hold /migration as now" in capsys.readouterr().err
-    zookeeper.znodes["/migration"] = COPIED
-    assert main(command) == 10
-    assert "no archive is named" in capsys.readouterr().err
-    brokers[1] = {**healthy_brokers[1], "process.roles": "broker"}
-    assert main([*command, "-a", archive]) == 10
-    assert "KRaft brokers: 1" in capsys.readouterr().err
-    brokers[1] = {"zookeeper.metadata.migration.enable": "true"}
-    assert main([*command, "-a", archive]) == 10
-    assert "no controller's address is known" in capsys.readouterr().err
-    brokers[1] = healthy_brokers[1]
-    assert main([*command, "-a", archive, "--controller", "controller.invalid:1"]) == 10
-    assert "proves nothing: controller.invalid:1" in capsys.readouterr().err
-    del zookeeper.znodes["/brokers/ids/1"]
-    assert main([*command, "-a", archive]) == 10
-    assert "dual write or brokers moved or finished" in capsys.readouterr().err
-    assert zookeeper.deleted == []
-
-
-def test_rollback_of_a_controller_whose_machine_is_gone(
-    zookeeper: FakeZooKeeper, brokers: object, archive: str
-) -> None:
-    silent = "controller.invalid:1"
-    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive, "--confirm", "--stopped", silent]) == 0
-    assert zookeeper.deleted == ["/controller", "/migration"]
-
-
-def test_no_way_back(
-    zookeeper: FakeZooKeeper, brokers: object, archive: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del zookeeper.znodes["/brokers/ids/1"]
-    assert main(["migrate", "rollback", *ZOOKEEPER, "-a", archive]) == 10
-    assert "there may be no way back: the state is unknown" in capsys.readouterr().err
-
-
-def test_rollback_without_zookeeper(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["migrate", "rollback"]) == 2
-    assert "no ZooKeeper is named" in capsys.readouterr().err
-    assert load([], Files()).config.sources.zookeeper is None

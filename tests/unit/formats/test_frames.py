@@ -1,44 +1,24 @@
+"""Segments compressed into frames."""
+
 from __future__ import annotations
 
 import shutil
 import struct
 import subprocess
 import threading
-import tracemalloc
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from kbackup.errors import CorruptError
 from kbackup.formats import frames, record
-from kbackup.formats.index import SegmentIndex, index_of
-from kbackup.types import RecordBlock
+from kbackup.formats.index import index_of
 from kbackup.util.buffers import BufferPool
+from tests.support.frames import compress, make_records, pieces, plain
 from tests.unit.formats.reference import Record, to_batch
 from tests.unit.formats.strategies import records
-
-
-def compress(blocks: Iterable[RecordBlock], frame_size: int) -> bytes:
-    compressor = frames.FrameCompressor(frame_size=frame_size)
-    return b"".join([frame for block in blocks for frame in compressor.feed(block)] + compressor.finish())
-
-
-def some(count: int = 400, size: int = 100) -> list[Record]:
-    rng = np.random.default_rng(3)
-    return [Record(i * 2, 0, 1_600_000_000_000 + i, b"k%d" % i, rng.bytes(size), []) for i in range(count)]
-
-
-def plain(block: RecordBlock) -> bytes:
-    return b"\x01" + block.data.tobytes()
-
-
-def pieces(data: bytes, size: int) -> list[bytes]:
-    return [data[i : i + size] for i in range(0, len(data), size)]
 
 
 def zstd() -> str:
@@ -80,7 +60,7 @@ def test_one_record_is_one_range(made: list[Record], frame_size: int) -> None:
 
 
 def test_zstd_itself_gives_the_plain_file() -> None:
-    block = record.encode(to_batch(some()))
+    block = record.encode(to_batch(make_records()))
     packed = compress([block], 5_000)
     run = subprocess.run([zstd(), "-d", "-c"], input=packed, capture_output=True, check=True)
     assert run.stdout == plain(block)
@@ -98,7 +78,7 @@ def test_an_empty_segment_is_one_frame_of_the_magic_byte() -> None:
 
 @pytest.mark.exhaustive
 def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
-    made = [*some(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
+    made = [*make_records(20_000), Record(50_000, 0, 5, None, bytes(20_000_000), [])]
     block = record.encode(to_batch(made))
     packed = frames.FrameCompressor()
     out = b"".join(packed.feed(block) + packed.finish())
@@ -112,7 +92,7 @@ def test_the_default_frame_is_one_mib_and_a_large_record_has_its_own() -> None:
 @pytest.mark.exhaustive
 def test_blocks_are_let_go_when_their_frames_are_made() -> None:
     pool = BufferPool(8 << 20)
-    made = record.encode(to_batch(some(2000, 4000)))
+    made = record.encode(to_batch(make_records(2000, 4000)))
     compressor = frames.FrameCompressor()
     out: list[bytes] = []
     for _ in range(20):
@@ -135,7 +115,7 @@ def test_an_error_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None
         raise MemoryError("no room to compress")
 
     monkeypatch.setattr(frames.FrameCompressor, "_compress", fail)
-    block = record.encode(to_batch(some()))
+    block = record.encode(to_batch(make_records()))
     compressor = frames.FrameCompressor(frame_size=block.nbytes)
     assert compressor.feed(block) == []  # one frame, which is not waited for
     release.set()
@@ -146,7 +126,7 @@ def test_an_error_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_only_the_end_of_the_file_is_needed_for_the_table() -> None:
-    block = record.encode(to_batch(some()))
+    block = record.encode(to_batch(make_records()))
     packed = compress([block], 5_000)
     size = frames.seek_table_size(packed[-frames.FOOTER_SIZE :], len(packed), "x")
     whole = frames.decode_seek_table(packed, len(packed), "x")
@@ -157,122 +137,8 @@ def test_only_the_end_of_the_file_is_needed_for_the_table() -> None:
 
 
 def test_a_stream_of_the_compressed_form_reads_as_blocks() -> None:
-    block = record.encode(to_batch(some()))
+    block = record.encode(to_batch(make_records()))
     packed = compress([block], 5_000)
     plain_chunks = frames.decompress(pieces(packed, 777), "x")
     found = list(record.blocks(plain_chunks, index_of([block]), name="x"))
     assert b"".join(b.data.tobytes() for b in found) == block.data.tobytes()
-
-
-def refused(data: bytes, chunk: int = 1 << 20) -> None:
-    with pytest.raises(CorruptError, match="x at byte"):
-        list(frames.decompress(pieces(data, chunk), "x"))
-
-
-def test_every_cut_is_refused() -> None:
-    packed = compress([record.encode(to_batch(some(20)))], 500)
-    for size in range(len(packed)):
-        refused(packed[:size])
-
-
-def test_foreign_bytes_are_refused() -> None:
-    packed = compress([record.encode(to_batch(some(20)))], 500)
-    table = packed[-frames.seek_table_size(packed, len(packed), "x") :]
-    body = packed[: -len(table)]
-    refused(packed + b"\0")
-    refused(packed + packed)
-    refused(packed + bytes(100_000), 4096)
-    refused(body + body + table)
-    refused(b"\x01plain")
-    refused(table)
-    refused(body + table[:4] + table[8:])
-
-
-@settings(max_examples=300)
-@given(st.data())
-def test_a_flipped_bit_is_refused_or_without_effect(data: st.DataObject) -> None:
-    block = record.encode(to_batch(some(20)))
-    packed = bytearray(compress([block], 500))
-    packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        found = b"".join(frames.decompress(pieces(bytes(packed), 300), "x"))
-    except CorruptError:
-        return
-    assert found == plain(block)
-
-
-def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
-    """Nearly a GiB of nothing in 32 KiB, all of it in one chunk."""
-    size = 1 << 30
-    packer = zstandard.ZstdCompressor(level=1).compressobj(size=size)
-    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(size >> 20)) + packer.flush()
-    assert len(bomb) < 1 << 17
-    tracemalloc.start()
-    with pytest.raises(
-        CorruptError, match="x at byte 0: the frame that starts here goes past plain byte 1000"
-    ):
-        list(frames.decompress([bomb], "x", 1000))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 300 << 20
-
-
-def test_as_many_plain_bytes_as_are_due() -> None:
-    block = record.encode(to_batch(some()))
-    packed = compress([block], 5_000)
-    assert b"".join(frames.decompress([packed], "x", block.nbytes + 1)) == plain(block)
-    with pytest.raises(CorruptError, match=f"goes past plain byte {block.nbytes}"):
-        list(frames.decompress([packed], "x", block.nbytes))
-
-
-def footer(count: int, descriptor: int = 0, magic: int = 0x8F92EAB1) -> bytes:
-    return struct.pack("<IBI", count, descriptor, magic)
-
-
-@pytest.mark.parametrize(
-    ("tail", "size", "message"),
-    [
-        (b"", 0, "too short"),
-        (footer(1)[1:], 8, "too short"),
-        (footer(1, magic=1), 100, "does not end in a seek table"),
-        (footer(1, descriptor=0x80), 100, "does not end in a seek table"),
-        (footer(0), 100, "a seek table of 0 frames"),
-        (footer(2**32 - 1), 100, "a seek table of 4294967295 frames"),
-        (struct.pack("<IIII", 0x184D2A5E, 18, 9, 9) + footer(1), 34, "does not start where"),
-        (struct.pack("<IIII", 0x184D2A5F, 17, 9, 9) + footer(1), 34, "does not start where"),
-        (struct.pack("<IIII", 0x184D2A5E, 17, 9, 0) + footer(1), 34, "an empty frame"),
-        (struct.pack("<IIII", 0x184D2A5E, 17, 0, 9) + footer(1), 34, "an empty frame"),
-        (
-            struct.pack("<IIII", 0x184D2A5E, 17, 8, 9) + footer(1),
-            34,
-            "frames of the seek table end at",
-        ),
-    ],
-)
-def test_bad_seek_tables_are_refused(tail: bytes, size: int, message: str) -> None:
-    with pytest.raises(CorruptError, match=f"x at byte .*{message}"):
-        frames.decode_seek_table(tail, size, "x")
-
-
-def test_positions_past_4_gib() -> None:
-    """Sizes are 32 bits a frame, but their sums are not."""
-    sizes = [(3 << 30, 4_000_000_000)] * 3
-    entries = b"".join(struct.pack("<II", *size) for size in sizes)
-    tail = struct.pack("<II", 0x184D2A5E, len(entries) + 9) + entries + footer(3)
-    table = frames.decode_seek_table(tail, (9 << 30) + len(tail), "x")
-    assert table.locate(8_000_000_100, 50) == (6 << 30, 3 << 30, 100)
-    assert table.locate(3_999_999_999, 2) == (0, 6 << 30, 3_999_999_999)
-    for position, length in [(12_000_000_000, 1), (11_999_999_999, 2), (-1, 5), (5, 0)]:
-        with pytest.raises(CorruptError, match=r"x at byte .*no bytes"):
-            table.locate(position, length)
-
-
-def test_extract_refuses_frames_that_end_early() -> None:
-    packed = compress([record.encode(to_batch(some(3)))], 10_000)
-    with pytest.raises(CorruptError, match="end before plain byte 10000"):
-        frames.extract(packed, 5, 9_995, "x")
-
-
-def test_the_index_keeps_plain_positions() -> None:
-    index: SegmentIndex = index_of([record.encode(to_batch(some(3)))])
-    assert index.positions[0] == 1

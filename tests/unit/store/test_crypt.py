@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,48 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
-from kbackup.errors import CorruptError, KbackupError, NotFoundError, StoreError, WrongKeyError
-from kbackup.store import open_store
-from kbackup.store.crypt import PLAIN, PLAIN_FOLDER, CryptStore
-from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, HEADER, TAG, plain_size, stored_size
-from kbackup.store.crypt.kek import generate_key
+from kbackup.errors import StoreError
+from kbackup.store.crypt import PLAIN, PLAIN_FOLDER
+from kbackup.store.crypt.frames import ENCRYPTED_FRAME, FRAME, plain_size, stored_size
 from kbackup.store.crypt.key_files import KEYS
-from kbackup.store.crypt.keyring import Keyring
-from kbackup.store.file import FileStore
-
-SIZES = [0, 1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME + 77]
-MARKER = b"nobody-but-us-may-read-this"
-
-
-def data_of(size: int) -> bytes:
-    return (bytes(n * 31 % 251 for n in range(997)) * (size // 997 + 1))[:size]
-
-
-class Stores:
-    """A directory, encrypted, and as it is."""
-
-    def __init__(self, folder: Path) -> None:
-        (folder / "key").write_text(generate_key())
-        self.key = f"file:{folder / 'key'}"
-        self.inner = FileStore(folder / "archive")
-        self.store = self.opened()
-
-    def opened(self) -> CryptStore:
-        return CryptStore(self.inner, Keyring(self.inner, self.key))
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Stores:
-    return Stores(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """An object of each of `SIZES`."""
-    made = Stores(tmp_path_factory.mktemp("filled"))
-    for size in SIZES:
-        made.store.put(f"of/{size}", data_of(size))
-    return made
+from tests.support.encrypted_stores import MARKER, SIZES, Stores, data_of
 
 
 @given(st.integers(0, 1 << 50))
@@ -145,153 +106,3 @@ def test_keys_are_no_objects(stores: Stores) -> None:
             ask()
     assert [failed.key for failed in stores.store.delete([file])] == [file]
     assert stores.inner.stat(file).size > 0
-
-
-def reads(store: CryptStore, key: str, size: int) -> list[Callable[[], object]]:
-    """Every way to read a whole object of `size` plain bytes."""
-    return [
-        partial(store.get, key),
-        partial(store.get_with_etag, key),
-        partial(store.get_range, key, 0, size),
-        lambda: list(store.fill(key, 0, memoryview(bytearray(size)))),
-    ]
-
-
-def must_refuse(stores: Stores, key: str, size: int) -> None:
-    for read in reads(stores.opened(), key, size):
-        with pytest.raises(CorruptError, match=key):
-            read()
-
-
-@given(st.sampled_from([1, 1000, FRAME + 1]), st.data())
-def test_a_flipped_bit(filled: Stores, size: int, data: st.DataObject) -> None:
-    stored = bytearray(filled.inner.get(f"of/{size}"))
-    at = data.draw(st.integers(0, 8 * len(stored) - 1))
-    stored[at // 8] ^= 1 << at % 8
-    name = f"of/{size}"
-    whole = filled.inner.get(name)
-    try:
-        filled.inner.put(name, stored)
-        must_refuse(filled, name, size)
-    finally:
-        filled.inner.put(name, whole)
-
-
-@pytest.mark.parametrize(
-    "cut",
-    [0, 5, 7, 8, 30, HEADER, HEADER + TAG - 1, HEADER + 100, HEADER + ENCRYPTED_FRAME, -1, -TAG, -77 - TAG],
-)
-def test_a_cut_object(stores: Stores, cut: int) -> None:
-    size = 3 * FRAME + 77
-    stores.store.put("key", data_of(size))
-    stores.inner.put("key", stores.inner.get("key")[:cut])
-    must_refuse(stores, "key", size)
-    assert stores.store.stat("key").size < size
-
-
-def moved(stored: bytes, order: list[int]) -> bytes:
-    frames = [stored[at : at + ENCRYPTED_FRAME] for at in range(HEADER, len(stored), ENCRYPTED_FRAME)]
-    return stored[:HEADER] + b"".join(frames[n] for n in order)
-
-
-@pytest.mark.parametrize("order", [[1, 0, 2], [0, 2], [0, 1], [0, 1, 1, 2], [0, 0, 2], [2], [0, 1, 2, 2], []])
-def test_frames_in_another_order(stores: Stores, order: list[int]) -> None:
-    size = 2 * FRAME + 77
-    stores.store.put("key", data_of(size))
-    stores.inner.put("key", moved(stores.inner.get("key"), order))
-    must_refuse(stores, "key", size)
-
-
-@pytest.mark.parametrize("size", [0, 77, FRAME, FRAME + 5])
-def test_an_object_under_another_name(stores: Stores, size: int) -> None:
-    stores.store.put("one", data_of(size))
-    stores.store.put("other", data_of(size))
-    stores.inner.put("other", stores.inner.get("one"))
-    with pytest.raises(CorruptError, match="other"):
-        stores.opened().get("other")
-    assert stores.store.get("one") == data_of(size)
-
-
-def test_a_frame_of_another_object_or_version(stores: Stores) -> None:
-    stores.store.put("key", data_of(2 * FRAME))
-    before = stores.inner.get("key")
-    stores.store.put("key", data_of(2 * FRAME))
-    after = stores.inner.get("key")
-    mixed = after[: HEADER + ENCRYPTED_FRAME] + before[HEADER + ENCRYPTED_FRAME :]
-    assert len(mixed) == len(after)
-    stores.inner.put("key", mixed)
-    must_refuse(stores, "key", 2 * FRAME)
-
-
-def test_an_older_version_is_genuine(stores: Stores) -> None:
-    """Encryption alone can't tell: manifests do (formats/encryption.md)."""
-    stores.store.put("key", b"older")
-    before = stores.inner.get("key")
-    stores.store.put("key", b"newer")
-    stores.inner.put("key", before)
-    assert stores.opened().get("key") == b"older"
-
-
-def test_an_object_that_was_not_encrypted(stores: Stores) -> None:
-    stores.inner.put("key", b"as it is" * 100)
-    must_refuse(stores, "key", 100)
-    stores.inner.put("key", b"KBCRYPT\x03" + bytes(200))
-    with pytest.raises(CorruptError, match=r"key at byte 7: encrypted in version 3, known is 2"):
-        stores.store.get("key")
-
-
-@pytest.mark.parametrize("size", [10, 3 * FRAME])
-def test_an_object_that_is_replaced_between_two_reads(stores: Stores, size: int) -> None:
-    stores.store.put("key", data_of(size))
-    assert stores.store.get_range("key", 0, 5) == data_of(size)[:5]
-    stores.opened().put("key", b"x" * 2 * size)
-    assert stores.store.get_range("key", size, 5) == b"xxxxx"
-    assert b"".join(stores.store.fill("key", 0, memoryview(bytearray(5)))) == b"xxxxx"
-    stores.opened().put("key", b"yz")
-    with pytest.raises(CorruptError, match="has 2 bytes"):
-        stores.store.get_range("key", size, 5)
-    assert stores.store.get_range("key", 0, 2) == b"yz"
-    stores.inner.delete(["key"])
-    with pytest.raises(NotFoundError):
-        stores.store.get_range("key", 0, 1)
-
-
-def test_a_pickled_store_needs_the_key_no_more(stores: Stores, tmp_path: Path) -> None:
-    """Executors get the data keys of the archive, and not what wraps them."""
-    stores.opened().put("by/another/run", b"1")
-    stores.store.put("by/this/run", b"2")
-    kek = (tmp_path / "key").read_text()
-    pickled = pickle.dumps(stores.store)
-    assert kek.encode() not in pickled
-    (tmp_path / "key").unlink()
-    other: CryptStore = pickle.loads(pickled)
-    assert (other.get("by/another/run"), other.get("by/this/run")) == (b"1", b"2")
-    other.put("by/a/task", b"3")
-    assert len(list(stores.inner.list(KEYS))) == 2  # under this run's data key
-
-
-def test_a_store_is_pickled_whatever_it_can_not_read(stores: Stores, tmp_path: Path) -> None:
-    stores.store.put("key", b"data")
-    stores.inner.put(KEYS + "damaged.json", b"{")
-    other: CryptStore = pickle.loads(pickle.dumps(stores.opened()))
-    assert other.get("key") == b"data"
-    (tmp_path / "key").unlink()
-    other = pickle.loads(pickle.dumps(stores.opened()))
-    with pytest.raises(WrongKeyError, match="can't read the key file"):
-        other.get("key")
-
-
-def test_a_store_is_opened_by_address_and_key(stores: Stores, tmp_path: Path) -> None:
-    store = open_store(str(tmp_path / "archive"), None, stores.key)
-    store.put("key", MARKER)
-    assert stores.opened().get("key") == MARKER
-    assert MARKER not in stores.inner.get("key")
-    assert store.url == str(tmp_path / "archive")
-
-
-@pytest.mark.parametrize("source", ["", "AAAA", "hush", "/path", "vault:x", "file:", "env: "])
-def test_what_names_no_key(source: str, stores: Stores) -> None:
-    with pytest.raises(KbackupError, match="named by where it is") as caught:
-        Keyring(stores.inner, source)
-    assert caught.value.exit_code == 2
-    assert not source.strip() or source not in caught.value.message

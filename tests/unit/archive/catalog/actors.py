@@ -1,7 +1,6 @@
 """Actors of the interleaving checker: the archive's own code with a small model of what reads Kafka.
 
-Topic t has one partition and a record an offset. A segment's object tells its first and last offset.
-"""
+Topic t has one partition and a record an offset. A segment's object tells its first and last offset."""
 
 from __future__ import annotations
 
@@ -11,23 +10,21 @@ from typing import cast
 from kbackup.archive import layout
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.catalog.copies import follow_source
-from kbackup.archive.catalog.documents import Derived, Link, Origin
-from kbackup.archive.catalog.opening import read_catalog
+from kbackup.archive.catalog.documents import Link, Origin
 from kbackup.archive.catalog.operations import add_point, end_run, may_salvage
-from kbackup.archive.catalog.orphans import find_orphans, open_catalog, referred_keys
+from kbackup.archive.catalog.orphans import find_orphans
 from kbackup.archive.catalog.retention import expire_points
-from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
+from kbackup.archive.catalog.run import WritingRun, begin_writing
 from kbackup.archive.catalog.state import State
 from kbackup.archive.catalog.sweep import commit_sweep, commit_undo, delete_orphans, last_expiration
 from kbackup.archive.lease.hold import HeldLease
-from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState, load
+from kbackup.archive.models import Capture, Groups, Manifest, Metadata, PartitionState, TopicState
 from kbackup.archive.new_point import Draft, new_point, put_manifest
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.read import crc_of
 from kbackup.archive.segments.table import Segment
-from kbackup.errors import AlreadyExistsError, NotFoundError, RefusedError
+from kbackup.errors import AlreadyExistsError, RefusedError
 from kbackup.store.base import Store
-from tests.support.memory_store import MemoryStore
 
 AT = "2026-01-01T00:00:00.000Z"
 FOLDER = layout.topic_dir("t")
@@ -39,7 +36,7 @@ class NoLease:
     def check(self) -> None: ...
 
 
-_LEASE = cast(HeldLease, NoLease())
+LEASE = cast(HeldLease, NoLease())
 
 
 def segment_bytes(first: int, last: int) -> bytes:
@@ -72,7 +69,7 @@ def _segment(first: int, last: int, data: bytes, key: str) -> Segment:
 def backup(store: Store, end: int, cut: int = 2) -> None:
     """A backup of offsets up to `end` in segments of `cut` records, as `jobs.backup`, `jobs.recover` and
     `jobs.backup_task` do it."""
-    writing = begin_writing(store, _LEASE, "backup")
+    writing = begin_writing(store, LEASE, "backup")
     archive = writing.archive
     head = archive.head
     start = head.topics[0].partitions[0].end if head is not None else 0
@@ -82,10 +79,10 @@ def backup(store: Store, end: int, cut: int = 2) -> None:
     at = start
     since, salvage = writing.since, may_salvage(archive.state)
     for segment in taken:
-        segments += _write(writing.plain, at, segment.first, cut, since, salvage)
+        segments += write_segments(writing.plain, at, segment.first, cut, since, salvage)
         segments.append(segment)
         at = segment.last + 1
-    segments += _write(writing.plain, at, end, cut, since, salvage)
+    segments += write_segments(writing.plain, at, end, cut, since, salvage)
     number = writing.next_point
     own = Capture(
         number=number,
@@ -138,7 +135,7 @@ def pass_orphan(store: Store, key: str, spare: int) -> int:
     return spare + 1
 
 
-def _write(
+def write_segments(
     store: Store, at: int, end: int, cut: int, since: Callable[[], float], salvage: bool = True
 ) -> Iterator[Segment]:
     spare = 0
@@ -210,7 +207,7 @@ def sweep_once(store: Store, cutoff: float) -> None:
 def copy(source: Store, target: Store, keep: bool = False) -> None:
     """As `jobs.copy`: what the source's newest catalog refers to and the copy lacks."""
     archive = open_archive(source)
-    writing = begin_writing(target, _LEASE, "copy")
+    writing = begin_writing(target, LEASE, "copy")
     catalog = archive.committed.catalog
     assert catalog is not None
     link = Link(number=catalog.number, checksum=catalog.checksum)
@@ -240,98 +237,3 @@ def _send(source: Store, target: Store, key: str) -> None:
     except AlreadyExistsError as error:
         if target.get(key) != data:
             raise RefusedError(f"file {key} is damaged", "delete it by hand") from error
-
-
-def check(store: Store) -> Archive:
-    """Check the invariants of every state of the store."""
-    archive = open_archive(store)
-    state = archive.state
-    for point in archive.restore_points:
-        read_point(archive, archive.manifest(point))
-    listed = {p.number for p in state.restore_points}
-    assert listed | {*state.past_manifests} == {*range(1, state.next_point)}, "a restore point is gone"
-    assert not listed & {*state.past_manifests}
-    try:
-        mark = load(Derived, store.get(layout.DERIVED), layout.DERIVED)
-        assert mark.catalog <= state.number, "derived.json names a catalog that does not exist"
-    except NotFoundError:
-        pass
-    _check_fences(store, state)
-    return archive
-
-
-def _check_fences(store: Store, state: State) -> None:
-    """Each run that committed segments had the last fence before."""
-    fence = ""
-    for number in range(1, state.number + 1):
-        try:
-            operation = read_catalog(store, number, state.archive_id).operation
-        except NotFoundError:
-            fence = ""
-            continue
-        if operation.kind == "begin":
-            fence = operation.run
-        elif operation.kind in ("backup", "copy") and fence:
-            assert operation.run == fence, f"catalog {number} is of a run that was closed"
-
-
-def finish(end: int, now: float) -> Callable[[MemoryStore], None]:
-    """The epilogue: another backup, and a sweep with the grace time over; nothing but the archive is left then."""
-
-    def epilogue(store: MemoryStore) -> None:
-        store._clock = lambda: now
-        backup(store, end)
-        check(store)
-        sweep_once(store, now + 1)
-        archive = check(store)
-        expected = referred_keys(archive.committed) | {
-            layout.ARCHIVE, layout.LATEST, layout.DERIVED, layout.partition_index_key(FOLDER, 0),
-            layout.group_offsets_key(FOLDER, 0),
-        }  # fmt: skip
-        number = archive.state.number
-        before = open_catalog(store, number - 1, archive.info.id) if archive.state.swept else None
-        kept = {layout.catalog_key(number)}
-        if before is not None:  # the sweep's own commit came after its look
-            kept |= {layout.catalog_key(number - 1)} | referred_keys(before)
-        left = {e.key for e in store.list()} - expected - kept
-        assert not left, f"orphans are left: {sorted(left)}"
-
-    return epilogue
-
-
-def made(*ends: int) -> MemoryStore:
-    """An archive with a restore point for each of `ends`."""
-    store = MemoryStore(clock=lambda: 0.0)
-    open_or_create(store)
-    store.delete([e.key for e in store.list("check")])
-    for end in ends:
-        backup(store, end)
-    return store
-
-
-def interrupted(end: int, *ends: int, data: bytes = b"") -> MemoryStore:
-    """The same, with a run that died when it had written segments up to `end`; `data`: the last one is this."""
-    store = made(*ends)
-    at = ends[-1]
-    begin_writing(store, _LEASE, "backup")
-    for segment in _write(store, at, end, 2, lambda: 0.0):
-        at = segment.first
-    if data:
-        store.put(key_of(at), data)
-    return store
-
-
-def empty_copy(source: Store, clock: Callable[[], float] = lambda: 0.0) -> MemoryStore:
-    store = MemoryStore(clock=clock)
-    store.put_new(layout.ARCHIVE, source.get(layout.ARCHIVE))
-    return store
-
-
-def copy_to_new(source: Store) -> None:
-    """A copy to an empty address, that must succeed and be whole."""
-    try:
-        target = empty_copy(source)
-        copy(source, target)
-        check(target)
-    except Exception as error:
-        raise AssertionError(f"a copy failed: {type(error).__name__}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 import pytest
@@ -11,28 +10,12 @@ import pytest
 from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import TopicState
 from kbackup.archive.query.content import Content
-from kbackup.archive.query.overview import overview
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
-from kbackup.config.jobs import Restore
 from kbackup.errors import UsageError
-from kbackup.jobs.restore.content import select_content
-from kbackup.store.base import Store
-from kbackup.util.times import ms_of, time_text
 from tests.support.archives import T0, commit_point, group_at, make_archive, topic_state, write
 from tests.support.faulty_store import FaultyStore
-
-FIRST, SECOND = (f"2026-01-0{n}T00:00:00Z" for n in (1, 2))
-BETWEEN = "2026-01-01T12:00:00Z"
-
-
-def chosen(store: Store, **options: object) -> Content:
-    return select_content(msgspec.convert(options, Restore), store)
-
-
-def held(content: Content) -> dict[str, list[tuple[int, int]]]:
-    """At most so many records, and segments to read, by topic and partition."""
-    return {t.name: [(p.records, len(p.segments)) for p in t.partitions] for t in content.topics}
+from tests.support.moments import BETWEEN, FIRST, SECOND, chosen, sizes_of
 
 
 def groups(content: Content) -> dict[str, list[tuple[str, int, int]]]:
@@ -47,7 +30,7 @@ def test_topics_and_groups_of_the_newest_capture_records_of_every_run(
     make_archive(store)
     content = chosen(store, to_time=moment)
     assert {t.name: t.as_of for t in content.topics} == {"clicks": 1, "orders": 1}
-    assert [sum(r for r, _ in some) for some in held(content).values()] == [20, 10 + 24 + 12]
+    assert [sum(r for r, _ in some) for some in sizes_of(content).values()] == [20, 10 + 24 + 12]
     assert groups(content) == {"billing": [("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12)]}
     assert content.choice is not None
     assert (content.restore_point, content.choice.as_of, content.choice.groups_as_of) == (1, 1, 1)
@@ -57,7 +40,7 @@ def test_topics_and_groups_of_the_newest_capture_records_of_every_run(
 
 def test_a_topic_deleted_by_then_comes_where_it_is_named(store: FaultyStore) -> None:
     make_archive(store)
-    assert list(held(chosen(store, to_time=SECOND))) == ["orders"]
+    assert list(sizes_of(chosen(store, to_time=SECOND))) == ["orders"]
     content = chosen(store, to_time=SECOND, topics=["clicks"])
     assert groups(content) == {"billing": [("clicks", 0, 5)]}
     with pytest.raises(UsageError, match="there is no topic nowhere in restore point 2"):
@@ -80,11 +63,11 @@ def test_before_the_first_capture_there_are_records_but_no_groups(store: FaultyS
 def test_from_a_time_on_it_is_the_restore_point_that_was_asked_for(store: FaultyStore) -> None:
     make_archive(store)
     content = chosen(store, from_time=str(T0 + 15_000), backup=1)
-    assert held(content)["orders"][0] == (0, 0)
+    assert sizes_of(content)["orders"][0] == (0, 0)
     assert groups(content)["billing"] == [("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12)]
     newest = chosen(store, from_time=str(T0 + 15_000))
     assert newest.restore_point == 2
-    assert held(newest)["orders"][0][0] >= 24
+    assert sizes_of(newest)["orders"][0][0] >= 24
     with pytest.raises(UsageError, match="--from-time now is later than --to-time 2h ago"):
         chosen(store, from_time="now", to_time="2h ago")
 
@@ -128,7 +111,7 @@ def test_what_the_next_run_found_first_belongs_to_it_where_it_has_records(store:
         "topic orders was begun anew later",
     ]
     named = chosen(store, to_time=BETWEEN, topics=["late", "new"])
-    assert list(held(named)) == ["late", "new"]
+    assert list(sizes_of(named)) == ["late", "new"]
     assert named.choice is not None
     assert named.choice.left_out == ()
 
@@ -151,143 +134,9 @@ def test_a_topic_deleted_by_then_and_made_anew_later(store: FaultyStore) -> None
     with pytest.raises(UsageError, match="there is no topic x in restore point 2"):
         chosen(store, to_time="2026-01-02T12:00:00Z", topics=["x"])
     content = chosen(store, to_time="2026-01-02T12:00:00Z", topics=["orders"])
-    assert held(content) == {"orders": [(5, 1)]}
+    assert sizes_of(content) == {"orders": [(5, 1)]}
     assert groups(content) == {"g": [("orders", 0, 2)]}
     everything = chosen(store, to_time="2026-01-02T12:00:00Z")
     assert everything.topics == ()
     assert everything.choice is not None
     assert "of that time is incarnation 1" in everything.choice.left_out[0]
-
-
-def left_out(store: Store, **options: object) -> list[str]:
-    """Return the notes on the window, without the restored records."""
-    choice = chosen(store, **options).choice
-    assert choice is not None
-    return list(choice.left_out)
-
-
-def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore) -> None:
-    """From the very beginning of the newest restore point on; before, it has what was there at the moment."""
-    make_archive(store)
-    assert left_out(store, to_time=SECOND) == []
-    assert left_out(store, from_time=FIRST) == []
-    later = "2026-01-02T00:00:00.001Z"
-    words = [
-        "restore point 2 was begun at 2026-01-02T00:00:00.000Z, before the window ends: it has no later records"
-    ]
-    assert left_out(store, to_time=later) == words
-    assert left_out(store, to_time=later, range=["orders:0:5-9"]) == words
-    shown = overview(store, "latest", ms_of(later)).choice
-    assert shown is not None
-    assert list(shown.left_out) == words
-    (earlier,) = left_out(store, to_time=BETWEEN, backup=1)
-    assert earlier.startswith("restore point 1 was begun at 2026-01-01T00:00:00.000Z")
-
-
-def test_a_topic_that_no_run_looked_at_since_the_moment(store: FaultyStore) -> None:
-    """Clicks was gone by run 2, which found it out after the moment: what came to it until then is nowhere."""
-    make_archive(store)
-    assert left_out(store, to_time=FIRST) == []
-    assert left_out(store, to_time=BETWEEN) == [
-        "restore point 2 has topics as of restore point 1, which was begun at 2026-01-01T00:00:00.000Z, before the "
-        "window ends, without later records: clicks"
-    ]
-    assert left_out(store, to_time=BETWEEN, topics=["orders"]) == []
-
-
-def test_what_was_held_back_is_said_unless_the_partition_reaches_past_the_moment(store: FaultyStore) -> None:
-    archive = open_or_create(store)
-    few = write(store, Target("few", 1, 0, 1000, "none"), range(3))
-    orders = [
-        write(store, Target("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (1, range(9)))
-    ]
-    many = topic_state("many", 1, "present", [(0, 0, [])] * 12)
-    states = [
-        topic_state("few", 1, "present", [(0, 3, few)]),
-        many,
-        topic_state("orders", 1, "present", [(0, 5, orders[0]), (0, 9, orders[1])]),
-    ]
-    waiting = [
-        msgspec.structs.replace(
-            s, partitions=tuple(msgspec.structs.replace(p, log_end=20) for p in s.partitions)
-        )
-        for s in states[1:]
-    ]
-    commit_point(archive, 1, [states[0], *waiting], [*few, *orders[0], *orders[1]], [])
-    words = [
-        f"offsets {n} to 19 of orders-{p}, or some of them, are not in restore point 1"
-        for p, n in ((0, 5), (1, 9))
-    ]
-    mine: dict[str, object] = {"topics": ["few", "orders"]}
-    assert left_out(store, to_time=FIRST, **mine) == words
-    assert left_out(store, to_time=str(T0 + 8_000), **mine) == words
-    assert left_out(store, to_time=str(T0 + 7_999), **mine) == words[:1]
-    assert left_out(store, to_time=str(T0 + 3_999), **mine) == []
-    assert left_out(store, to_time=FIRST, range=["orders:0:1-3", "orders:1:2-"]) == words[1:]
-    assert left_out(store, to_time=FIRST)[9:] == [
-        "offsets 0 to 19 of many-9, or some of them, are not in restore point 1",
-        "nor are offsets of 4 more partitions",
-    ]
-
-
-def test_partitions_that_were_added_come_as_far_as_they_have_records(store: FaultyStore) -> None:
-    archive = open_or_create(store)
-    segments = {
-        p: write(store, Target("orders", 1, p, 1000, "none"), r) for p, r in ((0, range(5)), (2, [9]))
-    }
-    segments[4] = write(store, Target("orders", 1, 4, 1000, "none"), [10**9 // 1000 * 900])
-    before = topic_state("orders", 1, "present", [(0, 5, segments[0])])
-    ends = [(0, 5, segments[0]), (0, 0, []), (0, 10, segments[2]), (0, 0, []), (0, 10**9, segments[4])]
-    commit_point(archive, 1, [before], segments[0], [])
-    commit_point(archive, 2, [topic_state("orders", 2, "present", ends)], [*segments[2], *segments[4]], [])
-    content = chosen(store, to_time="2023-12-31T00:00:00Z")
-    assert [(t.name, t.as_of) for t in content.topics] == [("orders", 1)]
-    assert held(content)["orders"] == [(5, 1), (0, 0), (1, 1)]
-
-
-def test_ranges_name_their_topics_and_are_exact(store: FaultyStore) -> None:
-    make_archive(store)
-    content = chosen(store, range=["orders:0:8-17", "orders:0:5-9", "orders:0:30-", "clicks:0:-1"])
-    windows = {(t.name, p.partition): p.window for t in content.topics for p in t.partitions}
-    assert {key: w.ranges for key, w in windows.items() if w} == {
-        ("clicks", 0): ((0, 1),),
-        ("orders", 0): ((5, 17), (30, 41)),
-        ("orders", 1): (),
-        ("orders", 2): (),
-    }
-    assert content.choice is not None
-    assert content.choice.ranges == ("orders:0:8-17", "orders:0:5-9", "orders:0:30-", "clicks:0:-1")
-    assert held(content)["orders"][1:] == [(0, 0), (0, 0)]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"range": ["orders:0:0-42"]}, "orders-0 is archived from 0 to 41 .exclusive."),
-        ({"range": ["orders:0:42-"]}, "--range orders:0:42-: orders-0 is archived from 0 to 41"),
-        (
-            {"range": ["orders:3:-"]},
-            "topic orders has no partition 3; use one of its 3 archived partition",
-        ),
-        ({"range": ["nowhere:0:-"]}, "there is no topic nowhere in restore point 2"),
-        ({"range": ["orders:0:-"], "topics": ["orders"]}, "--range names its topics itself"),
-    ],
-)
-def test_ranges_that_are_not_archived_are_refused(
-    store: FaultyStore, options: dict[str, object], words: str
-) -> None:
-    make_archive(store)
-    with pytest.raises(UsageError, match=words):
-        chosen(store, **options)
-
-
-def test_without_a_window_nothing_changes(store: FaultyStore) -> None:
-    make_archive(store)
-    content = chosen(store)
-    assert content.choice is None
-    assert {p.window for t in content.topics for p in t.partitions} == {None}
-
-
-def test_times_as_text() -> None:
-    assert datetime.fromisoformat(time_text(T0)).timestamp() * 1000 == T0
-    assert time_text(2**63 - 1) == f"{2**63 - 1} ms"

@@ -17,8 +17,8 @@ from kbackup.store.file import FileStore
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
+from tests.support.browsing import ORDERS, Counting, partition_of, partition_with
 from tests.support.memory_store import MemoryStore
-from tests.unit.archive.query.test_browse import ORDERS, Counting, held, partition_of
 
 
 def offsets(page: Page) -> list[int]:
@@ -74,7 +74,7 @@ def many(store: Store, *gaps: tuple[int, int], count: int = 30_000) -> list[Segm
 def test_a_page_is_a_small_read() -> None:
     """Without gaps an index entry for each record of it, and the records; before an offset, too."""
     store = Counting(MemoryStore())
-    partition = held(many(store))
+    partition = partition_with(many(store))
     for turn, offset in ((page_from, 20_000), (page_before, 20_050)):
         store.read.clear()
         page = turn(store, partition, offset, 50)
@@ -91,8 +91,14 @@ def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     there = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
     for offset in (0, 5, 10, 8_999, 9_000, 9_250, 9_499, 9_500, 20_000, 29_001, 29_999):
         store.read.clear()
-        assert offsets(page_from(store, held(segments), offset, 3)) == [o for o in there if o >= offset][:3]
-        assert offsets(page_before(store, held(segments), offset, 3)) == [o for o in there if o < offset][-3:]
+        assert (
+            offsets(page_from(store, partition_with(segments), offset, 3))
+            == [o for o in there if o >= offset][:3]
+        )
+        assert (
+            offsets(page_before(store, partition_with(segments), offset, 3))
+            == [o for o in there if o < offset][-3:]
+        )
         assert len(store.read) <= 30
         assert sum(size for key, _, size in store.read if key.endswith("_index")) <= 2 * 14 * 16 * 24
 
@@ -100,7 +106,7 @@ def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_page_ends_with_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bytes, and goes on after that; one record it always has."""
     store = MemoryStore()
-    partition = held(many(store, count=100))
+    partition = partition_with(many(store, count=100))
     monkeypatch.setattr(pages, "ROOM", 500)
     some = page_from(store, partition, 40, 30)
     assert 1 < len(offsets(some)) < 30
@@ -117,7 +123,7 @@ def test_many_small_segments_are_one_page() -> None:
     store = Counting(MemoryStore())
     segments = making.write(store, making.target(threshold=1), range(40))
     assert len(segments) == 40
-    assert offsets(page_before(store, held(segments), 30, 20)) == list(range(10, 30))
+    assert offsets(page_before(store, partition_with(segments), 30, 20)) == list(range(10, 30))
     assert len(store.read) == 40, "an index and the records of each, and no others"
 
 
@@ -132,7 +138,7 @@ def test_a_search_for_a_time_gives_up_and_goes_on(monkeypatch: pytest.MonkeyPatc
     store = MemoryStore()
     monkeypatch.setattr(pages, "SOUGHT", 1)
     monkeypatch.setattr(ranged, "SPAN", 400)
-    partition = held(many(store, count=50))
+    partition = partition_with(many(store, count=50))
     steps, found = 0, Sought(0, False)
     while not found.matched:
         assert found.offset is not None

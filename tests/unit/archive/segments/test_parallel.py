@@ -28,9 +28,9 @@ from tests.golden.java_archive import PARTITIONS
 from tests.golden.java_archive import ROOT as JAVA
 from tests.support import made_segments as making
 from tests.support.archives import T0, make_archive
+from tests.support.browsing import Counting, encrypting
 from tests.support.memory_store import MemoryStore
 from tests.support.plain_records import Plain, block_of
-from tests.unit.archive.query.test_browse import Counting, encrypting
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 small = st.none() | st.binary(max_size=6)

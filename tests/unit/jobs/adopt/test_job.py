@@ -30,8 +30,8 @@ from tests.support.archives import make_archive
 from tests.support.crash_store import crashed
 from tests.support.java_sink import FLAWS, torn_folder
 from tests.support.memory_store import MemoryStore
+from tests.support.repairs import no_spark
 from tests.support.truth import archive_records
-from tests.unit.jobs.repair.test_job import no_spark
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from kbackup.store.crypt.kek import generate_key
 from kbackup.store.file import FileStore
 from kbackup.types import TopicPartition
 from tests.support.archives import make_archive
-from tests.unit.archive.query.test_browse import encrypting
+from tests.support.browsing import encrypting
 
 DOCS = Path(__file__).parents[4] / "infra" / "docs" / "spark-reading.md"
 

@@ -1,0 +1,31 @@
+"""An encrypted store above a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.frames import FRAME
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.file import FileStore
+
+SIZES = [0, 1, 1000, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME + 77]
+MARKER = b"nobody-but-us-may-read-this"
+
+
+def data_of(size: int) -> bytes:
+    return (bytes(n * 31 % 251 for n in range(997)) * (size // 997 + 1))[:size]
+
+
+class Stores:
+    """A directory, encrypted, and as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "key").write_text(generate_key())
+        self.key = f"file:{folder / 'key'}"
+        self.inner = FileStore(folder / "archive")
+        self.store = self.opened()
+
+    def opened(self) -> CryptStore:
+        return CryptStore(self.inner, Keyring(self.inner, self.key))

@@ -1,0 +1,59 @@
+"""Keys in files and by a command, and stores encrypted with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.store.crypt import CryptStore
+from kbackup.store.crypt.kek import generate_key
+from kbackup.store.crypt.keyring import Keyring
+from kbackup.store.file import FileStore
+
+# A KMS: its key is in a file beside it, which also notes what it was called with.
+KMS = """
+import base64, pathlib, sys
+from cryptography.fernet import Fernet
+folder, verb = pathlib.Path(sys.argv[1]), sys.argv[2]
+with (folder / "calls").open("a") as calls:
+    print(*sys.argv[2:], file=calls)
+box = Fernet((folder / "kms-key").read_bytes())
+if verb == "name":
+    print("kms:backup")
+for line in sys.stdin.buffer.read().split():
+    data = base64.b64decode(line)
+    print(base64.b64encode(box.encrypt(data) if verb == "wrap" else box.decrypt(data)).decode())
+"""
+
+
+def key_file(folder: Path, name: str = "key") -> str:
+    (folder / name).write_text(generate_key() + "\n")
+    return f"file:{folder / name}"
+
+
+def kms(folder: Path) -> str:
+    from cryptography.fernet import Fernet
+
+    folder.mkdir(exist_ok=True)
+    (folder / "kms-key").write_bytes(Fernet.generate_key())
+    (folder / "kms.py").write_text(KMS)
+    return f"command:{sys.executable} {folder / 'kms.py'} {folder}"
+
+
+def opened(inner: FileStore, source: str) -> CryptStore:
+    return CryptStore(inner, Keyring(inner, source))
+
+
+def change(inner: FileStore, path: str, **members: Any) -> None:
+    inner.put(path, json.dumps(json.loads(inner.get(path)) | members).encode())
+
+
+def filled(inner: FileStore, source: str, runs: int = 3) -> dict[str, bytes]:
+    """An archive with objects of some runs; returns what is stored of them."""
+    open_or_create(opened(inner, source))
+    for run in range(runs):
+        opened(inner, source).put(f"run/{run}", b"data")
+    return {info.key: inner.get(info.key) for info in inner.list("run/")}

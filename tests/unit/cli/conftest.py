@@ -1,0 +1,60 @@
+"""Archives for commands, and a ZooKeeper in memory for the commands of `migrate`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kbackup.jobs.migrate.states import read as states_read
+from kbackup.metadata.entities import Znode
+from kbackup.metadata.sources import ZooKeeperOptions
+from kbackup.store import open_store
+from kbackup.store.file import FileStore
+from tests.support.archives import commit_point, make_archive
+from tests.support.fake_zookeeper import FakeZooKeeper
+from tests.support.migrate_commands import COPIED, OF_KRAFT
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = tmp_path_factory.mktemp("made") / "archive"
+    make_archive(open_store(str(root)))
+    return str(root)
+
+
+@pytest.fixture
+def zookeeper(monkeypatch: pytest.MonkeyPatch) -> FakeZooKeeper:
+    """A dual write, in place of the ZooKeeper that is named."""
+    znodes: dict[str, object] = {
+        "/controller": OF_KRAFT,
+        "/migration": COPIED,
+        "/controller_epoch": b"7",
+        "/brokers/ids/1": {},
+    }
+    fake = FakeZooKeeper(znodes)
+
+    @contextmanager
+    def access(options: ZooKeeperOptions) -> Iterator[FakeZooKeeper]:
+        assert options.connect == "zk:2181/kafka"
+        yield fake
+
+    monkeypatch.setattr(states_read, "open_session", access)
+    monkeypatch.setattr("kbackup.zookeeper.connection.open_session", access)
+    return fake
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> str:
+    """Holds the znodes as they are."""
+    store = FileStore(tmp_path / "archive")
+    made = make_archive(store)
+    znodes = [
+        Znode(path=p, content=json.dumps(c)) for p, c in (("/controller", OF_KRAFT), ("/migration", COPIED))
+    ]
+    assert made.head is not None
+    commit_point(made, 3, made.head.topics, [], [], znodes=znodes)
+    return store.url
