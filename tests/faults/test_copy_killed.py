@@ -19,7 +19,7 @@ from tests.faults.dying import Wish
 from tests.faults.process import Ended, run
 from tests.integration.backed_up import options_of
 from tests.support.archives import make_archive
-from tests.unit.jobs.copy.test_job import contents
+from tests.support.copies import contents
 
 
 class Location(NamedTuple):

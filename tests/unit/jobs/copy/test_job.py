@@ -15,8 +15,7 @@ from kbackup.errors import (
 from kbackup.store.crypt import CryptStore
 from kbackup.store.crypt.key_files import KEYS
 from tests.support.archives import make_archive, write
-from tests.support.copies import Open, StoreNamed, add_point, check_same, check_whole, copied
-from tests.support.copies import contents as contents  # tests/faults imports it from here
+from tests.support.copies import Open, StoreNamed, add_point, check_same, check_whole, contents, copied
 from tests.support.crash_store import Crash, CrashStore
 from tests.support.exhaustive import sample
 from tests.support.made_segments import target as partition_of
