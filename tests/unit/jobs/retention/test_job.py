@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kbackup.archive import layout
@@ -65,6 +65,8 @@ rounds = st.lists(
 @pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rounds)
+@example([([{"a": 0, "b": 1}, {"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 1, [], "sweep")])
+@example([([{"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 0, [], "sweep")])
 def test_what_stays_is_as_it_was(
     rounds: list[tuple[list[dict[str, Did]], int, int | None, list[int], str]],
 ) -> None:
@@ -82,7 +84,8 @@ def test_what_stays_is_as_it_was(
         kept = {*points[-last:], *pinned} if last else {*points}
         old = history.archive
         before = all_seen(old)
-        cutoff = None if days is None else int((day(number) - timedelta(days=days)).timestamp() * 1000)
+        newest = day(max((topic.captured for topic in history.topics.values()), default=number))
+        cutoff = None if days is None else int((newest - timedelta(days=days)).timestamp() * 1000)
         after = without(before, kept, pinned, cutoff)
         if before[number].segments and not after[number].segments:
             with pytest.raises(RefusedError, match="every record of the newest restore point"):
