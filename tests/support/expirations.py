@@ -45,7 +45,11 @@ def check_whole(store: Store, *, clean: bool = False) -> None:
     report = verify(store, "all", True, lambda: None, Silent())  # type: ignore[arg-type, return-value]
     assert report.findings == ()
     if clean:
-        assert {note.file for note in report.notes} <= {"topics/"}
+        # an empty index of an expired incarnation is written after the sweep: the next one deletes it
+        orphans = {
+            note.file for note in report.notes if not ("/index_partition_" in note.file and note.bytes == 1)
+        }
+        assert orphans <= {"topics/"}
 
 
 @dataclass(frozen=True)
