@@ -12,7 +12,7 @@ WORKERS := --numprocesses auto --dist worksteal
 # longest files come first, so that no worker waits for the other at the end.
 SERVERS := --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 25
 
-.PHONY: demo test check quick project migration soak venv lock bench clean tools
+.PHONY: demo test check quick project migration wheels soak venv lock bench clean tools
 
 demo: venv
 	$(BIN)/python -m scripts.demo
@@ -27,6 +27,7 @@ test: check
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest $(SERVERS) --ignore tests/interop/migration tests/faults tests/integration tests/interop tests/contract
 	$(MAKE) migration
+	$(MAKE) wheels
 
 check: venv
 	$(BIN)/ruff check
@@ -48,6 +49,10 @@ project: venv
 migration: venv
 	$(BIN)/python -m scripts.dev fetch
 	$(BIN)/pytest $(SERVERS) tests/interop/migration
+
+# The wheel with all extras for each supported Python that is on the machine.
+wheels: venv
+	$(BIN)/python -m scripts.dev.wheels
 
 # What takes hours, and is stopped when it has run long enough.
 soak: venv

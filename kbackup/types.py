@@ -12,6 +12,11 @@ import pyarrow as pa
 Int64Array = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+Incarnation = tuple[str, int]
+"""(topic, incarnation)"""
+IncarnationPartition = tuple[str, int, int]
+"""(topic, incarnation, partition)"""
+
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("offset", pa.int64(), nullable=False),
     pa.field("timestamp_type", pa.int8(), nullable=False),

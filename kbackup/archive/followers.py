@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbackup.archive.catalog.state import IncarnationPartition
 from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError
-from kbackup.types import TopicPartition
+from kbackup.types import IncarnationPartition, TopicPartition
 
 
 def manifest_of(archive: Archive, number: int) -> str:
@@ -36,12 +35,12 @@ def missed(
     """The selected partitions of which records that came after restore point `after` were let go, and their log
     starts."""
     starts = [
-        (place, TopicPartition(place[0], place[2]), start.start)
-        for place, start in archive.state.starts.items()
-        if selected(TopicPartition(place[0], place[2]))
+        (key, TopicPartition(key[0], key[2]), start.start)
+        for key, start in archive.state.starts.items()
+        if selected(TopicPartition(key[0], key[2]))
     ]
     ends = _ends(archive, after) if starts else {}
-    return [(tp, start) for place, tp, start in starts if start > ends.get(place, 0)]
+    return [(tp, start) for key, tp, start in starts if start > ends.get(key, 0)]
 
 
 def damaged(
@@ -64,6 +63,6 @@ def _ends(archive: Archive, number: int) -> dict[IncarnationPartition, int]:
         ends = {(t.name, t.incarnation, p.partition): p.end for t in topics for p in t.partitions}
     if not points or points[-1].number < number:
         for s in archive.added(0, number):
-            place = (s.topic, s.incarnation, s.partition)
+            place = s.incarnation_partition
             ends[place] = max(ends.get(place, 0), s.last + 1)
     return ends

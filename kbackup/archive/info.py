@@ -12,7 +12,7 @@ ANOTHER_COPY = "take it from a bucket version or another copy of the archive"
 
 
 def read_info(store: Store) -> ArchiveInfo:
-    """archive.json; errors as for `open_archive`."""
+    """Read archive.json. Raises the errors of `open_archive`."""
     try:
         data = store.get(layout.ARCHIVE)
     except NotFoundError as error:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 from kbackup.errors import UsageError
+
+if TYPE_CHECKING:
+    from kbackup.types import Incarnation  # it needs pyarrow, which takes long to import
 
 ARCHIVE = "archive.json"
 LOCK = "lock.json"
@@ -18,6 +21,7 @@ POINTS = "points/"
 DERIVED = "derived.json"
 RESTORES = "restores/"
 DRILLS = "drills/"
+VERIFICATIONS = "verifications/"
 MIRRORS = "mirrors/"
 SCRATCH = "check/"
 KEYS = "keys/"  # an encrypting store's own (`store.crypt`)
@@ -41,6 +45,7 @@ _RESTORE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _TOPIC_KEY = re.compile(r"^topics/([A-Za-z0-9._-]{1,249})(?:@([0-9]+))?/([^/]+)\Z")
 _CATALOG = re.compile(r"^catalog/([0-9]+)\.json\Z")
 _TABLE = re.compile(r"^tables/([0-9]+)-[0-9a-f]+-[0-9]+\.parquet\Z")
+_VERIFICATION = re.compile(r"^verifications/([0-9T-]{23}Z-(full|quick|partial)-[0-9a-f]+)/report\.json\Z")
 _POINT = re.compile(r"^points/([0-9]+)-([0-9a-f]+)/([^/]+)\Z")
 
 
@@ -134,19 +139,29 @@ def drill_key(drill_id: str, name: str) -> str:
     return f"{DRILLS}{drill_id}/{name}"
 
 
+def verification_key(verification_id: str) -> str:
+    return f"{VERIFICATIONS}{verification_id}/{REPORT}"
+
+
+def parse_verification_key(key: str) -> tuple[str, str] | None:
+    """Id and scope of a verification. Ids begin with the time, so that a listing is in order."""
+    found = _VERIFICATION.match(key)
+    return (found[1], found[2]) if found else None
+
+
 def progress_group(restore_id: str) -> str:
     """The consumer group on the target in which a restore keeps its progress."""
     return f"kbackup-restore-{restore_id}"
 
 
-def parse_topic_key(key: str) -> tuple[tuple[str, int], str] | None:
-    """((topic, incarnation), file name) of an object in the folder of a topic."""
+def parse_topic_key(key: str) -> tuple[Incarnation, str] | None:
+    """Return the incarnation and the file name of an object in the folder of a topic."""
     found = _TOPIC_KEY.match(key)
     return ((found[1], int(found[2] or 1)), found[3]) if found else None
 
 
 def catalog_key(number: int) -> str:
-    """Zero-padded to ten digits, so that a listing is in order."""
+    """Return the key of a catalog. Its number has ten digits, so that a listing is in order."""
     return f"{CATALOG}{number:010d}.json"
 
 

@@ -13,7 +13,17 @@ from kbackup.archive import layout
 from kbackup.archive.catalog.operations import NewPoint
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import Point
-from kbackup.archive.models import Capture, DocumentRef, Loss, Manifest, TopicState, Totals, load
+from kbackup.archive.models import (
+    Capture,
+    DocumentRef,
+    Groups,
+    Loss,
+    Manifest,
+    Metadata,
+    TopicState,
+    Totals,
+    load,
+)
 from kbackup.archive.segments.table import Segment, in_order, to_batch
 
 
@@ -36,6 +46,18 @@ class Draft:
     losses: Sequence[Loss] = ()
     warnings: Sequence[str] = ()
     not_known: Sequence[str] = ()
+
+
+def put_capture(
+    writing: WritingRun, number: int, started_at: str, groups: Groups, metadata: Metadata
+) -> Capture:
+    """Create the documents of a capture for restore point `number`."""
+    return Capture(
+        number=number,
+        started_at=started_at,
+        groups=writing.put_document(number, layout.GROUPS, groups),
+        metadata=writing.put_document(number, layout.METADATA, metadata),
+    )
 
 
 def put_manifest(writing: WritingRun, draft: Draft) -> tuple[Manifest, DocumentRef]:

@@ -172,7 +172,8 @@ class Archive:
         return [loss for _, loss in self.losses_by_point(manifest)]
 
     def losses_by_point(self, manifest: Manifest) -> list[tuple[int, Loss]]:
-        """The same, each with the restore point from which on the records are missing; in order of these."""
+        """Return every loss that concerns a restore point, with the restore point from which on the records are
+        missing; in order of these."""
         numbers = {(t.name, t.incarnation) for t in manifest.topics}
         newest = {t.name: t.incarnation for t in manifest.topics}
         rows = [
@@ -201,7 +202,8 @@ class Archive:
         return sorted(found, key=in_order)
 
     def added_by(self, after: int, last: int) -> list[tuple[int, Segment]]:
-        """The same, each with the restore point that added it, in no order; keys are not checked."""
+        """Return the segments that restore points from `after` (exclusive) to `last` added, each with its restore
+        point, in no order. Keys are not checked."""
         table = self.table(last, [*SCHEMA.names, "point"], after)
         numbers: list[Any] = table.column("point").to_pylist()
         return list(zip(numbers, from_batches(table.select(SCHEMA.names).to_batches()), strict=True))
@@ -241,7 +243,7 @@ def _number(point: Manifest | int) -> int:
 
 
 def open_archive(store: Store) -> Archive:
-    """`NoArchiveError` where there is none; `CorruptError` for one in a version not known here; `WrongKeyError` where
-    it is encrypted and the store is not, or the other way round."""
+    """Open an archive at its newest catalog. `NoArchiveError` where there is none, `CorruptError` for an unknown
+    version, `WrongKeyError` where an encrypted archive has no key, or an archive without encryption has one."""
     info = read_info(store)
     return Archive(store, info, open_newest(store, info.id))

@@ -11,27 +11,30 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 import click
-from click.shell_completion import shell_complete
+from click.shell_completion import CompletionItem, shell_complete
 
 from kbackup import __version__
+from kbackup.cli.common.errors import as_error, print_error
 from kbackup.cli.common.exit_codes import EXIT_CODES
 from kbackup.cli.common.frame import State
 from kbackup.cli.common.lazy import load_command
 from kbackup.cli.common.metrics_file import finish_metrics, requested_metrics_file
 from kbackup.cli.common.options import common_options
 from kbackup.cli.common.output import Reporter
-from kbackup.errors import InterruptedByUserError, KbackupError, UsageError, from_text
+from kbackup.errors import KbackupError, UsageError
 from kbackup.metrics.registry import counted, failed
-from kbackup.util.printable import printable, printable_lines
+from kbackup.util.printable import printable_lines
 
 COMMANDS = {
+    "init": ("init.command", "Ask for a backup's configuration, try it, and write it."),
     "backup": ("backup", "Back up a cluster into one new restore point."),
     "restore": ("restore", "Restore records, group offsets and settings into a cluster."),
+    "status": ("status", "Show in one line whether an archive is well."),
     "list": ("list_cmd", "List an archive's restore points."),
     "info": ("info", "Show what an archive holds and what it lost."),
     "ls": ("ls", "List topics, partitions and segments."),
@@ -58,8 +61,17 @@ COMMANDS = {
     "unlock": ("unlock", "Show who holds an archive's lease, and break a dead lease."),
     "key": ("key", "Generate, list and rotate keys of encrypted archives."),
     "config": ("config_cmd", "Show the configuration and where each value came from."),
+    "completion": ("completion", "Print the completion script of a shell."),
+    "help": ("help_cmd", "Show the help of a command."),
 }
 """Command: (module, short help)."""
+
+
+JSON_LINE = "--json=line"
+"""The flag --json with a value, which click has no flags for."""
+
+COMPLETION_VARIABLE = "_KBACKUP_COMPLETE"
+"""The variable by which the script of a shell calls kbackup to complete a word."""
 
 
 class LazyGroup(click.Group):
@@ -74,11 +86,20 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             also = f"; did you mean {near[0]}?" if near else ""
             raise click.UsageError(f"no such command: {args[0]}{also}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands without importing them."""
+        commands = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -113,18 +134,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = next((argument for argument in args if argument in COMMANDS), "")
     counted.begin(command)
     state = State(
-        json="--json" in args,
+        arguments=args,
+        json="--json" in args or JSON_LINE in args,
+        json_line=JSON_LINE in args,
         debug="--debug" in args or os.environ.get("KBACKUP_DEBUG", "0") not in ("", "0"),
     )
     with _sigterm_interrupts():
-        return finish_metrics(_guarded(args, command, state), state.metrics)
+        code = _guarded(lambda: _run(args, command, state), state)
+        if state.notifier is not None:
+            state.notifier.run_ended(code, state.reporter, state.error)
+        ended = finish_metrics(code, state.metrics)
+        return _guarded(lambda: _finish(ended, state), state)
 
 
-def _guarded(args: list[str], command: str, state: State) -> int:
-    """Run the command line and turn every exception into an exit code."""
+def _guarded(work: Callable[[], int], state: State) -> int:
+    """Do the work and turn every exception into an exit code."""
     try:
-        state.metrics = requested_metrics_file(args, command)
-        return _run(args, state)
+        return work()
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.exceptions.NoArgsIsHelpError as shown:
@@ -135,59 +161,37 @@ def _guarded(args: list[str], command: str, state: State) -> int:
             return KbackupError.exit_code
         if state.debug:
             print(printable_lines("".join(traceback.format_exception(raised))), file=sys.stderr)
-        return _report(_as_error(raised), state)
+        return _report(as_error(raised), state)
 
 
-def _run(args: list[str], state: State) -> int:
+def _run(args: list[str], command: str, state: State) -> int:
     """Run the command line like click's own `main`, but without its handling of exceptions.
 
     That takes a socket's broken pipe for stdout's, and an early end of a stream for Ctrl-D."""
-    if instruction := os.environ.get("_KBACKUP_COMPLETE"):
-        return shell_complete(cli, {}, "kbackup", "_KBACKUP_COMPLETE", instruction)
-    with cli.make_context("kbackup", args, obj=state) as context:
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        return shell_complete(cli, {}, "kbackup", COMPLETION_VARIABLE, instruction)
+    state.metrics = requested_metrics_file(args, command)
+    with cli.make_context("kbackup", plain_arguments(args), obj=state) as context:
         return cli.invoke(context) or 0
 
 
-def _as_error(raised: BaseException) -> KbackupError:
-    """Return the error to print: kbackup's own, also if it comes in an executor's traceback."""
-    if _is_interrupt(raised):
-        return InterruptedByUserError("interrupted")
-    if isinstance(raised, KbackupError):
-        return raised
-    if isinstance(raised, click.ClickException):
-        context = getattr(raised, "ctx", None)
-        path = context.command_path if context else "kbackup"
-        return UsageError(raised.format_message().rstrip("."), f"try '{path} --help'")
-    if known := from_text(str(raised)):
-        return known
-    last_line = "".join(traceback.format_exception_only(raised)).strip().partition("\n")[0]
-    return KbackupError(f"internal error: {last_line}", "run again with --debug to see the traceback")
+def plain_arguments(args: Sequence[str]) -> list[str]:
+    """Return arguments as click parses them: `main` has read the value of --json=line."""
+    return ["--json" if argument == JSON_LINE else argument for argument in args]
 
 
-def _is_interrupt(raised: BaseException | None) -> bool:
-    """Return whether an interrupt caused the exception: Spark's cancelled job raises another one over it."""
-    while raised is not None:
-        if isinstance(raised, KeyboardInterrupt | click.Abort):
-            return True
-        raised = raised.__context__
-    return False
+def _finish(code: int, state: State) -> int:
+    """Print the JSON document of the command and return its exit code."""
+    reporter = state.reporter or Reporter(json=state.json, one_line=state.json_line)
+    reporter.finish(code, state.error)
+    return code
 
 
 def _report(error: KbackupError, state: State) -> int:
     failed(error)
-    for label, text in (("kbackup", error.message), ("hint", error.hint)):
-        if text:
-            print(f"{label}: {_lines(text)}", file=sys.stderr)
-    if state.json and not (state.reporter and state.reporter.documents):
-        fields = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
-        Reporter(json=True).document({"error": {**fields, "exit_code": error.exit_code}})
+    state.error = error
+    print_error(error)
     return error.exit_code
-
-
-def _lines(text: str) -> str:
-    """Return a text with all lines but the first indented: a line feed in a name can't fake a line of output."""
-    first, *others = map(printable, text.split("\n"))
-    return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in others)])
 
 
 def _is_stdout_closed() -> bool:

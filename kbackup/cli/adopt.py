@@ -32,12 +32,11 @@ from kbackup.jobs.adopt.job import adopt
 def command(frame: Frame, confirm: bool) -> int:
     """Make an archive of a folder that the Java tool kafka-backup wrote, at the same address.
 
-    Stop the Java tool first. The command reads every segment, copies it into the archive and commits a restore point,
-    which later backups continue. It leaves the folder as it is. Until you delete the folder, the data takes twice the
-    space.
+    Stop the Java tool first. The command copies every segment and commits a restore point. It leaves the folder as it
+    is: until you delete it, the data takes twice the space.
 
-    The command leaves out damaged segments, names them and ends with exit code 3. The folder does not hold Kafka's
-    topic ids, so give the first backup --adopt-topics.
+    Leaves out damaged segments, names them and ends with exit code 3. The folder holds no topic ids: give the first
+    backup --adopt-topics.
     """
     store = archive_store(frame)
     with (

@@ -18,7 +18,7 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.output import Reporter
-from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
+from kbackup.cli.common.session import archive_store_at, delta_config, show_connecting, spark_session
 from kbackup.cli.export import show_export
 from kbackup.cli.follow import follow_until_stopped
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, UsageError
@@ -26,8 +26,7 @@ from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UnreachableError, U
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kbackup.jobs.backup.plan import Plan
-    from kbackup.jobs.backup.run import BackupReport
+    from kbackup.jobs.backup.job import BackupReport, Plan
     from kbackup.spark.session import SparkSession
     from kbackup.store import Store
 
@@ -56,15 +55,12 @@ if TYPE_CHECKING:
 def command(frame: Frame, follow: bool, label: str | None) -> int:
     """Back up topics, group offsets and settings into one new restore point.
 
-    The first backup takes all records, each later one the new records. The command prints the restore point once it is
-    committed. It ends with exit code 3 when records were lost before they could be archived.
+    Later backups take the new records. Ends with exit code 3 when records were lost before they could be archived.
 
-    --delta then writes the restore point to Delta tables. If that fails, the restore point stays, and the exit code is
-    that of the error.
+    --delta then writes Delta tables. If that fails, the restore point stays, and the exit code is that of the error.
 
-    --follow commits a restore point every --interval, or as soon as a partition has --segment-bytes of new records. It
-    waits while the cluster or the store is down. At SIGTERM or Ctrl-C it commits a last restore point and ends with
-    exit code 0.
+    --follow commits a restore point every --interval, or when a partition has --segment-bytes of new records. It waits
+    while the cluster or the store is down. SIGTERM or Ctrl-C: a last restore point, and exit code 0.
     """
     if follow:
         if label:
@@ -79,14 +75,14 @@ def command(frame: Frame, follow: bool, label: str | None) -> int:
 
         check_label(label)
     config, reporter = frame.config, frame.reporter
-    store = archive_store(frame)
-    url = config.export.delta
-    show_connecting(frame, "source")
+    url, address = config.export.delta, frame.archive
     with (
         spark_session(delta_config(config, url), at_once=True, reporter=reporter) as for_tables,
         spark_session(config, reporter=reporter) as without_tables,
         ShownProgress(reporter) as shown,
     ):
+        store = archive_store_at(frame, address)
+        show_connecting(frame, "source")
         from kbackup.jobs.backup.job import backup  # while the JVM starts
 
         def session() -> SparkSession:
@@ -124,12 +120,13 @@ def _export(
     """Write the restore point to Delta tables and return the losses of the tables.
 
     An error leaves the restore point in the archive; its exit code says that the tables are behind."""
-    from kbackup.jobs.export.delta import export_delta
+    from kbackup.jobs.export.job import ExportJob, export_delta
 
     config = frame.config
     url = config.export.delta or ""
     try:
-        done = export_delta(config.export, url, store, config.s3, session, shown, config.backup.lease_seconds)
+        lease = config.backup.lease_seconds
+        done = export_delta(ExportJob(config.export, url, store, config.s3, session, shown, lease))
     except KbackupError as error:
         raise type(error)(
             f"restore point {report.restore_point} is committed, but an export to the Delta tables at {url} failed: "
@@ -187,6 +184,11 @@ def show(report: BackupReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     for loss in report.losses:
         reporter.warning(f"loss: {loss.message}")
+    if report.losses:
+        reporter.note(
+            "these records were gone before they could be archived; to see all losses: kbackup info; back up more "
+            "often, or: kbackup backup --follow"
+        )
     size = f"{human_size(totals.bytes)} ({human_size(totals.stored_bytes)} stored)"
     reporter.line(
         f"restore point {report.restore_point} of {report.archive}: {plural(totals.records, 'new record')}, {size} in "

@@ -38,14 +38,11 @@ from kbackup.types import TopicPartition
 def command(frame: Frame, request: RecordRequest, address_text: str, last: int | None) -> None:
     """Print records by partition, in order of their offsets.
 
-    PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. From is included,
-    to is not, and either may be empty. A slash may stand for a colon. Times are RFC 3339 (2026-01-31T12:00:00Z),
-    milliseconds since 1970, or '2h ago'.
+    PLACE is topic, topic:partition, topic:partition:offset (one record) or topic:partition:from-to. To is excluded;
+    either may be empty. A slash may stand for a colon.
 
-    Text output escapes control characters. JSON and hex are exact: JSON shows bytes that are not UTF-8 as {"base64":
-    "…"}. --json prints one JSON document a line for each record, as --output json does.
-
-    A schema registry or schema files decode keys and values to JSON.
+    Text escapes control characters. JSON (--json) and hex are exact: bytes that are not UTF-8 become {"base64": "…"}. A
+    schema registry or schema files decode keys and values to JSON.
     """
     show, decoding = request.show(frame)
     address = parse_address(address_text)

@@ -14,8 +14,8 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.session import archive_store, spark_session
-from kbackup.jobs.check.job import check
-from kbackup.jobs.check.steps import Step
+from kbackup.cli.common.step_lines import show_step
+from kbackup.jobs.check.job import Step, check
 
 
 @click.command("check")
@@ -35,17 +35,14 @@ from kbackup.jobs.check.steps import Step
 def command(frame: Frame, target: bool, spark: bool) -> int:
     """Check access and rights before a run, and leave nothing behind.
 
-    Source: connect, list topics, offsets, configs and groups, read a record. Archive: open it, conditional writes,
-    upload, read, list, delete, clock, lease. The command prints each step, with a hint if it failed. The exit code is
-    that of the first failure.
+    Source: connect, list topics, offsets, configs and groups, read a record. Archive: open, conditional writes, upload,
+    read, list, delete, clock, lease. Prints each step, with a hint if it failed. The exit code is that of the first
+    failure.
     """
     reporter = frame.reporter
 
     def show(step: Step) -> None:
-        word = step.status.upper() if step.status == "failed" else step.status
-        reporter.line(f"{word:<8} {step.name}: {step.detail}")
-        if step.hint:
-            reporter.line(f"{'':<8}   hint: {step.hint}")
+        show_step(step, reporter)
 
     with spark_session(frame.config, reporter=reporter) as session:
         report = check(frame.config, lambda: archive_store(frame), show, target, session if spark else None)

@@ -11,6 +11,7 @@ from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.key_options import options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import archive_option, common_options, s3_options
+from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.store import S3Options, Store, open_store
 
@@ -30,12 +31,7 @@ _destination_options = options(
 @click.argument("destination", metavar="DEST")
 @common_options
 @archive_option
-@click.option(
-    "-b",
-    "--backup",
-    metavar="[N|LABEL|latest]",
-    help="Copy this restore point alone, with all that it needs. [default all]",
-)
+@point_option("Copy this restore point alone, with all that it needs. [default all]")
 @click.option("--keep", is_flag=True, help="Keep restore points and records that expired in the source.")
 @_destination_options
 @s3_options
@@ -43,7 +39,7 @@ _destination_options = options(
 def command(
     frame: Frame,
     destination: str,
-    backup: str | None,
+    restore_point: str | None,
     keep: bool,
     to_s3_endpoint_url: str | None,
     to_s3_region: str | None,
@@ -52,15 +48,13 @@ def command(
 ) -> None:
     """Copy an archive, or what is new in it, to DEST.
 
-    DEST is empty or a copy of the same archive; the command refuses anything else. It checks every segment, and backups
-    may run meanwhile. DEST is a whole archive at each moment. After a crash, run the same command again.
+    DEST must be empty or a copy of the same archive; it is a whole archive at each moment. The command checks every
+    segment, and backups may run meanwhile. After a crash, run it again.
 
-    A copy follows its source: it drops restore points and records that expired there, unless you give --keep. It takes
-    over pins and labels. With --backup, an empty DEST gets that restore point alone; a later copy adds newer ones. What
-    expired in the copy alone stays expired.
+    A copy takes over pins and labels, and drops what expired in its source, without --keep. What expired in the copy
+    alone stays expired. With --restore-point, an empty DEST gets that one alone; a later copy adds newer ones.
 
-    Backups into a copy are refused. 'kbackup promote' makes a copy an independent archive. A copy of an encrypted
-    archive opens with the same key.
+    Backups into a copy are refused, until 'kbackup promote'. A copy of an encrypted archive opens with the same key.
     """
     from kbackup.jobs.copy.job import copy_archive
 
@@ -74,7 +68,7 @@ def command(
     target = _target(frame, destination, {name: value for name, value in given.items() if value is not None})
     lease = frame.config.backup.lease_seconds
     with ShownProgress(frame.reporter) as shown:
-        report = copy_archive(source, target, lease, shown, point=backup, keep=keep)
+        report = copy_archive(source, target, lease, shown, point=restore_point, keep=keep)
     points = report.restore_points
     summary = f"{plural(len(points), 'restore point')} copied" if points else "nothing new"
     summary += f", {plural(len(report.dropped), 'restore point')} dropped" if report.dropped else ""
@@ -82,6 +76,10 @@ def command(
         f"{report.destination}: {summary}, {plural(report.objects, 'object')} with {human_size(report.bytes)}; "
         f"the newest restore point is {report.newest or '-'}; {human_duration(sum(report.seconds.values()))}"
     )
+    if report.dropped:
+        frame.reporter.note(
+            f"{plural(len(report.dropped), 'restore point')} expired in the source; a copy with --keep keeps them"
+        )
     frame.reporter.document(report)
 
 

@@ -13,12 +13,13 @@ from kbackup.archive.reader import Archive, open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import client_file_option, key_option, key_options
 from kbackup.cli.common.options import archive_option, common_options, s3_options
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Reporter
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.table import Cell
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 
 if TYPE_CHECKING:
-    from kbackup.jobs.diff.types import Diff, Value, View
+    from kbackup.jobs.diff.job import Diff, Value, View
 
 LIVE = ("source", "target")
 
@@ -30,13 +31,9 @@ LIVE = ("source", "target")
 @archive_option
 @client_file_option("source")
 @client_file_option("target")
-@key_option(
-    "backup.topics", "-t", "--topic", "--topics", help="Topics to compare: names or /regex/. Empty: all."
-)
+@key_option("backup.topics", "-t", "--topic", "--topics")
 @key_option("backup.exclude_topics", "--exclude-topic", "--exclude-topics")
-@key_option(
-    "backup.groups", "-g", "--group", "--groups", help="Groups to compare: names or /regex/. Empty: all."
-)
+@key_option("backup.groups", "-g", "--group", "--groups")
 @key_option("backup.exclude_groups", "--exclude-group", "--exclude-groups")
 @key_options("backup.isolation_level")
 @click.option("--exit-code", is_flag=True, help="End with exit code 3 if there are differences.")
@@ -45,11 +42,10 @@ LIVE = ("source", "target")
 def command(frame: Frame, a: str, b: str, exit_code: bool) -> int:
     """Show how B differs from A: topics, offsets, groups and settings of the cluster.
 
-    A and B are restore points (number, label or latest) or clusters: source or target of the configuration. Offsets of
-    a restore point are the archived ones. Offsets of a cluster are those up to which a backup would read.
+    A and B are restore points (number, label or latest) or the clusters source or target. Offsets of a cluster are
+    those up to which a backup would read.
     """
-    from kbackup.jobs.diff.job import diff
-    from kbackup.jobs.diff.views import check_selections
+    from kbackup.jobs.diff.job import check_selections, diff
 
     topics, groups = _selections(frame)
     read_view = _view_reader(frame, topics, groups)
@@ -72,7 +68,7 @@ def _selections(frame: Frame) -> tuple[Selection, Selection]:
 
 def _view_reader(frame: Frame, topics: Selection, groups: Selection) -> Callable[[str], View]:
     """Return a function that reads the view of a restore point or a cluster."""
-    from kbackup.jobs.diff.views import live_view, point_view
+    from kbackup.jobs.diff.job import live_view, point_view
 
     @functools.cache
     def archive() -> Archive:

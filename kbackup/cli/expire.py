@@ -12,14 +12,15 @@ from kbackup.cli.common.human import human_size, plural
 from kbackup.cli.common.key_options import options
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import archive_argument, archive_option, common_options, s3_options
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.own_command import own_command
 from kbackup.cli.common.session import archive_store
+from kbackup.cli.common.table import Cell
 from kbackup.config.quantities import parse_duration
 from kbackup.errors import StoreError
-from kbackup.jobs.retention.policy import Policy
 
 if TYPE_CHECKING:
-    from kbackup.jobs.retention.report import ExpireReport, PointFate
+    from kbackup.jobs.retention.job import ExpireReport, PointFate
 
 _LONGEST = 100 * 365 * 86_400.0
 """Longest duration in seconds: no archive is older."""
@@ -51,7 +52,7 @@ _policy_options = options(
             f"--keep-{name}",
             type=_COUNT,
             metavar="N",
-            help=f"Keep the newest restore point of each of the last N {unit} with any.",
+            help=f"Keep the newest of each of the last N {unit} with any.",
         )
         for name, unit in (("daily", "days"), ("weekly", "weeks"), ("monthly", "months"), ("yearly", "years"))
     ),
@@ -109,16 +110,15 @@ def command(
     """Expire restore points by policy, and records by age. Without --confirm, only show the plan.
 
     A restore point stays if a --keep option keeps it (as in restic, times in UTC), if it is pinned, or if it is the
-    newest. Without --keep options all stay. --older-than expires records from the start of each partition, also those
-    of restore points that stay. It keeps records of pinned restore points, records of compacted topics, and records
-    that a live mirror has not applied. A mirror is live if it gave a sign of life within --grace.
+    newest; without --keep options all stay. --older-than expires records from the start of each partition, also of
+    restore points that stay. It keeps records of pinned restore points and of compacted topics, and records that a live
+    mirror (a sign of life within --grace) has not applied.
 
     Readers no longer see expired objects. The first run after --grace deletes them; until then, --undo brings them
-    back. Each run also deletes orphans of interrupted runs. A backup may run at the same time.
+    back. Each run also deletes orphans. A backup may run at the same time.
     """
-    from kbackup.jobs.retention.job import expire
+    from kbackup.jobs.retention.job import Expiry, Policy, expire
     from kbackup.jobs.retention.job import undo as undo_expire
-    from kbackup.jobs.retention.report import Expiry
 
     last, daily, weekly, monthly, yearly = (
         count or 0 for count in (keep_last, keep_daily, keep_weekly, keep_monthly, keep_yearly)
@@ -155,10 +155,14 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
     )
     for topic in report.spared:
         reporter.note(
-            f"note: topic {topic} keeps all records: it is compacted, or its settings are not known"
+            f"note: topic {topic} keeps all records: it is compacted, or its settings are not known; "
+            "restore points expire by --keep-last, --keep-within and others"
         )
     for flow in report.mirrors:
-        reporter.note(f"note: flow {flow} has not applied all records: --ignore-mirrors expires them")
+        reporter.note(
+            f"note: flow {flow} has not applied all records ('kbackup mirror status'); to expire them all the same: "
+            f"{own_command(add='--ignore-mirrors')}"
+        )
     expiring = [p for p in report.restore_points if not p.stays]
     done = report.confirmed
     if report.expiration is not None:
@@ -177,12 +181,15 @@ def _show(report: ExpireReport, reporter: Reporter) -> None:
         )
     if report.unreadable is not None:
         reporter.warning(
-            f"catalog {report.unreadable} is damaged: no object is deleted before its grace time ends"
+            f"catalog {report.unreadable} is damaged: no object is deleted before its grace time ends; "
+            "'kbackup verify' names the damage, 'kbackup repair' mends it"
         )
     for key, why in list(report.failed.items())[:_FAILED]:
         reporter.warning(f"{key} can't be deleted: {why}")
     if not done:
-        reporter.note("nothing was changed: add --confirm to expire, and to delete orphans")
+        reporter.note(
+            f"nothing was changed; to expire, and to delete orphans: {own_command(add='--confirm')}"
+        )
 
 
 def _fate(point: PointFate) -> tuple[Cell, ...]:

@@ -17,7 +17,7 @@ from kbackup.cli.common.session import archive_store, delta_config, spark_sessio
 from kbackup.errors import EXIT_LOSS, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
-    from kbackup.jobs.export.delta import ExportReport
+    from kbackup.jobs.export.job import ExportReport
 
 
 @click.command("export")
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 def command(frame: Frame) -> int:
     """Export what is new in an archive to Delta tables or Parquet files.
 
-    The command writes each restore point once, as one commit of a table, also after a crash. Backups may run meanwhile.
-    For Delta tables Spark fetches jars at its start. The command ends with exit code 3 when records may have expired
-    before they were exported.
+    Writes each restore point once, as one commit of a table, also after a crash. Backups may run meanwhile. For Delta
+    tables Spark fetches jars. Ends with exit code 3 when records may have expired before they were exported.
     """
     config, reporter = frame.config, frame.reporter
     export = config.export
@@ -44,14 +43,17 @@ def command(frame: Frame) -> int:
     session_of = delta_config(config, export.delta)
     done: list[ExportReport] = []
     with spark_session(session_of, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        from kbackup.jobs.export.delta import export_delta
-        from kbackup.jobs.export.parquet import export_parquet
+        from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 
         lease = config.backup.lease_seconds
         if export.delta:
-            done.append(export_delta(export, export.delta, store, config.s3, session, shown, lease))
+            done.append(
+                export_delta(ExportJob(export, export.delta, store, config.s3, session, shown, lease))
+            )
         if export.parquet:
-            done.append(export_parquet(export, export.parquet, store, config.s3, session, shown, lease))
+            done.append(
+                export_parquet(ExportJob(export, export.parquet, store, config.s3, session, shown, lease))
+            )
     for report in done:
         show_export(report, reporter)
     reporter.document({"exports": [msgspec.to_builtins(report) for report in done]})
@@ -66,6 +68,8 @@ def show_export(report: ExportReport, reporter: Reporter) -> None:
         )
     for loss in report.losses:
         reporter.warning(f"loss: {loss}")
+    if report.losses:
+        reporter.note("to export all records: run 'kbackup export' before each 'kbackup expire --older-than'")
     reporter.line(
         f"{report.url}: {plural(report.records, 'new record')}; at restore point {report.restore_point} of "
         f"{report.archive}; {human_duration(sum(report.seconds.values()))}"

@@ -65,11 +65,11 @@ def command(
 ) -> None:
     """Print the records with TEXT in key, value or headers, or for which an expression is true.
 
-    PLACE and output are those of 'kbackup cat'. Without PLACE the command searches all topics. It reads segments in
-    parallel and prints records in order.
+    PLACE [default all topics] and output are those of 'kbackup cat'. The command reads segments in parallel and prints
+    records in order.
 
     --jq tests the record as --json prints it, with JSON and decoded values parsed: '.value.status == "failed"'. With
-    --jq, a single argument is PLACE. With TEXT before PLACE, only records with TEXT are tested, which is faster.
+    --jq, a single argument is PLACE. TEXT before PLACE tests only records with TEXT, which is faster.
     """
     if expression is not None and address_text is None:
         pattern, address_text = None, pattern

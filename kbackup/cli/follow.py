@@ -18,7 +18,7 @@ from kbackup.metrics.registry import counted
 if TYPE_CHECKING:
     from kbackup.config.jobs import Follow
     from kbackup.jobs.backup.follow import FollowReport
-    from kbackup.jobs.backup.run import BackupReport
+    from kbackup.jobs.backup.job import BackupReport
     from kbackup.metrics.server import Health
 
 
@@ -30,19 +30,31 @@ class RoundReporter:
     def __init__(self, frame: Frame, health: Health | None, label: str = "") -> None:
         self._reporter, self._metrics, self._health = frame.reporter, frame.metrics, health
         self._label = label
+        self._notifier, self._is_failing = frame.notifier, False
+        self._allow_loss = frame.config.backup.allow_loss
 
     def committed(self, report: BackupReport) -> None:
         totals = report.totals
-        for text in (*report.warnings, *(f"loss: {loss.message}" for loss in report.losses)):
+        losses = tuple(f"loss: {loss.message}" for loss in report.losses)
+        for text in (*report.warnings, *losses):
             self._reporter.warning(f"{self._label}{text}")
+        if losses and not self._allow_loss:
+            self._notify_loss(losses, report)
         waiting = f", {plural(report.held_back, 'partition')} held back" if report.held_back else ""
         self._reporter.note(
             f"{self._label}restore point {report.restore_point}: {plural(totals.records, 'new record')}, "
             f"{human_size(totals.bytes)} in {plural(totals.segments, 'segment')}{waiting}"
         )
 
+    def _notify_loss(self, messages: tuple[str, ...], report: object) -> None:
+        if self._notifier is not None:
+            self._notifier.records_lost(tuple(f"{self._label}{message}" for message in messages), report)
+
     def well(self) -> None:
         self._count_success()
+        if self._is_failing and self._notifier is not None:
+            self._notifier.rounds_recovered()
+        self._is_failing = False
         if self._health is not None:
             self._health.well()
         self._write()
@@ -52,6 +64,9 @@ class RoundReporter:
 
     def failed(self, error: KbackupError, pause: float) -> None:
         self._reporter.warning(f"{self._label}{error}; retrying in {human_duration(pause)}")
+        if not self._is_failing and self._notifier is not None:
+            self._notifier.round_failed(error)
+        self._is_failing = True
         if self._health is not None:
             self._health.failed(error.message)
         self._write()

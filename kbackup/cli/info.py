@@ -10,10 +10,11 @@ from kbackup.archive.query.overview import ArchiveOverview, PartitionOverview, T
 from kbackup.archive.query.sums import Sums
 from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.human import human_age, human_size, plural
 from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.table import Cell, Column
 from kbackup.cli.common.window_text import show_window
 from kbackup.errors import UsageError, suggest_name
 from kbackup.util.times import human_time
@@ -24,14 +25,13 @@ from kbackup.util.times import human_time
 @state_options
 @s3_options
 @pass_frame
-def command(frame: Frame, topic: str | None, backup: str, at: str | None) -> None:
+def command(frame: Frame, topic: str | None, restore_point: str, to_time: str | None) -> None:
     """Show what an archive holds and what it lost; with TOPIC, its partitions and consumer groups.
 
-    --at shows what a restore to that time would bring back. Segments are not read, so records and bytes are upper
-    bounds. ARCHIVE may also be a folder that the Java tool kafka-backup wrote.
+    With --to-time, records and bytes are upper bounds. Folders of the Java tool kafka-backup work too.
     """
-    moment = moment_of("--at", at) if at is not None else None
-    archived = overview(cached_archive_store(frame), backup, moment, topic)
+    moment = moment_of("--to-time", to_time)
+    archived = overview(cached_archive_store(frame), restore_point, moment, topic)
     if archived.choice is not None:
         frame.reporter.note(f"{archived.archive} as a restore would bring it back:")
         show_window(archived.choice, frame.reporter)
@@ -62,12 +62,12 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     fields: list[tuple[str, Cell]] = [("archive", archived.archive), ("id", archived.archive_id)]
     if archived.restore_point is None:
         fields[1] = ("written by", "the Java tool kafka-backup")
-    elif archived.oldest is not None and archived.newest is not None:
+    elif archived.committed_at and archived.oldest is not None and archived.newest is not None:
         fields += [
-            ("shown", f"restore point {archived.restore_point} of {archived.committed_at}"),
+            ("shown", f"restore point {archived.restore_point} of {_dated(archived.committed_at)}"),
             ("restore points", archived.restore_points),
-            ("oldest", f"{archived.oldest.number} of {archived.oldest.committed_at}"),
-            ("newest", f"{archived.newest.number} of {archived.newest.committed_at}"),
+            ("oldest", f"{archived.oldest.number} of {_dated(archived.oldest.committed_at)}"),
+            ("newest", f"{archived.newest.number} of {_dated(archived.newest.committed_at)}"),
         ]
     if archived.let_go:
         fields.append(("expired or lost", plural(archived.let_go, "restore point")))
@@ -78,8 +78,9 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
     reporter.line()
     reporter.table(
         (
-            *("topic", "state", "as of", "partitions", "records", "bytes", "stored", "segments", "gaps"),
-            *("oldest record", "newest record", "losses"),
+            *("topic", "state", "as of", "partitions", "records", "bytes", "stored", "segments"),
+            *(Column("gaps", optional=True), "oldest record", "newest record"),
+            Column("losses", optional=True, alarming=True),
         ),
         [
             (
@@ -98,6 +99,10 @@ def _show_archive(archived: ArchiveOverview, reporter: Reporter) -> None:
         reporter.warning(f"not known: {unknown}")
     for warning in archived.warnings:
         reporter.warning(warning)
+
+
+def _dated(moment: str) -> str:
+    return f"{moment} ({human_age(moment)})"
 
 
 def _settings_fields(archived: ArchiveOverview) -> list[tuple[str, Cell]]:
@@ -123,8 +128,8 @@ def _show_topic(topic: TopicOverview, reporter: Reporter) -> None:
     reporter.line()
     reporter.table(
         (
-            *("partition", "start", "end", "records", "bytes", "stored", "segments", "gaps"),
-            *("oldest record", "newest record"),
+            *("partition", "start", "end", "records", "bytes", "stored", "segments"),
+            *(Column("gaps", optional=True), "oldest record", "newest record"),
         ),
         map(_partition_cells, topic.partitions),
     )

@@ -18,7 +18,7 @@ from kbackup.cli.common.session import archive_store
 def command(frame: Frame, restore_point: str) -> None:
     """Pin a restore point, so that neither it nor its records expire.
 
-    'kbackup list' shows pins, and 'kbackup release' removes them. A backup may run at the same time.
+    'kbackup list' shows pins, 'kbackup release' removes them. A backup may run at the same time.
     """
     from kbackup.jobs.points.job import pin
 

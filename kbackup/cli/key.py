@@ -53,14 +53,16 @@ def show(frame: Frame) -> None:
     from kbackup.jobs.keys.job import held_keys
 
     store = archive_store(frame)
-    held, skipped = held_keys(store)
+    files, skipped = held_keys(store)
     for each in skipped:
         frame.reporter.warning(str(each))
     frame.reporter.table(
         ("file", "created at", "under key", "data keys", "opens"),
-        [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in held],
+        [(h.file, h.created_at, h.kek, h.keys, "yes" if h.ours else "no") for h in files],
     )
-    frame.reporter.document({"archive": store.url, "files": held, "skipped": [each.path for each in skipped]})
+    frame.reporter.document(
+        {"archive": store.url, "files": files, "skipped": [each.path for each in skipped]}
+    )
 
 
 @command.command("rotate")
@@ -79,8 +81,8 @@ def show(frame: Frame) -> None:
 def rotate(frame: Frame, new: str) -> int:
     """Encrypt an archive's data keys with a new key; segments stay as they are.
 
-    The command needs the archive's lease and does not wait for other writers. After a crash run it again. It ends with
-    exit code 3 when a file of the old key could not be deleted.
+    Needs the archive's lease and does not wait for other writers. After a crash run it again. Ends with exit code 3
+    when a file of the old key could not be deleted.
     """
     from kbackup.jobs.keys.job import rotate_keys
 
@@ -90,7 +92,9 @@ def rotate(frame: Frame, new: str) -> int:
     for each in done.skipped:
         frame.reporter.warning(str(each))
     for failed in done.undeleted:
-        frame.reporter.warning(f"{failed.key} is still under the old key: {failed.error.message}")
+        frame.reporter.warning(
+            f"{failed.key} is still under the old key: {failed.error.message}; delete it with a user that may"
+        )
     frame.reporter.line(
         f"{plural(done.keys, 'data key')} of {store.url} under key {done.kek} now, in {done.file}; "
         f"{plural(len(done.removed), 'file')} removed"

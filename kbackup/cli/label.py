@@ -21,8 +21,8 @@ from kbackup.errors import UsageError
 def command(frame: Frame, restore_point: str | None, label: str | None, remove: str | None) -> None:
     """Give a restore point a label: 'kbackup label 41 before-migration'.
 
-    Every option that takes a restore point's number also takes a label. A label of another restore point moves to this
-    one. A backup may run at the same time.
+    Options that take a restore point's number also take its label. A label of another restore point moves. A backup may
+    run at the same time.
     """
     from kbackup.jobs.points.job import label as give_label
     from kbackup.jobs.points.job import remove_label

@@ -10,7 +10,7 @@ from kbackup.archive.models import Lease
 from kbackup.archive.query.points import PointOverview, list_points
 from kbackup.archive.reader import open_archive
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_size, plural
+from kbackup.cli.common.human import human_age, human_size, plural
 from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import (
     archive_argument,
@@ -20,6 +20,7 @@ from kbackup.cli.common.options import (
     s3_options,
 )
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.table import Cell, Column
 from kbackup.errors import NoArchiveError, UsageError
 
 
@@ -67,39 +68,35 @@ def _held_by(lease: Lease | None) -> dict[str, str | int] | None:
 
 
 def _show(points: list[PointOverview], let_go: int, lease: Lease | None, reporter: Reporter) -> None:
-    optional = [
-        (name, cells)
-        for name, cells in (
-            ("damaged", [p.damaged or None for p in points]),
-            ("kept", ["pinned" if p.pinned else None for p in points]),
-            ("labels", [", ".join(p.labels) or None for p in points]),
-        )
-        if any(cells)
-    ]
     reporter.table(
         (
-            *("number", "committed at", "topics", "partitions", "new records"),
-            *("bytes", "stored", "groups", "losses", "warnings"),
-            *(name for name, _ in optional),
+            *("number", "committed at", "age", "topics", "partitions", "new records", "bytes", "stored"),
+            *(Column("groups", optional=True), Column("losses", optional=True, alarming=True)),
+            *(Column("warnings", optional=True), Column("damaged", optional=True, alarming=True)),
+            *(Column("kept", optional=True), Column("labels", optional=True)),
         ),
-        [
-            (
-                p.number,
-                p.committed_at,
-                p.topics,
-                p.partitions,
-                p.records,
-                human_size(p.bytes),
-                human_size(p.stored_bytes),
-                p.groups,
-                p.losses,
-                p.warnings,
-                *(cells[row] for _, cells in optional),
-            )
-            for row, p in enumerate(points)
-        ],
+        map(_cells, points),
     )
     if let_go:
         reporter.note(f"{plural(let_go, 'restore point')} expired or lost; see 'kbackup log'")
     if lease is not None:
         reporter.note(f"locked by {describe(lease)}")
+
+
+def _cells(point: PointOverview) -> tuple[Cell, ...]:
+    return (
+        point.number,
+        point.committed_at,
+        human_age(point.committed_at),
+        point.topics,
+        point.partitions,
+        point.records,
+        human_size(point.bytes),
+        human_size(point.stored_bytes),
+        point.groups,
+        point.losses,
+        point.warnings,
+        point.damaged or None,
+        "pinned" if point.pinned else None,
+        ", ".join(point.labels) or None,
+    )

@@ -13,8 +13,8 @@ from kbackup.cli.common.arguments import moment_of, parse_partition
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import human_size
 from kbackup.cli.common.options import s3_options, state_options
-from kbackup.cli.common.output import Cell
 from kbackup.cli.common.record_selection import open_archive_at
+from kbackup.cli.common.table import Cell
 from kbackup.util.times import human_time
 
 _Row = Mapping[str, Cell]
@@ -33,16 +33,16 @@ _TIMES = ("min_timestamp", "max_timestamp")
 @state_options
 @s3_options
 @pass_frame
-def command(frame: Frame, address_text: str | None, backup: str, at: str | None) -> None:
+def command(frame: Frame, address_text: str | None, restore_point: str, to_time: str | None) -> None:
     """List an archive's topics; with PLACE, a topic's partitions (orders) or a partition's segments (orders:3).
 
-    A slash may stand for the colon. A partition's offsets run from its first to the next one to archive, a segment's
-    from its first to its last record. --at shows what a restore to that time would read; its records are upper bounds.
+    A slash may stand for the colon. A partition's range ends with the next offset to archive, a segment's with its last
+    record. With --to-time, records are upper bounds.
     """
     address = parse_partition(address_text)
-    moment = moment_of("--at", at) if at is not None else None
+    moment = moment_of("--to-time", to_time)
     catalogue = open_archive_at(
-        frame, backup, moment, address.topic if address is not None else None
+        frame, restore_point, moment, address.topic if address is not None else None
     ).catalogue
     if address is None:
         level, rows = "topics", [_topic(t) for t in catalogue.topics]

@@ -18,9 +18,9 @@ from kbackup.cli.common.session import archive_store
 def command(frame: Frame) -> None:
     """Make a copy an independent archive, also when its origin is lost.
 
-    Backups into it are then allowed, and 'kbackup copy' from the origin is refused.
+    Backups into it are then allowed, and 'kbackup copy' from the origin refused.
     """
-    from kbackup.jobs.copy.promote import promote
+    from kbackup.jobs.copy.job import promote
 
     report = promote(archive_store(frame))
     frame.reporter.line(f"{report.archive} is an independent archive; it was a copy of {report.origin}")

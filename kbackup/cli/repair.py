@@ -15,6 +15,7 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.own_command import own_command
 from kbackup.cli.common.session import archive_store, spark_session
 from kbackup.errors import EXIT_LOSS, EXIT_OK
 from kbackup.jobs.repair.job import RepairReport, repair
@@ -36,13 +37,12 @@ _MENDED = 20
 def command(frame: Frame, confirm: bool, read_data: bool) -> int:
     """Show what can be repaired in an archive that has lost files; with --confirm, repair it.
 
-    Before a repair, look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'. The
-    repair starts from the newest undamaged catalog and restores restore points from their manifests. Damaged and
-    missing segments become losses: restore points stay listed, and a restore of them ends with exit code 3. The repair
-    makes lost documents of restore points, segment indexes, partition indexes and group files anew.
+    First look for an undamaged copy: object versions of the bucket, or a destination of 'kbackup copy'.
 
-    It deletes no undamaged object. It compares segments by size, with --read-data by checksum. Ends with exit code 3
-    when restore points, records or documents of restore points are lost.
+    Starts from the newest undamaged catalog and restores restore points from their manifests. Damaged and missing
+    segments become losses. Other lost documents, indexes and group files are made anew. No undamaged object is deleted.
+    Compares segments by size, with --read-data by checksum. Ends with exit code 3 when restore points, records or
+    documents of restore points are lost.
     """
     store = archive_store(frame, lost=True)
     with (
@@ -66,7 +66,11 @@ def show(report: RepairReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     reporter.line(f"{report.archive}: {_summary(report)}; {human_duration(sum(report.seconds.values()))}")
     if not done and report.changes:
-        reporter.note("nothing was written: give --confirm to repair")
+        reporter.note(f"nothing was written; to do so: {own_command(add='--confirm')}")
+    elif report.losses:
+        reporter.note(
+            "to see what each restore point lacks: kbackup list; to read the archive back: kbackup verify"
+        )
     reporter.document(report)
 
 

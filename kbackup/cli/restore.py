@@ -21,6 +21,8 @@ from kbackup.cli.common.options import (
     target_options,
 )
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.own_command import own_command
+from kbackup.cli.common.point_options import point_key_option, time_key_options
 from kbackup.cli.common.session import archive_store, delta_config, show_connecting, spark_session
 from kbackup.cli.common.settings import show_settings
 from kbackup.cli.common.settings import undo as undo_settings
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 @common_options
 @archive_option
 @target_options
-@key_option("restore.backup", "-b", "--backup")
-@key_options("restore.to_time", "restore.from_time")
+@point_key_option
+@time_key_options
 @key_option("restore.range", "--range")
 @key_option("restore.topics", "-t", "--topic", "--topics")
 @key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics")
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
 @click.option(
     "--undo",
     is_flag=True,
-    help="Put back the ACLs, configs and quotas that the target had before --restore-id; restore nothing.",
+    help="Put back the target's ACLs, configs and quotas from before --restore-id; restore nothing.",
 )
 @s3_options
 @spark_options
@@ -77,15 +79,12 @@ if TYPE_CHECKING:
 def command(frame: Frame, dry_run: bool, undo: bool) -> int:
     """Restore topics, records and group offsets exactly once, from a restore point or a time.
 
-    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'. Both bounds are included. A range
-    is topic:partition:from-to: from is included, to is not, and either may be empty.
+    Times are RFC 3339 (2026-01-31T12:00:00Z), milliseconds since 1970, or '2h ago'; both bounds are included.
 
-    ARCHIVE may also be a folder that the Java tool kafka-backup wrote. To resume an interrupted restore, run it again
-    with the same --restore-id. --from-delta reads tables that 'kbackup export --delta' wrote; they hold records, but no
-    groups and no settings.
+    ARCHIVE may be a folder of the Java tool kafka-backup. To resume an interrupted restore, repeat its --restore-id.
+    --from-delta reads tables of 'kbackup export --delta': records alone.
 
-    Ends with exit code 3 when a group or a setting could not be set, or when the archive has lost records of the
-    restore point. --strict refuses such a restore.
+    Ends with exit code 3 when a group or a setting could not be set, or when records of the restore point are lost.
     """
     if undo:
         return undo_settings(frame, dry_run)
@@ -116,7 +115,9 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
                 f"restore {delta_import.restore_id}: reading the Delta tables at {delta_import.tables.url}"
             )
             delta_import.run(config.target, state, session, shown)
-            options = msgspec.structs.replace(options, restore_id=delta_import.restore_id, backup="latest")
+            options = msgspec.structs.replace(
+                options, restore_id=delta_import.restore_id, restore_point="latest"
+            )
         with delta_import.leaving(state) if delta_import is not None else nullcontext():
             job = RestoreJob(options, config.target, store, state, session, shown, show_plan, show_with)
             report = restore(job, dry_run)
@@ -184,6 +185,7 @@ def _show_dry_run(plan: RestorePlan, reporter: Reporter) -> None:
     reporter.line(
         f"nothing was written to the target; the restore would write {most}{plural(plan.records, 'record')}"
     )
+    reporter.note(f"to restore: {own_command(drop='--dry-run')}")
 
 
 def _show_report(report: RestoreReport, reporter: Reporter) -> None:
@@ -198,6 +200,8 @@ def _show_report(report: RestoreReport, reporter: Reporter) -> None:
         reporter.warning(warning)
     for missing in report.missing:
         reporter.warning(missing)
+    if any(missing.startswith("loss: ") for missing in report.missing):
+        reporter.note("the archive lacks these records; to see in which restore points: kbackup list")
     applied = sum(g.status == "applied" for g in report.groups)
     reporter.line(
         f"restore {report.restore_id} is done: {plural(report.records, 'record')}, {human_size(report.bytes)}, "

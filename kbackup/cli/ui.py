@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from kbackup.cli.common.decoding import registry_decoding
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option
 from kbackup.cli.common.local_cache import cached_archive_store
 from kbackup.cli.common.options import archive_option, cache_option, common_options, s3_options
+from kbackup.cli.common.session import state_store
 from kbackup.errors import UsageError
 from kbackup.metrics.server import parse_address
 
@@ -27,23 +29,27 @@ _GRACE = 3  # s, for requests in progress at the end
 @common_options
 @archive_option
 @key_option("ui.listen", "--listen")
+@key_option("schema_registry.url", "--schema-registry", help="URL of the schema registry to decode with.")
+@key_option("schema_registry.ca_bundle", "--schema-registry-ca")
 @cache_option
 @s3_options
 @click.option(
-    "--no-token", is_flag=True, help="Ask for no token. Everybody who reaches the address sees every record."
+    "--no-token", is_flag=True, help="Ask for no token: everybody who reaches the address sees every record."
 )
 @pass_frame
 def command(frame: Frame, no_token: bool) -> int:
     """Serve a web page that shows the archive, until SIGTERM or Ctrl-C.
 
-    The page changes nothing. It asks for a token: ui.token, or a new one in the printed link. It speaks HTTP: from
-    other machines use a proxy with TLS or an SSH tunnel.
+    The page changes nothing. Its token is ui.token, or a new one in the printed link. It speaks HTTP: from other
+    machines use a proxy with TLS or an SSH tunnel.
     """
     try:
         import uvicorn
 
         from kbackup.web.app import make_app
         from kbackup.web.archive_cache import ArchiveCache
+        from kbackup.web.decoding import FieldDecoder
+        from kbackup.web.verdict import StatusRules
     except ModuleNotFoundError as error:
         if str(error.name).startswith("kbackup"):
             raise
@@ -55,9 +61,11 @@ def command(frame: Frame, no_token: bool) -> int:
     listener = _listen(frame.config.ui.listen)
     with listener.socket:
         access = _access(frame, listener, no_token)
-        cache = ArchiveCache(cached_archive_store(frame))
+        store = cached_archive_store(frame)
+        rules = StatusRules(frame.config.backup.max_age, frame.config.backup.allow_loss)
+        cache = ArchiveCache(store, state=state_store(frame, store), rules=rules)
         config = uvicorn.Config(
-            make_app(cache, access),
+            make_app(cache, access, FieldDecoder(lambda: registry_decoding(frame))),
             log_config=None,
             access_log=False,  # its lines would hold queries, and so the token
             server_header=False,
@@ -120,7 +128,7 @@ def _announce(frame: Frame, listener: _Listener, access: Access) -> None:
     """Print the address, and with it a new token; nothing else prints a token."""
     is_new = access.token is not None and access.token != frame.config.ui.token
     url = f"http://{listener.host}:{listener.port}/{f'?token={access.token}' if is_new else ''}"
-    frame.reporter.document({"url": url, "archive": frame.archive})
+    frame.reporter.document({"url": url, "archive": frame.archive}, at_once=True)
     frame.reporter.line(url)
     if access.token is None:
         who = "on this machine" if listener.loopback else "who reaches this address"

@@ -27,11 +27,10 @@ def command(frame: Frame, yes: bool, force: bool) -> None:
     """Show who holds an archive's lease, and break it.
 
     A dead lease has run out: the command asks, then breaks it. The next writer would also take it over. A live lease is
-    refused (exit code 11): its run renews it. After a crash it runs out within backup.lease_seconds.
+    refused (exit code 11). After a crash it runs out within backup.lease_seconds.
 
-    --force breaks a live lease. Its run stops with exit code 11, without a restore point, and the next backup salvages
-    its segments. Nobody gets the lease until that run must have noticed: for backup.lease_seconds, or until the lease
-    would have run out.
+    --force breaks a live lease. Its run stops with exit code 11, and the next backup salvages its segments. Nobody gets
+    the lease before that run must have noticed: for backup.lease_seconds, or until it would have run out.
     """
     store = archive_store(frame)
     seen = inspect_lease(store)

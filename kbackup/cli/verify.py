@@ -7,7 +7,7 @@ import msgspec
 
 from kbackup.cli.common.compare import against_options, has_selection_options, show_comparison
 from kbackup.cli.common.frame import Frame, pass_frame
-from kbackup.cli.common.human import human_duration, human_size
+from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.listener import ShownProgress
 from kbackup.cli.common.options import (
     archive_argument,
@@ -17,22 +17,24 @@ from kbackup.cli.common.options import (
     spark_options,
 )
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
-from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, UsageError
+from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError, UsageError
 from kbackup.jobs.compare.report import count_comparison
-from kbackup.jobs.verify.job import VerifyReport, count_verification, verify
+from kbackup.jobs.verify.job import count_verification, verify
+from kbackup.jobs.verify.report import VerifyReport, record_verification
+from kbackup.util.times import now
 
 
 @click.command("verify")
 @archive_argument
 @common_options
 @archive_option
-@click.option(
-    "-b",
-    "--backup",
+@point_option(
+    "Restore point to verify. [default all; with --against latest]",
     default="all",
     metavar="[N|LABEL|latest|all]",
-    help="Restore point to verify. [default all; with --against latest]",
+    show_default=False,
 )
 @click.option("--quick", is_flag=True, help="Check sizes and stored checksums only; read no records.")
 @against_options
@@ -40,39 +42,43 @@ from kbackup.jobs.verify.job import VerifyReport, count_verification, verify
 @spark_options
 @pass_frame
 def command(
-    frame: Frame, backup: str, quick: bool, against: str | None, groups: bool, exact: bool, show: int
+    frame: Frame, restore_point: str, quick: bool, against: str | None, groups: bool, exact: bool, show: int
 ) -> int:
     """Verify an archive, or a folder of the Java tool kafka-backup, and list all findings.
 
-    Reads every segment in parallel, and checks checksums, records against indexes and tables, and offsets against
-    restore points. Always checks manifests and the documents beside them. Ends with exit code 13 when there is any
-    finding. Objects that no restore point needs, and torn files of a killed sink of the Java tool, are notes and no
-    findings.
+    Checks manifests, documents, checksums, records, indexes, tables and offsets. Ends with exit code 13 when there is
+    any finding. Orphans, and torn files of a killed sink of the Java tool, are no findings. Records the result in the
+    archive, where it may write.
 
-    --against source and --against target compare a cluster with the archive, record by record. For the target, this
-    uses the offset map of --restore-id, or the topics that a restore with the same options would write. Ends with exit
-    code 3 when anything differs.
+    --against compares a cluster with the archive, record by record: the target by the offset map of --restore-id, or
+    the topics that a restore with these options would write. Ends with exit code 3 when anything differs.
     """
     reporter = frame.reporter
     if against is not None:
         if quick:
             raise UsageError("--quick reads no records", "leave it out with --against")
-        return _against(frame, backup, against, groups, exact, show)
+        return _against(frame, restore_point, against, groups, exact, show)
     if groups or exact or has_selection_options():
         raise UsageError("options of a comparison need --against", "give --against target or source")
-    store = archive_store(frame)
+    store, started_at = archive_store(frame), now()
     with spark_session(frame.config, reporter=reporter) as session, ShownProgress(reporter) as shown:
-        report = verify(store, backup, quick, session, shown)
+        report = verify(store, restore_point, quick, session, shown)
     count_verification(report)
+    try:
+        record_verification(store, report, started_at, partial=restore_point != "all")
+    except KbackupError as error:
+        reporter.note(f"note: the result was not recorded in the archive: {error.message}")
     _show(report, reporter)
     return CorruptError.exit_code if report.findings else EXIT_OK
 
 
-def _against(frame: Frame, backup: str, against: str, groups: bool, exact: bool, show: int) -> int:
+def _against(frame: Frame, restore_point: str, against: str, groups: bool, exact: bool, show: int) -> int:
     config, reporter = frame.config, frame.reporter
     options = config.restore
-    if backup != "all":
-        options = msgspec.structs.replace(options, backup=int(backup) if backup.isdecimal() else backup)
+    if restore_point != "all":
+        options = msgspec.structs.replace(
+            options, restore_point=int(restore_point) if restore_point.isdecimal() else restore_point
+        )
     store = archive_store(frame)
     show_connecting(frame, "source" if against == "source" else "target")
     with spark_session(config, at_once=True, reporter=reporter) as session, ShownProgress(reporter) as shown:
@@ -97,14 +103,17 @@ def _show(report: VerifyReport, reporter: Reporter) -> None:
         reporter.note(f"note: {note.file}: {note.what}{size}")
     if report.orphan_bytes:
         reporter.note(f"note: {human_size(report.orphan_bytes)} in all belong to no restore point")
-    points = f"{len(report.restore_points):,} restore points, " if report.restore_points else ""
+    if report.findings and report.restore_points:
+        reporter.note("take the objects from a copy; to see what can be mended without: kbackup repair")
+    points = f"{plural(len(report.restore_points), 'restore point')}, " if report.restore_points else ""
     how = (
-        f"{report.read_records:,} records read back, {human_size(report.read_bytes)}"
+        f"{plural(report.read_records, 'record')} read back, {human_size(report.read_bytes)}"
         if report.deep
         else "records not read"
     )
     reporter.line(
-        f"{report.archive}: {len(report.findings):,} findings; {points}{report.segments:,} segments, {how}; "
+        f"{report.archive}: {plural(len(report.findings), 'finding')}; {points}"
+        f"{plural(report.segments, 'segment')}, {how}; "
         f"{human_duration(sum(report.seconds.values()))}"
     )
     reporter.document(report)

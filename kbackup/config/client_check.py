@@ -11,8 +11,9 @@ from kbackup.metadata.sources import check_source_property, is_source_property
 
 
 def check_client_property(path: str, value: str, *, verbatim: bool, where: str) -> None:
-    """`UsageError` for a property of `source` or `target` that librdkafka refuses, or that names a source of metadata
-    wrongly. `verbatim`: the value stands in the configuration as it is. Only such a value is shown, and no secret."""
+    """Raise `UsageError` for a property of `source` or `target` that librdkafka refuses, or that names a source of
+    metadata wrongly. `verbatim`: the value stands in the configuration as it is. Only such a value is shown, and no
+    secret."""
     section, _, name = path.partition(".")
     if is_source_property(name):
         if section != "source":

@@ -90,7 +90,7 @@ def load_client_properties(path: str) -> Client:
 def translate(java: dict[str, str], file: str) -> Client:
     """Java client properties in librdkafka's words; what has the same name there passes as it is."""
     rest = dict(java)
-    found = _trust(rest, file) | _key(rest, file)
+    translated = _trust(rest, file) | _key(rest, file)
     notes = []
     for name, value in rest.items():
         where = f"{file}: {name}"
@@ -99,12 +99,12 @@ def translate(java: dict[str, str], file: str) -> Client:
         elif name == "sasl.login.callback.handler.class" and value in _OIDC_LOGINS:
             continue
         elif name in _SPECIAL:
-            found |= _SPECIAL[name](value, where)
+            translated |= _SPECIAL[name](value, where)
         elif name.endswith((".class", ".classes")) or name == "security.providers":
             raise UsageError(f"{where} names Java code, which can't be run here", _class_hint(value))
         else:
-            found[_RENAMED.get(name, ALIASES.get(name, name))] = value
-    return Client({name: normal_pem(value) for name, value in found.items()}, tuple(notes))
+            translated[_RENAMED.get(name, ALIASES.get(name, name))] = value
+    return Client({name: normal_pem(value) for name, value in translated.items()}, tuple(notes))
 
 
 def normal_pem(value: str) -> str:

@@ -1,4 +1,4 @@
-"""The sections of the configuration that jobs take: `[backup]`, `[follow]`, `[restore]` and `[export]`."""
+"""The sections of the configuration that jobs take: `[backup]`, `[follow]`, `[restore]`, `[export]` and `[notify]`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from kbackup.config.types import Names, Properties
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """`[backup]`"""
 
-    topics: Annotated[Names, Meta(description="Topics to back up: names or /regex/. Empty: all.")] = ()
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
-    groups: Annotated[
-        Names, Meta(description="Consumer groups to back up: names or /regex/. Empty: all.")
-    ] = ()
+    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
     segment_bytes: Annotated[
         int, Meta(ge=1, description="A segment ends with the record that makes its file larger than this.")
     ] = 128 << 20
     compression: Annotated[
         Literal["none", "zstd"],
-        Meta(description="Compression of segments. `none` is the documented format byte for byte."),
-    ] = "none"
+        Meta(description="Compression of new segments. `none` writes the Java tool's files byte for byte."),
+    ] = "zstd"
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"],
         Meta(description="`read_committed` leaves out records of open and aborted transactions."),
@@ -39,7 +37,11 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: Annotated[
         int, Meta(ge=5, description="Duration of the writer's lease without renewal.")
     ] = 60
-    allow_loss: Annotated[bool, Meta(description="End with exit code 0 instead of 3 after a loss.")] = False
+    max_age: Annotated[
+        float,
+        Meta(ge=1, description="Age of the newest restore point from which on `status` is critical."),
+    ] = 26 * 3600
+    allow_loss: Annotated[bool, Meta(description="End with exit code 0 after a loss.")] = False
     adopt_topics: Annotated[
         bool,
         Meta(description="Continue topics of unknown id with topics of the same name."),
@@ -87,15 +89,15 @@ class Follow(msgspec.Struct, frozen=True, kw_only=True):
 class Restore(msgspec.Struct, frozen=True, kw_only=True):
     """`[restore]`"""
 
-    backup: Annotated[
+    restore_point: Annotated[
         int | Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9._-]{0,99}$")],
         Meta(description="Restore point: number, label or `latest`."),
     ] = "latest"
     to_time: Annotated[
         str | None,
-        Meta(description="Restore records up to this time, inclusive, with topics and groups of that time."),
+        Meta(description="Records up to this time, inclusive, with topics and groups of that time."),
     ] = None
-    from_time: Annotated[str | None, Meta(description="Restore records from this time on, inclusive.")] = None
+    from_time: Annotated[str | None, Meta(description="Records from this time on, inclusive.")] = None
     range: Annotated[
         Names,
         Meta(
@@ -103,16 +105,14 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
             "empty."
         ),
     ] = ()
-    topics: Annotated[Names, Meta(description="Topics to restore: names or /regex/. Empty: all.")] = ()
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
     map: Annotated[Properties, Meta(description="New name of a topic (`orders=orders-restored`).")] = {}
     map_regex: Annotated[
         Names,
         Meta(description=r"New names by `pattern=replacement`, first match wins (`^(.*)$=restored.\1`)."),
     ] = ()
-    groups: Annotated[
-        Names, Meta(description="Consumer groups to restore: names or /regex/. Empty: all.")
-    ] = ()
+    groups: Annotated[Names, Meta(description="Consumer groups: names or /regex/. Empty: all.")] = ()
     exclude_groups: Annotated[Names, Meta(description="Consumer groups to leave out: names or /regex/.")] = ()
     no_groups: Annotated[bool, Meta(description="Restore no consumer group.")] = False
     map_group: Annotated[Properties, Meta(description="New name of a consumer group.")] = {}
@@ -168,5 +168,27 @@ class Export(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="Address of Parquet files: `s3://bucket/prefix` or a path."),
     ] = None
     one_table: Annotated[bool, Meta(description="Write one Delta table for all topics.")] = False
-    topics: Annotated[Names, Meta(description="Topics to export: names or /regex/. Empty: all.")] = ()
+    topics: Annotated[Names, Meta(description="Topics: names or /regex/. Empty: all.")] = ()
     exclude_topics: Annotated[Names, Meta(description="Topics to leave out: names or /regex/.")] = ()
+
+
+class Notify(msgspec.Struct, frozen=True, kw_only=True):
+    """`[notify]`: the webhook that hears of the end of runs"""
+
+    url: Annotated[
+        str,
+        Meta(
+            description="URL of a webhook that gets the report of each run as JSON. It is a secret. Unset: none."
+        ),
+    ] = ""
+    on: Annotated[
+        tuple[Literal["failure", "loss", "success"], ...],
+        Meta(
+            description="Results to notify of: `success` is exit code 0, `loss` exit code 3, `failure` every other."
+        ),
+    ] = ("failure", "loss")
+    body: Annotated[
+        str,
+        Meta(description='JSON to send in place of the report, such as `{"text": "$summary"}`. A secret.'),
+    ] = ""
+    headers: Annotated[Properties, Meta(description="Headers of the request. Their values are secrets.")] = {}

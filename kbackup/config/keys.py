@@ -29,7 +29,7 @@ class Key(NamedTuple):
     def expected(self) -> str:
         """The values that the key takes, for messages and the reference."""
         options = _literals(self.type)
-        if self.path == "restore.backup":
+        if self.path == "restore.restore_point":
             return "a number, a label or latest"
         if self.path == "restore.range":
             return RANGES
@@ -67,14 +67,14 @@ def show_value(key: Key, value: object) -> str:
     if isinstance(value, int | float) and key.kind == "size":
         return _size(int(value))
     if isinstance(value, int | float) and key.kind == "duration":
-        return f"{value:g}s"
+        return f"{value / 3600:g}h" if value >= 3600 and value % 3600 == 0 else f"{value:g}s"
     return str(value)
 
 
 def locate(path: str, where: str) -> tuple[Key, str | None]:
     """The key of a dotted path and, within a table, the name below it; `UsageError` with the nearest name for
     others."""
-    if key := KEYS.get(path):
+    if key := KEYS.get(RENAMED.get(path, path)):
         return key, None
     for key in KEYS.values():
         if key.kind == "table" and path.startswith(key.path + "."):
@@ -115,7 +115,7 @@ def _kind(name: str, hint: Any) -> Kind:
     if plain in (int, float):
         if re.search(r"_(bytes|size)$", name):
             return "size"
-        return "duration" if re.search(r"_(seconds|timeout)$", name) else "number"
+        return "duration" if re.search(r"(_seconds|_timeout|^max_age)$", name) else "number"
     return "time" if name.endswith("_time") else "text"
 
 
@@ -175,5 +175,8 @@ def _suggestion(path: str) -> str:
     also = "`kbackup config --keys` lists all"
     return f"did you mean {near[0]}? {also}" if near else also
 
+
+RENAMED = {"restore.backup": "restore.restore_point"}
+"""Former paths of keys, which files and variables may still have."""
 
 KEYS: dict[str, Key] = {key.path: key for key in _keys(Config, "")}

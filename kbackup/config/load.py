@@ -148,15 +148,15 @@ def _check_owner(opened: BinaryIO) -> None:
 
 def _from_environment(environ: Mapping[str, str]) -> list[Setting]:
     paths = {"KBACKUP_" + key.path.upper().replace(".", "_"): key.path for key in KEYS.values()}
-    found = []
+    settings = []
     for name, value in sorted(environ.items()):
         if not name.startswith("KBACKUP_") or not value or name in VARIABLES:
             continue
         if _SERVICE_LINK.search(name):
             continue  # Kubernetes sets these for every service near a pod, also for one named kbackup
         path = paths.get(name) or _property_path(name)
-        found.append(Setting(path, value, Origin("environment", name)))
-    return found
+        settings.append(Setting(path, value, Origin("environment", name)))
+    return settings
 
 
 def _property_path(name: str) -> str:
@@ -192,7 +192,7 @@ def _merge(settings: Iterable[Setting], environ: Mapping[str, str]) -> dict[tupl
         key, name = locate(path, str(origin))
         value = resolve(written, f"{origin}: {path}", environ)
         if key.kind != "table":
-            merged[key.path, None] = Setting(path, convert(key, value, str(origin)), origin)
+            merged[key.path, None] = Setting(key.path, convert(key, value, str(origin)), origin)
             continue
         named = {name: value} if name is not None else entries(key, value, str(origin))
         for entry, item in named.items():
@@ -234,7 +234,7 @@ def _origins(merged: Mapping[tuple[str, str | None], Setting]) -> dict[str, Orig
 
 def settings_in_effect(loaded: Loaded) -> list[Setting]:
     """Every key's value and every entry of the tables, in the order of `KEYS`. Secrets are as they are."""
-    found = []
+    settings = []
     for key in KEYS.values():
         section, _, field = key.path.rpartition(".")
         value = getattr(getattr(loaded.config, section) if section else loaded.config, field)
@@ -243,5 +243,5 @@ def settings_in_effect(loaded: Loaded) -> list[Setting]:
             if key.kind == "table"
             else [(key.path, value)]
         )
-        found += [Setting(path, item, loaded.origins[path]) for path, item in named]
-    return found
+        settings += [Setting(path, item, loaded.origins[path]) for path, item in named]
+    return settings

@@ -1,6 +1,6 @@
 """The configuration's frozen models. They are the one table of keys: name, type, limits, default and meaning.
 
-Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds` and `*_timeout` durations
+Field names carry the unit: `*_bytes` and `*_size` take sizes ("8MiB"), `*_seconds`, `*_timeout` and `max_age` durations
 ("90s").
 Free-form fields (`dict[str, str]`) take any name below their own.
 """
@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kbackup.config.jobs import Backup, Export, Follow, Restore
+from kbackup.config.jobs import Backup, Export, Follow, Notify, Restore
 from kbackup.config.secrets import redact
 from kbackup.config.types import Names, Properties
 from kbackup.metadata.sources import Sources
@@ -123,7 +123,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     metadata_cache: Annotated[
         bool,
         Meta(
-            description="Keep what `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
+            description="Keep what `status`, `info`, `list`, `log`, `ls`, `cat`, `find` and `ui` read of an archive's "
             "metadata, below `XDG_CACHE_HOME` or `~/.cache`. Also keep the number of the newest "
             "catalog, to notice an archive that went back."
         ),
@@ -135,6 +135,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     restore: Restore = msgspec.field(default_factory=Restore)
     ui: Ui = msgspec.field(default_factory=Ui)
     export: Export = msgspec.field(default_factory=Export)
+    notify: Notify = msgspec.field(default_factory=Notify)
     spark: Spark = msgspec.field(default_factory=Spark)
     schema_registry: SchemaRegistry = msgspec.field(default_factory=SchemaRegistry)
 

@@ -18,16 +18,16 @@ def parse_properties(data: bytes, name: str) -> dict[str, str]:
 
     `name` stands in errors, which never show a value.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for number, line in _logical_lines(data.decode("latin-1")):
         try:
             key = next(_KEY.finditer(line))
-            found[_unescape(key[1])] = _unescape(line[key.end() :])
+            values[_unescape(key[1])] = _unescape(line[key.end() :])
         except ValueError:
             raise UsageError(
                 f"{name}: line {number} has a malformed escape", "write four hexadecimal digits after \\u"
             ) from None
-    return found
+    return values
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

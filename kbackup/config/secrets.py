@@ -12,6 +12,8 @@ _SECRET = re.compile(
     r"|assertion[._]private|encryption[._]key$|azure[.](account[.]key|sas)[.]",
     re.IGNORECASE,
 )
+_WEBHOOK = ("notify.url", "notify.headers", "notify.body")
+"""The URL of a webhook is its password; some take a key in the body."""
 _LOCATES = re.compile(r"(location|url|uri|file|path|_id|\.id)$", re.IGNORECASE)
 _NAMES_ARE_DATA = ("restore.map.", "restore.map_group.")
 _USERINFO = re.compile(r"([a-z0-9+.-]*)://([^/?#\s]*)(?=@)", re.IGNORECASE)
@@ -22,8 +24,11 @@ _CONTAINERS = {"abfs", "abfss", "wasb", "wasbs"}
 def is_secret(path: str) -> bool:
     """Return True if the value at a key path ("source.sasl.password") must never be shown.
 
-    The location of a secret (`*.location`, `*.url`) is no secret; nor are entries whose key is a topic or a group.
+    The location of a secret (`*.location`, `*.url`) is no secret, but for a webhook's; nor are entries whose key is a
+    topic or a group.
     """
+    if path.startswith(_WEBHOOK):
+        return True
     if path.startswith(_NAMES_ARE_DATA) or _LOCATES.search(path):
         return False
     return _SECRET.search(path) is not None

@@ -87,12 +87,10 @@ def property_text(path: str, value: object, where: str) -> str:
 
 def flatten(table: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
     """(dotted path, value) of every leaf of nested tables."""
-    found: list[tuple[str, object]] = []
+    flat: list[tuple[str, object]] = []
     for name, value in table.items():
-        found += (
-            flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
-        )
-    return found
+        flat += flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, value)]
+    return flat
 
 
 def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) -> object:
@@ -110,6 +108,11 @@ def resolve(value: object, where: str, environ: Mapping[str, str] = os.environ) 
 def has_reference(value: str) -> bool:
     """Return True if `resolve` replaces anything in `value`."""
     return any(not match[1] for match in _REFERENCE.finditer(value))
+
+
+def escape_references(text: str) -> str:
+    """Return the text that `resolve` turns into `text`."""
+    return _REFERENCE.sub(lambda match: f"${match[0]}", text)
 
 
 def _referenced(match: re.Match[str], where: str, environ: Mapping[str, str]) -> str:
@@ -143,7 +146,9 @@ def _from_text(key: Key, text: str) -> object:
         return text.strip().replace("_", "")
     if key.kind == "list":
         return _toml(text) if text.lstrip().startswith("[") else _items(text)
-    return int(text) if key.path == "restore.backup" and text.isdecimal() else text  # also a padded number
+    return (
+        int(text) if key.path == "restore.restore_point" and text.isdecimal() else text
+    )  # also a padded number
 
 
 def _items(text: str) -> list[str]:

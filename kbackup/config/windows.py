@@ -104,14 +104,14 @@ def parse_range(text: str) -> Range:
 
 def parse_address(text: str) -> Address:
     """`ADDRESSES`, with colons or slashes. `ValueError` for others, and for offsets that hold nothing."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
+    match = _ADDRESS.fullmatch(text)
+    if match is None:
         raise ValueError(text)
     partition, offset, start, end = (
-        int(digits) if digits else None for digits in found.group("partition", "offset", "start", "end")
+        int(digits) if digits else None for digits in match.group("partition", "offset", "start", "end")
     )
     if offset is not None:
-        return Address(found["topic"], partition, offset, offset + 1, one=True)
+        return Address(match["topic"], partition, offset, offset + 1, one=True)
     if (end is not None and not (start or 0) < end <= _INT64_MAX) or (start or 0) > _INT64_MAX:
         raise ValueError(f"{text} holds no offset")
-    return Address(found["topic"], partition, start, end)
+    return Address(match["topic"], partition, start, end)

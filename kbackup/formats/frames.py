@@ -40,7 +40,7 @@ __all__ = [
 FRAME_SIZE = 1 << 20
 
 LEVEL = 1
-"""Measured on JSON: 240 MB a CPU second to 19-25 % of the bytes; level 3 took a third more for 1-3 % fewer."""
+"""JSON takes 19 to 25 % of its bytes. Level 3 saves 2 % more, and takes twice the CPU for incompressible bytes."""
 _THREADS = min(os.cpu_count() or 1, 4)
 _WAITING = 2 * (16 << 20)
 
@@ -62,7 +62,7 @@ class FrameCompressor:
     def __init__(self, level: int = LEVEL, frame_size: int = FRAME_SIZE) -> None:
         self._level = level
         self._frame_size = frame_size
-        self._held = bytearray(MAGIC_BYTE)
+        self._pending = bytearray(MAGIC_BYTE)
         self._sizes: list[tuple[int, int]] = []
         self._threads: ThreadPoolExecutor | None = None
         self._own = threading.local()
@@ -75,21 +75,21 @@ class FrameCompressor:
         frames: list[bytes] = []
         start = 0
         while True:
-            full = int(np.searchsorted(ends, start + self._frame_size - len(self._held)))
+            full = int(np.searchsorted(ends, start + self._frame_size - len(self._pending)))
             if full == len(ends):
                 break
             self._submit(block.data[start : ends[full]])
             frames += self._ready(_WAITING)
             start = int(ends[full])
-        self._held += block.data[start:].data
+        self._pending += block.data[start:].data
         return frames
 
     def finish(self) -> list[bytes]:
         """The last frames and the seek table; nothing can be fed afterwards."""
         frames = self._ready(0)
-        if self._held:
-            frames.append(self._compress(self._held))
-            self._sizes.append((len(frames[-1]), len(self._held)))
+        if self._pending:
+            frames.append(self._compress(self._pending))
+            self._sizes.append((len(frames[-1]), len(self._pending)))
         self.close()
         return [*frames, encode_seek_table(self._sizes)]
 
@@ -100,8 +100,8 @@ class FrameCompressor:
         self._waiting.clear()
 
     def _submit(self, rest: Bytes) -> None:
-        plain = self._held + rest.data if self._held else rest.data
-        self._held = bytearray()
+        plain = self._pending + rest.data if self._pending else rest.data
+        self._pending = bytearray()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, "zstd")
         self._waiting.append((self._threads.submit(self._compress, plain), len(plain)))
@@ -156,7 +156,7 @@ class _Frames:
         self._frame: zstandard.ZstdDecompressionObj | None = None
         self._edges = [(0, 0)]
         self._read = self._given = 0
-        self._held = b""
+        self._tail = b""
         """Bytes not read yet: too few to tell what they are, or the seek table."""
 
     def push(self, chunk: Buffer) -> Iterator[bytes]:
@@ -164,12 +164,12 @@ class _Frames:
         at a time."""
         view = np.frombuffer(chunk, np.uint8).data
         for start in range(0, len(view), _PIECE):
-            rest = self._held + bytes(view[start : start + _PIECE])
+            rest = self._tail + bytes(view[start : start + _PIECE])
             while rest and (frame := self._frame or self._begin(rest)):
                 plain, rest = self._step(frame, rest)
                 if plain:
                     yield plain
-            self._held = rest
+            self._tail = rest
             if len(rest) > table_size(len(self._edges) - 1):
                 raise corrupt(self._name, self._read, "more than a seek table after the last frame")
 
@@ -205,9 +205,9 @@ class _Frames:
         """Nothing more comes: the file must have ended in the seek table of just these frames."""
         if self._frame:
             raise corrupt(self._name, self._read, "the file ends within a frame")
-        size = self._read + len(self._held)
-        if seek_table_size(self._held, size, self._name) != len(self._held):
+        size = self._read + len(self._tail)
+        if seek_table_size(self._tail, size, self._name) != len(self._tail):
             raise corrupt(self._name, self._read, "something else than a seek table after the last frame")
-        table = decode_seek_table(self._held, size, self._name)
+        table = decode_seek_table(self._tail, size, self._name)
         if list(zip(table.compressed.tolist(), table.plain.tolist(), strict=True)) != self._edges:
             raise corrupt(self._name, self._read, "the seek table is not that of the frames")

@@ -36,7 +36,8 @@ class SegmentIndex:
         return int(self.positions[-1] + self.lengths[-1]) if len(self) else 1
 
     def validate(self, name: str, number: int = 0) -> None:
-        """`CorruptError` naming the index file `name` and its first bad entry; it begins with entry `number` of it."""
+        """Raise `CorruptError` naming the index file `name` and its first bad entry; it begins with entry `number` of
+        the file."""
         first = 1 if not number or not len(self) else max(int(self.positions[0]), 1)
         due = np.concatenate(([first], self.positions[:-1] + self.lengths[:-1]))[: len(self)]
         checks = [

@@ -109,32 +109,34 @@ def _headers(
 ) -> tuple[Fields, Fields]:
     """Every header's key and value: the first header of all records, the second of those that have two, …"""
     total = int(starts[-1])
-    found = np.empty((4, total), np.int64)
+    positions = np.empty((4, total), np.int64)
     rows = np.flatnonzero(counts)
     file.require((counts > 0) | (at == stop), at, "bytes after the record's last field")
-    at, stop, left, slot = at[rows], stop[rows], counts[rows], starts[:-1][rows]
+    at, stop, remaining, slot = at[rows], stop[rows], counts[rows], starts[:-1][rows]
     while len(at) > _FEW:
         key_length = windows(data, ">i4")[at].astype(np.int64)
         keys = Fields(at + 4, key_length)
         file.require(
-            (key_length >= 0) & (keys.end + 4 + 8 * (left - 1) <= stop), at, "impossible header key length"
+            (key_length >= 0) & (keys.end + 4 + 8 * (remaining - 1) <= stop),
+            at,
+            "impossible header key length",
         )
         value_length = windows(data, ">i4")[keys.end].astype(np.int64)
         values = Fields(keys.end + 4, value_length)
-        fits = (value_length >= -1) & (values.end + 8 * (left - 1) <= stop)
+        fits = (value_length >= -1) & (values.end + 8 * (remaining - 1) <= stop)
         file.require(fits, keys.end, "impossible header value length")
-        for row, column in zip(found, (*keys, *values), strict=True):
+        for row, column in zip(positions, (*keys, *values), strict=True):
             row[slot] = column
-        at, left, slot = values.end, left - 1, slot + 1
-        more = left > 0
+        at, remaining, slot = values.end, remaining - 1, slot + 1
+        more = remaining > 0
         file.require(more | (at == stop), at, "bytes after the record's last header")
-        at, stop, left, slot = at[more], stop[more], left[more], slot[more]
+        at, stop, remaining, slot = at[more], stop[more], remaining[more], slot[more]
     view = data.data
     for first, end, count, column in zip(
-        at.tolist(), stop.tolist(), left.tolist(), slot.tolist(), strict=True
+        at.tolist(), stop.tolist(), remaining.tolist(), slot.tolist(), strict=True
     ):
-        _walk_headers(view, first, end, count, found[:, column : column + count], file)
-    return Fields(found[0], found[1]), Fields(found[2], found[3])
+        _walk_headers(view, first, end, count, positions[:, column : column + count], file)
+    return Fields(positions[0], positions[1]), Fields(positions[2], positions[3])
 
 
 def _walk_headers(
@@ -189,7 +191,7 @@ def _is_utf8(key: Any) -> bool:
 
 
 def check(block: RecordBlock, name: str, base: int) -> None:
-    """`CorruptError` unless `block` is whole: every record fills exactly its index entry, with valid fields.
+    """Raise `CorruptError` unless `block` is whole: every record fills exactly its index entry, with valid fields.
 
     `name` is the file that the error names and `base` the position of the block's first byte in it.
     """

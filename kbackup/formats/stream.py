@@ -103,20 +103,20 @@ def blocks(
     Chunks are gathered until they have `least` bytes, so that small ones don't make small blocks.
     """
     cutter: _Cutter = _ByScan(name) if index is None else _ByIndex(index, name)
-    held: list[Bytes] = []
+    waiting: list[Bytes] = []
     size, need, base = 0, least, 1
     for chunk in _body(chunks, name):
-        held.append(chunk)
+        waiting.append(chunk)
         size += len(chunk)
         if size < need:
             continue
-        data = _joined(held)
+        data = _joined(waiting)
         block, need = cutter.take(data, base, False)
-        held, size, base = [data[block.nbytes :]], size - block.nbytes, base + block.nbytes
+        waiting, size, base = [data[block.nbytes :]], size - block.nbytes, base + block.nbytes
         need = max(need, least)
         if len(block):
             yield block
-    block, _ = cutter.take(_joined(held), base, True)
+    block, _ = cutter.take(_joined(waiting), base, True)
     if len(block):
         yield block
 

@@ -137,19 +137,24 @@ class SchemaRegistry:
 
 
 def _properties(options: RegistryOptions) -> dict[str, object]:
-    """As the client calls them."""
+    """Return the options by the client's names."""
     files = {
         "ssl.ca.location": options.ca_bundle,
         "ssl.certificate.location": options.client_certificate,
         "ssl.key.location": options.client_key,
         "ssl.key.password": options.client_key_password,
     }
-    found: dict[str, object] = {name: value for name, value in files.items() if value}
-    found |= {"url": options.url, "timeout": _SECONDS, "max.retries": _TRIES_AGAIN, "retries.wait.ms": 500}
+    properties: dict[str, object] = {name: value for name, value in files.items() if value}
+    properties |= {
+        "url": options.url,
+        "timeout": _SECONDS,
+        "max.retries": _TRIES_AGAIN,
+        "retries.wait.ms": 500,
+    }
     if options.user:
-        found["basic.auth.user.info"] = f"{options.user}:{options.password}"
+        properties["basic.auth.user.info"] = f"{options.user}:{options.password}"
     if options.token:
-        found |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
+        properties |= {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": options.token}
         # which cluster behind a shared address it is: Confluent Cloud's, and to the client a must
-        found["bearer.auth.logical.cluster"] = ""
-    return found
+        properties["bearer.auth.logical.cluster"] = ""
+    return properties

@@ -14,7 +14,8 @@ from msgspec import Meta
 TopicName = Annotated[str, Meta(pattern=r"^(?!\.{1,2}(?![\s\S]))[A-Za-z0-9._-]{1,249}(?![\s\S])")]
 """By Kafka's own rule. A name becomes a folder of the archive: one that leads elsewhere is none."""
 Source = Literal["brokers", "zookeeper", "controller log"]
-"""The source that a part of the metadata was read from."""
+"""The source that a part of the metadata was read from. "controller log" is metadata.json's
+name of a metadata log."""
 MetadataPartName = Literal[
     "topics",
     "acls",
@@ -38,6 +39,11 @@ QuotaEntity = dict[Literal["user", "client-id", "ip"], str | None]
 """Types and names of what a quota is of; null is the default entity."""
 QuotaKey = tuple[tuple[Literal["user", "client-id", "ip"], str | None], ...]
 """A `QuotaEntity` as sorted pairs, which can be hashed."""
+
+
+def source_name(source: Source) -> str:
+    """Return the name of a source in messages and reports."""
+    return "metadata log" if source == "controller log" else source
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

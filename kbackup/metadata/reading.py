@@ -28,7 +28,7 @@ class Reading:
 
     `not_carried` has the reasons, unless the source never has the part. `outdated`: why the source is no longer the
     truth of the cluster, such as ZooKeeper after a migration; "" where it is. `migration`: Kafka's word for the state
-    of the migration, from a controller log that has it.
+    of the migration, from a metadata log that has it.
     """
 
     source: Source

@@ -74,6 +74,8 @@ METRICS: dict[str, Metric] = {
     "kbackup_losses_total": Metric("counter", "Losses: records that can never be archived.", ("kind",)),
     "kbackup_lost_offsets_total": Metric("counter", "Offsets in these losses, as far as known."),
     "kbackup_findings": Metric("gauge", "Findings of a verification, a comparison or a drill."),
+    "kbackup_status_level": Metric("gauge", "Level of `kbackup status`: 0 ok, 1 warning, 2 critical."),
+    "kbackup_notifications_total": Metric("counter", "Notifications by result.", ("result",)),
     "kbackup_missing": Metric(
         "gauge", "Groups, settings and damaged records that a restore could not bring back."
     ),
@@ -146,7 +148,7 @@ class Counted:
         self.begin("")
 
     def begin(self, command: str) -> None:
-        """From nothing, for a command."""
+        """Reset every counter, for a command."""
         with self._lock:
             self._command, self._archive = command, ""
             self._values: dict[tuple[str, tuple[str, ...]], float] = {}

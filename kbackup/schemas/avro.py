@@ -90,21 +90,21 @@ def _extent(schema: Any, known: dict[str, _Extent]) -> _Extent:
     if kind in ("record", "error"):
         inner = [_extent(field["type"], known) for field in schema["fields"]]
         idle = 1 + sum(each.idle for each in inner) if all(each.idle for each in inner) else 0
-        found = _Extent(idle, 1 + _deepest(inner))
+        extent = _Extent(idle, 1 + _deepest(inner))
     elif kind in ("array", "map"):
         item = _extent(schema["items" if kind == "array" else "values"], known)
         if item.idle and kind == "array":
             raise UndecodableError("an array of items that take no bytes could be any number of them")
-        found = _Extent(deep=1 + item.deep)
+        extent = _Extent(deep=1 + item.deep)
     else:
-        found = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
-    if found.idle > _MOST_IDLE:
+        extent = _BARE.get(kind) or _Extent(idle=int(kind == "fixed" and schema["size"] == 0))
+    if extent.idle > _MOST_IDLE:
         raise UndecodableError(
-            f"a record of {found.idle:,} values that take no bytes is nothing but their number"
+            f"a record of {extent.idle:,} values that take no bytes is nothing but their number"
         )
     if "name" in schema:
-        known[schema["name"]] = found
-    return found
+        known[schema["name"]] = extent
+    return extent
 
 
 def _deepest(extents: Sequence[_Extent]) -> float:

@@ -43,8 +43,8 @@ def missing(error: ImportError) -> UsageError:
 
 @contextmanager
 def of_others(name: str, kind: str) -> Iterator[None]:
-    """`UndecodableError` for whatever a library raises of a schema: it is somebody's text, and they raise what
-    they come upon, `AttributeError` and `RecursionError` among it."""
+    """Turn every error of a schema library into `UndecodableError`. A schema is user text, and libraries raise any
+    error for it, `AttributeError` and `RecursionError` among them."""
     try:
         yield
     except (KbackupError, ImportError, OSError):

@@ -6,7 +6,8 @@ from kbackup.schemas.base import Codec, Schema, missing, of_others
 
 
 def codec_of(schema: Schema) -> Codec:
-    """`UndecodableError` for a schema that is none; `UsageError` where its library is not installed."""
+    """Return the codec of a schema. `UndecodableError` for an invalid schema, `UsageError` where its library is not
+    installed."""
     try:
         if schema.kind == "AVRO":
             from kbackup.schemas.avro import AvroCodec

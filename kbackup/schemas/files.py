@@ -14,11 +14,9 @@ _KINDS = (
 
 
 def file_codec(path: Path, message: str | None = None) -> Codec:
-    """By the file's ending; `message` is for Protobuf. `UsageError` for what can't be used.
-
-    An Avro type that the file does not define is looked for beside it, in `<its full name>.avsc`; an import of a .proto
-    in its folder, and among Google's own.
-    """
+    """Return a codec by the file's ending; `message` is for Protobuf. `UsageError` for a file that can't be used. An
+    Avro type that the file does not define is looked for beside it, in `<its full name>.avsc`; an import of a .proto in
+    its folder, and among Google's own."""
     kind = path.suffix.lower()
     if message is not None and kind not in (".proto", ".desc", ".pb"):
         raise UsageError(f"{path} has no message {message}", "name a message only with a Protobuf file")

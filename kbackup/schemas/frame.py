@@ -28,7 +28,7 @@ class Frame(NamedTuple):
 
 
 def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
-    """None where no schema is named. `UndecodableError` for a header that is none."""
+    """Return the frame that names a schema; None where no schema is named. `UndecodableError` for an invalid header."""
     for name, value in headers:
         if name == header and value is not None:
             frame = in_front(value) or _guid(value)
@@ -39,9 +39,9 @@ def frame_of(data: bytes, headers: Headers, header: bytes) -> Frame | None:
 
 
 def in_front(data: bytes) -> Frame | None:
-    """By the data alone: no registry gives the id 0, so that a number below 2^24 as eight bytes is no frame. A larger
-    one, such as a time in milliseconds, can't be told from an id and three bytes of data (Avro's of a text of two
-    letters); it is what `--decode value` is for, or what no schema is found for."""
+    """Return the frame at the beginning of data. No registry gives the id 0, so that a number below 2^24 as eight bytes
+    is no frame. A larger number, such as a time in milliseconds, can't be told from an id and three bytes of data
+    (Avro's of a text of two letters); `--decode value`, or a schema that is not found, settles it."""
     if len(data) < 5 or data[0] != 0:
         return None
     (number,) = struct.unpack_from(">I", data, 1)

@@ -42,7 +42,8 @@ def linear(stock: Any) -> Any:
     kind: Any = extend(stock, validators=keywords)
 
     def evolve(self: Any, **changes: Any) -> Any:
-        """As jsonschema does it; a part of a schema that names a draft of its own gets a linear validator too."""
+        """Evolve a validator as jsonschema does; a part of a schema that names a draft of its own gets a linear
+        validator too."""
         schema = changes.setdefault("schema", self.schema)
         for field in attrs.fields(kind):
             if field.init:

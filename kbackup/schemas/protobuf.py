@@ -70,7 +70,8 @@ class ProtobufCodec:
 
 
 def protobuf_codec(schema: Schema, message: str | None = None) -> ProtobufCodec:
-    """Of .proto text, or of what some clients register: a serialized FileDescriptorProto in base64."""
+    """Return a codec for .proto text, or for a serialized FileDescriptorProto in base64, which some clients
+    register."""
     texts = {**dict(schema.references), _MAIN: schema.text}
     described = {name: file for name, text in texts.items() if (file := _described(name, text)) is not None}
     files = FileDescriptorSet(file=described.values())
@@ -145,20 +146,20 @@ def _described(name: str, text: str) -> FileDescriptorProto | None:
 
 
 def _pool(files: FileDescriptorSet) -> DescriptorPool:
-    """Of `files` and what they import, each behind what it imports itself; Protobuf's own are there where `files` have
-    none of them."""
+    """Return a pool of `files` and what they import, each after its imports; Protobuf's own files are added where
+    `files` have none of them."""
     known = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in _WELL_KNOWN]
-    there = {file.name: FileDescriptorProto.FromString(file.serialized_pb) for file in known}
-    there |= {file.name: file for file in files.file}
+    described = {file.name: FileDescriptorProto.FromString(file.serialized_pb) for file in known}
+    described |= {file.name: file for file in files.file}
     needs: dict[str, Sequence[str]] = {}
     rest = [file.name for file in files.file]
     while rest:
         if (name := rest.pop()) not in needs:
-            needs[name] = there[name].dependency
+            needs[name] = described[name].dependency
             rest += needs[name]
     pool = DescriptorPool()
     for name in TopologicalSorter(needs).static_order():
-        pool.Add(there[name])
+        pool.Add(described[name])
     return pool
 
 

@@ -22,12 +22,13 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from kbackup.util.processes import close_process
+
 VARIABLE = "KBACKUP_DAEMON"
 FLAG = "--ready"
 
 # As Spark starts its own: what is read at a process's start can't be handed over.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "YES", "OMP_NUM_THREADS": "1"}
-_PATIENCE = 2.0  # s, for a process whose streams are closed
 
 
 class Ready:
@@ -61,15 +62,12 @@ class Ready:
 
     def close(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        try:
-            self._process.communicate(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        close_process(self._process)
 
 
 def hand_over() -> bool:
-    """In the process that Spark started: whether a ready one took its place, which by now has ended."""
+    """Hand over to a ready process, in the process that Spark started; return whether a ready one took its place, which
+    by now has ended."""
     with suppress(OSError, KeyError), socket.socket(socket.AF_UNIX) as line:
         line.connect(os.environ[VARIABLE])
         told = json.dumps([dict(os.environ), sys.path]).encode()
@@ -82,7 +80,7 @@ def hand_over() -> bool:
 
 
 def take_over(listener: socket.socket) -> bool:
-    """In the ready process: whether Spark's daemon handed over, so that this one is it. False: there will be none."""
+    """Wait in the ready process for Spark's daemon; return whether it handed over. False: no daemon will."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as what Spark starts has it
     wanted, _, _ = select.select([listener, sys.stdin], [], [])
     if sys.stdin in wanted:

@@ -81,12 +81,12 @@ def delta_session(spark: SparkSession) -> SparkSession:
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass("io.delta.tables.DeltaTable")
-        there = "DeltaSparkSessionExtension" in extensions
+        extended = "DeltaSparkSessionExtension" in extensions
     except Exception as error:  # py4j's, of a class that is not there
         raise UsageError(
             "Spark has no jars of Delta", f"bring them: spark-submit --packages {DELTA[0]}, see delta.md"
         ) from error
-    if not there:
+    if not extended:
         raise UsageError(
             "Spark's session is not set up for Delta",
             " ".join(f"--conf {name}={value}" for name, value in EXTENSION.items()),
@@ -98,7 +98,7 @@ def delta_session(spark: SparkSession) -> SparkSession:
 
 
 def table_path(url: str) -> str:
-    """As Hadoop writes it: a path without a scheme would be one of the cluster's own file system."""
+    """Return a path as Hadoop writes it: without a scheme it would be one of the cluster's own file system."""
     if url.startswith("file://"):
         return "file:" + unquote("/" + url.removeprefix("file://").partition("/")[2])
     return "s3a://" + url.partition("://")[2] if _is_s3(url) else f"file:{Path(url).absolute()}"

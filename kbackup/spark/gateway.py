@@ -5,15 +5,22 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 (it hooks into forks: never while the JVM is being forked in a thread)
 import os
 import re
+import shutil
+import struct
+import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kbackup.config.secrets import shown
+from kbackup.spark.command import find_launch, java_command
 from kbackup.spark.jars import LOCK, check_jars
+from kbackup.spark.jvm import class_archive
 from kbackup.util.printable import printable_lines
+from kbackup.util.processes import close_process
 
 _GREETINGS = (
     *(b"Using incubator modules", b"Setting default log level", b"To adjust logging level"),
@@ -30,36 +37,135 @@ _RESOLVING = re.compile(
 _SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 """Names of settings that Spark itself hides in its logs and pages (its default of `spark.redaction.regex`)."""
 
+_LOOK = 0.005  # s, between looks for the JVM's answer
 
-def start_context(settings: Mapping[str, str]) -> None:
-    """Starts a JVM and the context that the session is built on, unless there is one.
+_IMPORTS = (
+    *("org.apache.spark.SparkConf", "org.apache.spark.api.java.*", "org.apache.spark.api.python.*"),
+    *("org.apache.spark.resource.*", "org.apache.spark.sql.Encoders", "org.apache.spark.sql.OnSuccessCall"),
+    *(
+        "org.apache.spark.sql.functions",
+        "org.apache.spark.sql.classic.*",
+        "org.apache.spark.sql.api.python.*",
+    ),
+    "scala.Tuple2",
+)
+"""Java's names that pyspark uses without their packages."""
 
-    The JVM ends with the driver: its stdin closes. It writes to our stderr (stdout is ours alone), without the lines
-    it greets everybody with. Its Python workers write there too: all else passes. pyspark puts the settings on the
-    JVM's command line, which every user of the machine can read: secret ones go to the context alone.
+
+class Jvm:
+    """A JVM of Spark that has been started.
+
+    It ends with the driver: its stdin closes. It writes to our stderr (stdout is ours alone), without the lines that it
+    greets everybody with. Its Python workers write there too: all else passes. Every user of the machine can read its
+    command line: secret settings go to the context alone.
     """
-    from pyspark import SparkConf, SparkContext, java_gateway
 
-    launch_gateway: Any = java_gateway.launch_gateway
-    conf, open_conf = (SparkConf(loadDefaults=False) for _ in range(2))
-    conf.setAll(list(settings.items()))
-    open_conf.setAll([*_without_secrets(settings).items()])
-    if SparkContext._active_spark_context is not None:
-        return
-    reading, writing = os.pipe()
-    threading.Thread(target=_pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
-    try:
-        # signals to the process group are for the driver ...
-        gateway = launch_gateway(open_conf, {"stdout": writing, "stderr": writing, "process_group": 0})
-    finally:
-        os.close(writing)
-    if lock := settings.get(LOCK):  # before any class of them is loaded
-        check_jars(filter(None, (gateway.jvm.System.getProperty("spark.jars") or "").split(",")), Path(lock))
-    misc = gateway.jvm.sun.misc
-    misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)  # ... and those to all processes
-    if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
-        conf.setIfMissing("spark.local.dir", _private_folder(gateway))
-    SparkContext(conf=conf, gateway=gateway)
+    def __init__(self, settings: Mapping[str, str], *, note_classes: bool) -> None:
+        self._settings = settings
+        self._shown = _without_secrets(settings)
+        self._archive = class_archive()
+        self._launch = find_launch(self._archive, settings) if self._archive is not None else None
+        self._process: _Process | None = None
+        reading, self._writing = os.pipe()
+        threading.Thread(target=_pass_on, args=(reading,), name="kbackup-stderr", daemon=True).start()
+        if self._archive is not None and self._launch is not None:
+            command = java_command(self._launch, self._archive, settings, self._shown, note=note_classes)
+            self._process = _Process(command, self._archive.home, self._writing)
+
+    def start_context(self) -> None:
+        """Start the context that the session is built on."""
+        from pyspark import SparkConf, SparkContext
+
+        try:
+            gateway = self._process.connect() if self._process is not None else self._run_scripts()
+        finally:
+            os.close(self._writing)
+        settings = self._settings
+        if lock := settings.get(LOCK):  # before any class of them is loaded
+            jars = gateway.jvm.System.getProperty("spark.jars") or ""
+            check_jars(filter(None, jars.split(",")), Path(lock))
+        misc = gateway.jvm.sun.misc
+        misc.Signal.handle(misc.Signal("TERM"), misc.SignalHandler.SIG_IGN)  # those to all processes
+        conf = SparkConf(_jvm=gateway.jvm)  # with the settings of the command line
+        for name in settings.keys() - self._shown.keys():
+            conf.set(name, settings[name])
+        if settings["spark.master"].startswith("local") and "SPARK_LOCAL_DIRS" not in os.environ:
+            conf.setIfMissing("spark.local.dir", _private_folder(gateway))
+        SparkContext(conf=conf, gateway=gateway)
+
+    @property
+    def archive_due(self) -> bool:
+        """True when `write_archive` has something to write."""
+        return self._archive is not None and self._launch is not None and self._archive.due
+
+    def write_archive(self) -> None:
+        """Write the archive of the loaded classes, where there is none; to be called after the work."""
+        if self._archive is not None and self._launch is not None:
+            self._archive.write(self._launch.jvm_options())
+
+    def terminate(self) -> None:
+        """End a JVM without a session."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def forget_classes(self) -> None:
+        """Remove the note of the loaded classes."""
+        if self._archive is not None:
+            self._archive.forget_classes()
+
+    def _run_scripts(self) -> Any:
+        from pyspark import SparkConf, java_gateway
+
+        launch_gateway: Any = java_gateway.launch_gateway
+        conf = SparkConf(loadDefaults=False).setAll(list(self._shown.items()))
+        options = {"stdout": self._writing, "stderr": self._writing, "process_group": 0}
+        return launch_gateway(conf, options)
+
+
+class _Process:
+    """The JVM as a process that listens for pyspark, started and found as pyspark does with Spark's scripts."""
+
+    def __init__(self, command: Sequence[str], home: Path, output: int) -> None:
+        self._connection = Path(tempfile.mkdtemp(prefix="kbackup-spark-"), "connection")
+        own = {"PYTHONHASHSEED": "0", "SPARK_CONNECT_MODE": "0", "SPARK_HOME": str(home)}
+        self._process = subprocess.Popen(  # noqa: S603 (the JVM that Spark's scripts start)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            process_group=0,  # signals to the process group are for the driver
+            env={**os.environ, **own, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._connection)},
+        )
+
+    def terminate(self) -> None:
+        """End the JVM, which may be starting, and wait for its end."""
+        self._process.terminate()
+        close_process(self._process)
+        shutil.rmtree(self._connection.parent, ignore_errors=True)
+
+    def connect(self) -> Any:
+        """Wait until the JVM listens and connect. Raises `PySparkRuntimeError` if it ends before."""
+        from py4j.clientserver import (  # type: ignore[import-untyped]
+            ClientServer,
+            JavaParameters,
+            PythonParameters,
+        )
+        from py4j.java_gateway import java_import  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkRuntimeError
+
+        while not self._connection.exists():
+            if self._process.poll() is not None:
+                raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+            time.sleep(_LOOK)
+        told = self._connection.read_bytes()
+        shutil.rmtree(self._connection.parent)
+        port, size = struct.unpack_from(">ii", told)
+        java = JavaParameters(port=port, auth_token=told[8 : 8 + size].decode(), auto_convert=True)
+        gateway = ClientServer(java, PythonParameters(port=0, eager_load=False))
+        gateway.proc = self._process
+        for name in _IMPORTS:
+            java_import(gateway.jvm, name)
+        return gateway
 
 
 def _private_folder(gateway: Any) -> str:

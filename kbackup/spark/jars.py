@@ -14,7 +14,7 @@ LOCK = "spark.kbackup.jars.lock"
 
 
 def check_jars(jars: Iterable[str], lock: Path) -> None:
-    """`RefusedError` for the first of `jars` (paths or file: URLs) that is not in the list `lock`, by its bytes."""
+    """Raise `RefusedError` for the first of `jars` (paths or file: URLs) whose bytes are not in the list `lock`."""
     locked = {line.split()[0] for line in lock.read_text("ascii").splitlines()}
     for jar in jars:
         path = Path(unquote(urlsplit(jar).path))

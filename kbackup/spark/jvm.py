@@ -1,34 +1,39 @@
-"""Options of Spark's JVM on this machine, and the archive of the classes that it loads (class data sharing).
+"""The JVM of Spark on this machine: its options, and the archive of the classes that it loads (class data sharing).
 
-No record passes through the JVM, so the optimising compiler and parallel collectors never repay their cost. Half of the
-time to the first task is loading and verifying classes, which HotSpot can store in an archive. The first run writes the
-archive into the user's cache once its work is done, later runs map it. The JVM checks that an archive was made by the
-same JVM from the same class path, and starts without it otherwise. It does not check that the file is complete: so a
-file gets its name only when it is, and the name holds its size.
+No record passes through the JVM, so the optimising compiler and parallel collectors never repay their cost. Most of
+the time to the first task is loading and verifying classes, which HotSpot can store in an archive. The first run notes
+the classes that it loads. Once its work is done, a second JVM writes their archive into the user's cache, and later
+runs map it. The JVM checks that an archive was made by the same JVM from the same class path, and starts without it
+otherwise. It does not check that the file is complete: so a file gets its name only when it is, and the name holds its
+size.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import logging
 import os
 import shutil
+import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from kbackup.util.folders import cache_folder
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=192m"
+"""One compiler, one collector, and no collection for the sake of classes alone."""
 
-LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-_SHARING = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:disable -Xlog:all=error:stderr"
+_SHARING = (
+    *("-XX:+IgnoreUnrecognizedVMOptions", "-Xlog:disable", "-Xlog:all=error:stderr"),
+    *("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"),  # pages that no JVM has to change
+)
 _KEPT_DAYS = 30
+_PATIENCE = 300  # s, for writing an archive
 _OTHER_CLASSES = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 
 log = logging.getLogger(__name__)
@@ -36,47 +41,89 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ClassArchive:
-    """The archive for one JVM and one Spark. `folder` is the cache."""
+    """The archive for one JVM (`java`) and one Spark (`home`). `folder` is the cache."""
 
     folder: Path
     key: str
+    home: Path
+    java: Path
 
     def path(self) -> Path | None:
         """Return the newest complete archive; None where there is none."""
         whole = [p for p in self.folder.glob(f"spark-{self.key}-*.jsa") if _is_whole(p)]
         return max(whole, default=None)
 
-    def options(self) -> str:
-        """Return the JVM's options that use the archive; without an archive, those that record its classes."""
+    def options(self, *, note: bool) -> list[str]:
+        """Return the options that use the archive; with `note` and without an archive, those that note the classes."""
         path = self.path()
         if path is None:
-            return f"{_SHARING} -XX:+RecordDynamicDumpInfo"
+            return [*_SHARING, f"-XX:DumpLoadedClassList={self._classes}"] if note else []
         os.utime(path)
-        return f'{_SHARING} "-XX:SharedArchiveFile={path}"'
+        return [*_SHARING, f"-XX:SharedArchiveFile={path}"]
 
-    def write(self, session: SparkSession) -> None:
-        """Write the archive of the classes that the session's JVM has loaded, unless there is one.
+    @property
+    def due(self) -> bool:
+        """True when the JVM of this process has noted its classes, and there is no archive."""
+        return self._classes.exists() and self.path() is None
+
+    def write(self, options: Sequence[str]) -> None:
+        """Write the archive of the noted classes for a JVM with `options`, unless another process does.
 
         A failure is no error: the next start takes as long as this one.
         """
-        if self.path() is not None:
-            return
         made = self.folder / f"spark-{self.key}.{os.getpid()}.new"
         try:
-            _dump(session, made)
-            with made.open("rb") as whole:
-                os.fsync(whole.fileno())
-            made.rename(self.folder / f"spark-{self.key}-{made.stat().st_size}.jsa")
-            self._forget_unused()
-        except Exception as error:  # noqa: BLE001 (py4j's errors, and the disk's)
-            log.info("Spark's classes are not kept for the next start: %s", str(error).partition("\n")[0])
+            with self._alone() as alone:
+                if alone and self.due:
+                    self._dump(options, made)
+                    made.rename(self.folder / f"spark-{self.key}-{made.stat().st_size}.jsa")
+                    self._forget_unused()
+        except (OSError, subprocess.SubprocessError) as error:
+            log.info("Spark's classes are not kept for the next start: %s", error)
         finally:
             made.unlink(missing_ok=True)
 
+    def forget_classes(self) -> None:
+        """Remove the note of this process."""
+        self._classes.unlink(missing_ok=True)
+
+    @property
+    def _classes(self) -> Path:
+        return self.folder / f"spark-{self.key}.{os.getpid()}.classes"
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Yield whether no other process writes an archive for this JVM and Spark."""
+        with (self.folder / f"spark-{self.key}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def _dump(self, options: Sequence[str], made: Path) -> None:
+        sharing = (
+            "-Xshare:dump",
+            f"-XX:SharedClassListFile={self._classes}",
+            f"-XX:SharedArchiveFile={made}",
+        )
+        subprocess.run(  # noqa: S603 (the JVM that Spark runs in)
+            [self.java, *LIGHT.split(), *sharing, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_PATIENCE,
+            check=True,
+        )
+        with made.open("rb") as whole:
+            os.fsync(whole.fileno())
+
     def _forget_unused(self) -> None:
         for old in self.folder.glob("spark-*"):
-            if time.time() - old.stat().st_mtime > _KEPT_DAYS * 86400:
-                old.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                if time.time() - old.stat().st_mtime > _KEPT_DAYS * 86400:
+                    old.unlink()
 
 
 def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
@@ -99,7 +146,7 @@ def class_archive(env: Mapping[str, str] = os.environ) -> ClassArchive | None:
         return None
     # whoever could write there could give us code to run
     ours = status.st_uid == os.getuid() and not status.st_mode & 0o022
-    return ClassArchive(folder, key) if ours and os.access(folder, os.W_OK) else None
+    return ClassArchive(folder, key, home, java) if ours and os.access(folder, os.W_OK) else None
 
 
 def _key(home: Path, java: Path) -> str:
@@ -129,24 +176,3 @@ def _java(env: Mapping[str, str]) -> Path | None:
     home = env.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else env.get("PATH"))
     return Path(found).resolve() if found else None
-
-
-def _dump(session: SparkSession, path: Path) -> None:
-    """Dump the loaded classes as `jcmd <pid> VM.cds dynamic_dump <path>` does: few JVMs come with jcmd."""
-    context: Any = session.sparkContext
-    jvm, gateway = context._jvm, context._gateway
-
-    def array(kind: Any, *values: Any) -> Any:
-        made = gateway.new_array(kind, len(values))
-        for at, value in enumerate(values):
-            made[at] = value
-        return made
-
-    lang = jvm.java.lang
-    server = lang.management.ManagementFactory.getPlatformMBeanServer()
-    bean = jvm.javax.management.ObjectName("com.sun.management:type=DiagnosticCommand")
-    methods = lang.Class.forName("javax.management.MBeanServer").getMethods()
-    invoke = next(method for method in methods if method.getName() == "invoke")
-    arguments = array(lang.Object, array(lang.String, "dynamic_dump", str(path)))
-    signature = array(lang.String, "[Ljava.lang.String;")
-    invoke.invoke(server, array(lang.Object, bean, "vmCds", arguments, signature))

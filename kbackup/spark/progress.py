@@ -28,19 +28,19 @@ class ProgressSender:
 
     def __init__(self, address: Address | None, task: int) -> None:
         self._address, self._task = address, task
-        self._records, self._bytes, self._told = 0, 0, 0.0
+        self._records, self._bytes, self._sent_at = 0, 0, 0.0
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM) if address else None
 
     def add(self, records: int, size: int) -> None:
         self._records += records
         self._bytes += size
-        if time.monotonic() - self._told > _EVERY:
+        if time.monotonic() - self._sent_at > _EVERY:
             self.tell()
 
     def tell(self) -> None:
         if self._socket is None or self._address is None:
             return
-        self._told = time.monotonic()
+        self._sent_at = time.monotonic()
         message = _MESSAGE.pack(self._address.token, self._task, self._records, self._bytes)
         try:
             self._socket.sendto(message, ("127.0.0.1", self._address.port))

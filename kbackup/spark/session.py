@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from kbackup.errors import UnreachableError
 from kbackup.spark.daemon_prestart import Ready
-from kbackup.spark.gateway import start_context
-from kbackup.spark.jvm import LIGHT, class_archive
-
-# One stage that maps rows to rows: nothing to plan again, and Janino would compile Java for a few rows.
-_PLAIN_PLANS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-
-# Every account of the machine reaches the JVM's ports on loopback. The JVM makes the secret itself, and keeps it.
-_AUTHENTICATION = {
-    "spark.authenticate": "true",
-    "spark.authenticate.secretBitLength": "256",
-    "spark.network.crypto.enabled": "true",
-    "spark.network.crypto.saslFallback": "false",
-}
+from kbackup.spark.gateway import Jvm
+from kbackup.spark.jvm import LIGHT
+from kbackup.spark.settings import session_settings
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -47,21 +31,21 @@ class Starting:
         self, master: str | None, conf: Mapping[str, str], attempts: int, *, warm: bool = True
     ) -> None:
         self._daemon = _ready_daemon(master, conf)
+        known = self._daemon.conf if self._daemon is not None else {}
+        self._startup = _Startup(master, {**conf, **known}, attempts, note_classes=True)
         import pyspark.sql  # noqa: F401 (here, not in the thread: what the caller imports next would hold it up)
 
-        known = self._daemon.conf if self._daemon is not None else {}
-        self._of = (master, {**conf, **known}, attempts)
         self._warm = warm
         self._session: SparkSession | None = None
         self._error: BaseException | None = None
-        self._ready, self._wanted, self._left = threading.Event(), threading.Event(), threading.Event()
+        self._ready, self._requested, self._ended = threading.Event(), threading.Event(), threading.Event()
         self._stopping = threading.Lock()
         # a daemon: a command that fails meanwhile ends at once, and the JVM ends with it (its stdin closes)
         self._thread = threading.Thread(target=self._start, name="kbackup-spark", daemon=True)
         self._thread.start()
 
     def __call__(self) -> SparkSession:
-        self._wanted.set()
+        self._requested.set()
         self._ready.wait()
         if self._error is not None:
             raise self._error
@@ -78,27 +62,36 @@ class Starting:
         """The session, if it has started."""
         return self._session
 
+    @property
+    def classes_due(self) -> bool:
+        """True when `dump_classes` takes its seconds."""
+        return self._session is not None and self._startup.jvm is not None and self._startup.jvm.archive_due
+
     def dump_classes(self) -> None:
-        """Write the classes that the JVM has loaded for the next start, where enabled; to be called after the work."""
-        archive = class_archive()
-        if self._session is not None and archive is not None and _is_light(self._session):
-            archive.write(self._session)
+        """Write the classes that the JVM has loaded for later starts, where enabled; to be called after the work."""
+        if self._session is not None and self._startup.jvm is not None:
+            self._startup.jvm.write_archive()
 
     def leave(self) -> None:
         """Stop the session, now or when its start has ended: nothing will use it."""
-        self._left.set()
+        self._ended.set()
         if self._ready.is_set():
             self._stop()
+        if self._startup.jvm is not None:
+            self._startup.jvm.forget_classes()
+            if not self._ready.is_set() or self._error is not None:
+                self._startup.jvm.terminate()
 
     def _start(self) -> None:
         try:
-            self._session = build_session(*self._of)
+            self._session = self._startup.session()
         except BaseException as error:  # noqa: BLE001 (raised again where the session is asked for)
             self._error = error
         self._ready.set()
-        if self._left.is_set():
-            self._stop()
-        elif self._warm and self._session is not None and not self._wanted.is_set():
+        if self._ended.is_set():
+            with suppress(Exception):  # the JVM may have been ended meanwhile
+                self._stop()
+        elif self._warm and self._session is not None and not self._requested.is_set():
             _warm_up(self._session)
 
     def _stop(self) -> None:
@@ -153,81 +146,88 @@ def _stop(session: SparkSession) -> None:
         stopping.join(0.02)
 
 
-def _is_light(session: SparkSession) -> bool:
-    """Return True when the session runs on this machine with our own options."""
-    return LIGHT in session.sparkContext.getConf().get("spark.driver.extraJavaOptions", "")
-
-
 def build_session(master: str | None, conf: Mapping[str, str], attempts: int) -> SparkSession:
     """A session on `master`; under `spark-submit`, and where a session exists, that one's master counts.
 
     `attempts` is how often a task is tried. No UI, no console bar, quiet logs, unless `conf` says otherwise.
     """
-    from pyspark.errors import PySparkException, PySparkRuntimeError
-    from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
-
-    while _stops:
-        _stops.pop().join()
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    settings = _settings(master, attempts, submitted) | dict(conf)
-    if not submitted:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # what turns the command line of the JVM into another one is a JVM itself
-        os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
-    builder = SparkSession.builder
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    try:
-        if not submitted and "spark.remote" not in settings and "SPARK_REMOTE" not in os.environ:
-            start_context(settings)
-        session = builder.getOrCreate()
-    except (PySparkRuntimeError, PySparkException) as error:
-        fetches = settings.get("spark.jars.packages") and not submitted
-        jars = ", and that its jars can be fetched (spark.jars.packages, see delta.md)" if fetches else ""
-        raise UnreachableError(
-            f"Spark can't be started: {str(error).splitlines()[0]}",
-            f"check that a JDK of 17 or newer is installed (JAVA_HOME){jars}",
-        ) from error
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return _Startup(master, conf, attempts).session()
 
 
-def _settings(master: str | None, attempts: int, submitted: bool) -> dict[str, str]:
-    log4j = f"-Dlog4j2.configurationFile={files('kbackup.spark') / 'log4j2.properties'}"
-    settings = {
-        "spark.app.name": "kbackup",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.task.maxFailures": str(attempts),
-        "spark.speculation": "false",
-        "spark.driver.extraJavaOptions": log4j,
-        "spark.executorEnv.PYTHONSAFEPATH": "1",  # workers import nothing from the working directory
-    }
-    if kernel := os.environ.get("KBACKUP_KERNEL"):
-        settings["spark.executorEnv.KBACKUP_KERNEL"] = kernel
-    if not submitted:
-        settings["spark.master"] = _with_attempts(master or "local[*]", attempts)
-    if not submitted and (master or "local").startswith("local"):
-        archive = class_archive()
-        options = [log4j, LIGHT, *([archive.options()] if archive is not None else [])]
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        settings |= _PLAIN_PLANS | {
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.memory": "1g",
-            "spark.driver.extraJavaOptions": " ".join(options),
-            "spark.python.daemon.module": "kbackup.spark.daemon",
-        }
-        settings |= _AUTHENTICATION
-        if settings["spark.master"].startswith("local-cluster"):  # the only local one that asks for a secret
-            settings["spark.authenticate.secret"] = secrets.token_hex(32)
-    return settings
+class _Startup:
+    """A session whose JVM, if it takes a new one, starts at once: before pyspark is imported."""
+
+    def __init__(
+        self, master: str | None, conf: Mapping[str, str], attempts: int, *, note_classes: bool = False
+    ) -> None:
+        while _stops:
+            _stops.pop().join()
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+        self._settings = session_settings(master, attempts, submitted) | dict(conf)
+        self._fetches = bool(self._settings.get("spark.jars.packages")) and not submitted
+        if not submitted:
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            # what turns the command line of the JVM into another one is a JVM itself
+            os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
+        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
+        self.jvm = (
+            None if submitted or remote or _has_jvm() else Jvm(self._settings, note_classes=note_classes)
+        )
+
+    def session(self) -> SparkSession:
+        """Build the session. Raises `UnreachableError` where Spark can't be started."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+        from pyspark.errors import PySparkException, PySparkRuntimeError
+        from pyspark.sql import SparkSession as SparkSession  # also for annotations of commands
+
+        builder = SparkSession.builder
+        try:
+            if self.jvm is not None:
+                _convert_without_imports()
+                self.jvm.start_context()
+            else:
+                builder = builder.config(map=dict(self._settings))
+            session = builder.getOrCreate()
+        except (PySparkRuntimeError, PySparkException, Py4JJavaError) as error:
+            jars = (
+                ", and that its jars can be fetched (spark.jars.packages, see delta.md)"
+                if self._fetches
+                else ""
+            )
+            raise UnreachableError(
+                f"Spark can't be started: {_reason(error)}",
+                f"check that a JDK of 17 or 21 is installed (JAVA_HOME), and the master{jars}",
+            ) from error
+        session.sparkContext.setLogLevel("ERROR")
+        return session
 
 
-def _with_attempts(master: str, attempts: int) -> str:
-    """Local masters take the number of tries in the URL: local[4] is local[4,tries]."""
-    if master == "local":
-        return f"local[1,{attempts}]"
-    if master.startswith("local[") and "," not in master:
-        return f"{master[:-1]},{attempts}]"
-    return master
+def _reason(error: Exception) -> str:
+    """Return the first line that tells a cause; of an error of the JVM that is its second."""
+    lines = [line.removeprefix(": ") for line in str(error).splitlines()]
+    told = (line for line in lines if line and not line.startswith("An error occurred while calling"))
+    return next(told, type(error).__name__)
+
+
+def _has_jvm() -> bool:
+    """Return True when pyspark has started a JVM in this process: it knows one only."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
+
+
+def _convert_without_imports() -> None:
+    """Keep pyspark from importing pandas and its test helpers at the first call of the JVM.
+
+    It asks them whether there is numpy; an argument can be numpy's only where numpy is imported."""
+    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+    def is_array(_: NumpyArrayConverter, obj: Any) -> bool:
+        numpy = sys.modules.get("numpy")
+        return numpy is not None and isinstance(obj, numpy.ndarray) and obj.ndim == 1
+
+    def is_scalar(_: NumpyScalarConverter, obj: Any) -> bool:
+        numpy = sys.modules.get("numpy")
+        return numpy is not None and isinstance(obj, numpy.generic)
+
+    setattr(NumpyArrayConverter, "can_convert", is_array)  # noqa: B010
+    setattr(NumpyScalarConverter, "can_convert", is_scalar)  # noqa: B010

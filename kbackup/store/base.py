@@ -21,6 +21,7 @@ Semantics, stated once; `tests/contract` runs them on every implementation.
 from __future__ import annotations
 
 import builtins
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, Self, TypeAlias, cast
@@ -91,44 +92,46 @@ class Failed(NamedTuple):
     error: StoreError
 
 
-class Upload(Protocol):
+class Upload(ABC):
     """A streamed create-if-absent of unknown size; nothing is visible before `commit` returned.
 
     A context manager: leaving it without `commit` aborts and leaves nothing behind.
     """
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        abort_upload(self, error)
 
+    @abstractmethod
     def write(self, data: Buffer) -> None:
         """Take `data` over, uncopied where it is large: it must not change until the upload has ended or has
         dropped its references to it, which it does as soon as the store has acknowledged that part (so memory
         that its last reference frees is a safe buffer). Bounded memory: waits while parts are in flight."""
-        ...
 
+    @abstractmethod
     def commit(self) -> tuple[int, int]:
         """Publish; returns (size in bytes, CRC-64/NVME of all bytes). `AlreadyExistsError` where the key is
         taken (by other bytes, when an answer had been lost on the way). Nothing can be written or committed
         afterwards."""
-        ...
 
+    @abstractmethod
     def abort(self) -> None:
         """End without publishing; idempotent."""
-        ...
 
 
 class Store(Protocol):
     @property
     def url(self) -> str:
-        """Address of the store as the user wrote it, without secrets."""
+        """Return the address of the store as the user wrote it, without secrets."""
         ...
 
     @property
     def address(self) -> Address:
-        """Normalized address of the store, equal for all spellings of one location."""
+        """Return the normalized address of the store, equal for all spellings of one location."""
         ...
 
     def get(self, key: str) -> bytes: ...
@@ -162,8 +165,8 @@ class Store(Protocol):
         ...
 
     def replace(self, key: str, data: Buffer, etag: str) -> str:
-        """Replace the version `etag`; `PreconditionError` where it is another, `NotFoundError` where there is
-        none."""
+        """Replace the version `etag` of an object. `PreconditionError` where the object has another version,
+        `NotFoundError` where the object is missing."""
         ...
 
     def upload(self, key: str) -> Upload:

@@ -11,7 +11,7 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same of text that has lines of its own (a traceback): line feeds stay, tabs become blanks."""
+    """Return text with lines of its own (a traceback) as printable text: line feeds stay, tabs become blanks."""
     return "\n".join(printable(line.expandtabs()) for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""Lists of names in messages."""
+"""Numbers and lists of names in messages."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ def shorten(names: Sequence[str], most: int, between: str = ", ") -> str:
     comma = "" if between == ", " else between.rstrip()
     more = f"{comma} and {len(names) - most:,} more" if len(names) > most else ""
     return between.join(names[:most]) + more
+
+
+def plural(number: int, noun: str) -> str:
+    """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

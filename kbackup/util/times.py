@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+_HOURS_UNTIL = 2 * 86400  # s; an age of a nightly backup is told in hours: "26h"
 
 
 def now() -> str:
@@ -43,3 +45,17 @@ def calendar_text(ms: int, pattern: str) -> str | None:
         return (_EPOCH + timedelta(milliseconds=ms)).strftime(pattern)
     except (OverflowError, ValueError):
         return None
+
+
+def duration_text(seconds: float, units: int = 2) -> str:
+    """Format a duration in its largest `units` units: 100 is "1m40s", 93600 "26h", 190800 "2d5h"; "0s" if negative."""
+    rest = max(int(seconds), 0)
+    parts: list[str] = []
+    for unit, length in _UNITS:
+        in_hours = unit == "d" and rest < _HOURS_UNTIL and not parts
+        if rest >= length and not in_hours:
+            parts.append(f"{rest // length:,}{unit}")
+            rest %= length
+        elif parts:
+            break
+    return "".join(parts[:units]) or "0s"

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from kbackup.cli.common.decoding import Decoding
 from kbackup.errors import (
     CorruptError,
     DeniedError,
@@ -28,14 +29,46 @@ from kbackup.errors import (
     UsageError,
 )
 from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import STATIC, Access, Guard
-from kbackup.web.pages import changes, groups, migration, mirrors, points, records, topics
+from kbackup.web.pages import (
+    changes,
+    drills,
+    fields,
+    groups,
+    history,
+    migration,
+    mirrors,
+    points,
+    records,
+    restore,
+    search,
+    status,
+    topics,
+)
 from kbackup.web.render import page
 from kbackup.web.view import BadInputError, page_request
 
 log = logging.getLogger(__name__)
 
-ROUTERS = tuple(module.router for module in (points, topics, records, groups, changes, mirrors, migration))
+ROUTERS = tuple(
+    module.router
+    for module in (
+        points,
+        topics,
+        records,
+        fields,
+        search,
+        groups,
+        changes,
+        history,
+        drills,
+        status,
+        mirrors,
+        migration,
+        restore,
+    )
+)
 THREADS = 8
 """Number of pages rendered at the same time: each may hold a few pages of records in memory."""
 
@@ -49,7 +82,7 @@ _STATUS: tuple[tuple[type[KbackupError], int], ...] = (
     (StoreError, 502),
     (KbackupError, 500),
 )
-_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"}
+_FIELDS = {"offset": "offset", "time": "time", "a": "from", "b": "to", "name": "group"} | search.FIELDS
 """Labels of input fields; other parameters of an address are passed on, and not shown."""
 _TITLES = {
     400: "Invalid input",
@@ -63,14 +96,15 @@ _TITLES = {
 }
 
 
-def make_app(cache: ArchiveCache, access: Access) -> Guard:
+def make_app(cache: ArchiveCache, access: Access, decoder: FieldDecoder | None = None) -> Guard:
     """Return the ASGI application: the pages behind the guard."""
-    return Guard(make_pages(cache), access, _refused, _entered)
+    return Guard(make_pages(cache, decoder), access, _refused, _entered)
 
 
-def make_pages(cache: ArchiveCache) -> FastAPI:
+def make_pages(cache: ArchiveCache, decoder: FieldDecoder | None = None) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=_bounded, redirect_slashes=False)
     app.state.cache = cache
+    app.state.decoder = decoder if decoder is not None else FieldDecoder(lambda: Decoding({}, mm2=True))
     for router in ROUTERS:
         app.include_router(router)
     files = Path(str(resources.files("kbackup.web").joinpath("static")))

@@ -6,123 +6,27 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 from kbackup.archive import layout
 from kbackup.archive.java.content import is_java_archive
 from kbackup.archive.java.folder import JavaFolder
-from kbackup.archive.models import Loss, Manifest, Metadata
-from kbackup.archive.query.browse import Catalogue, catalogue, catalogue_of
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
-from kbackup.archive.query.group_overview import (
-    GroupOverview,
-    GroupsOverview,
-    groups_overview,
-    java_groups_overview,
-)
 from kbackup.archive.query.points import PointOverview, list_points
-from kbackup.archive.query.sums import Sums, sums_of
 from kbackup.archive.reader import Archive, open_archive
-from kbackup.errors import NoArchiveError, UsageError
-from kbackup.metadata.entities import TopicMetadata
+from kbackup.errors import NoArchiveError
 from kbackup.store.base import Store
+from kbackup.web.lag import LagCache
+from kbackup.web.sections import ArchivedSections, Section
+from kbackup.web.snapshot import Snapshot
+from kbackup.web.verdict import StatusRules, Verdict, verdict_on
 
 FRESH = 5.0
 """Seconds between checks for a newer catalog."""
+FRESH_STATUS = 60.0
+"""Seconds between readings of the status, and checks for mirrors, without a newer catalog."""
 FRESH_JAVA = 300.0
 """Seconds between readings of a folder of the Java tool: each reads all its indexes."""
 CACHED = 3
 """Number of restore points whose content is cached."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRow:
-    """A topic's row in a table."""
-
-    topic: ArchivedTopic
-    sums: Sums
-    losses: int
-
-    @property
-    def name(self) -> str:
-        return self.topic.name
-
-
-class Snapshot:
-    """An archive as of a restore point (`point` is None for a folder of the Java tool)."""
-
-    def __init__(self, store: Store, archive: Archive | None, point: Manifest | None, newest: bool) -> None:
-        self.store, self.archive, self.point, self.newest = store, archive, point, newest
-        self._read: dict[int, Metadata] = {}
-
-    @property
-    def number(self) -> int | None:
-        return self.point.number if self.point is not None else None
-
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        if self.archive is None or self.point is None:
-            return catalogue(self.store)
-        return catalogue_of(self.archive, self.point)
-
-    @cached_property
-    def topics(self) -> dict[str, ArchivedTopic]:
-        return {topic.name: topic for topic in self.catalogue.topics}
-
-    def topic(self, name: str) -> ArchivedTopic:
-        if name not in self.topics:
-            raise UsageError(
-                f"there is no topic {name} in {self.catalogue.location}", "select another restore point"
-            )
-        return self.topics[name]
-
-    def partition(self, name: str, number: int) -> ArchivedPartition:
-        self.topic(name)
-        return self.catalogue.partition(name, number)
-
-    @cached_property
-    def rows(self) -> list[TopicRow]:
-        lost: dict[str, int] = {}
-        for _, loss in self.losses:
-            lost[loss.topic] = lost.get(loss.topic, 0) + 1
-        return [TopicRow(t, sums_of(t.partitions), lost.get(t.name, 0)) for t in self.catalogue.topics]
-
-    @cached_property
-    def sums(self) -> Sums:
-        return sums_of(p for topic in self.catalogue.topics for p in topic.partitions)
-
-    @cached_property
-    def losses(self) -> list[tuple[int, Loss]]:
-        """Losses up to this restore point as (restore point, loss), the newest first."""
-        if self.archive is None or self.point is None:
-            return []
-        return self.archive.losses_by_point(self.point)[::-1]
-
-    @cached_property
-    def groups(self) -> GroupsOverview:
-        if self.archive is None or self.point is None:
-            return java_groups_overview(self.store)
-        return groups_overview(self.archive, self.point)
-
-    @cached_property
-    def by_group(self) -> dict[str, GroupOverview]:
-        return {group.group: group for group in self.groups.groups}
-
-    def metadata(self, number: int | None = None) -> Metadata | None:
-        """Return the metadata of a restore point, by default this one; None for a folder of the Java tool."""
-        if self.archive is None or self.point is None:
-            return None
-        captured = self.point.number if number is None else number
-        if captured not in self._read:
-            self._read[captured] = self.archive.metadata(captured)
-        return self._read[captured]
-
-    def settings(self, topic: ArchivedTopic) -> TopicMetadata | None:
-        metadata = self.metadata(topic.as_of)
-        if metadata is None:
-            return None
-        return next((t for t in metadata.topics if t.name == topic.name), None)
 
 
 class ArchiveCache:
@@ -131,8 +35,15 @@ class ArchiveCache:
     Raises `NoArchiveError`, `WrongKeyError` and others if the archive can't be opened.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
-        self.store = store
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        state: Store | None = None,
+        rules: StatusRules = StatusRules(),  # noqa: B008 (immutable)
+    ) -> None:
+        self.store = store  # of the archive; `state` holds reports of drills
+        self.state = state if state is not None else store
         self._clock = clock
         self._lock = threading.RLock()
         self._archive: Archive | None = None
@@ -142,12 +53,26 @@ class ArchiveCache:
         self._points: list[PointOverview] = []
         self._let_go: list[int] = []
         self._snapshots: OrderedDict[int, Snapshot] = OrderedDict()
+        self._archived_sections = ArchivedSections(store)
+        self._rules = rules
+        self._status_at = -FRESH_STATUS
+        self.verdict: Verdict | None = None
+        """The verdict of the last check; None for a folder of the Java tool."""
+        self.sections: tuple[Section, ...] = ()
+        """The sections of the navigation, by the last check."""
+        self.lags = LagCache()
         with self._lock:
             self._refresh()
 
     @property
     def java(self) -> bool:
         return self._archive is None
+
+    def archive(self) -> Archive | None:
+        """Return the archive as of its newest catalog; None for a folder of the Java tool."""
+        with self._lock:
+            self._refresh()
+            return self._archive
 
     def points(self) -> Sequence[PointOverview]:
         """Return all restore points, oldest first; none for a folder of the Java tool."""
@@ -198,6 +123,11 @@ class ArchiveCache:
             return
         if not opened or self._archive is None or not self._is_newest(self._archive):
             self._open()
+            self._status_at = now - FRESH_STATUS
+        if now - self._status_at >= FRESH_STATUS:
+            self.sections = self._archived_sections.find(self._archive)
+            self.verdict = verdict_on(self._archive, self._rules, self.state) if self._archive else None
+            self._status_at = now
         self._checked_at = now
 
     def _open(self) -> None:

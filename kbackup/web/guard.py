@@ -34,6 +34,18 @@ POLICY = "; ".join(
         "base-uri 'none'",
     )
 )
+STORED_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "style-src 'unsafe-inline'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "sandbox",
+    )
+)
+"""The policy of pages that the archive holds: they have styles of their own, an origin of their own, and no scripts."""
+_POLICY = "content-security-policy"
 HEADERS = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
@@ -109,7 +121,10 @@ class Guard:
             begun = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                stored = headers.get(_POLICY) == STORED_POLICY
                 headers.update(HEADERS)
+                if stored:
+                    headers[_POLICY] = STORED_POLICY
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 

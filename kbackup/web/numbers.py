@@ -8,7 +8,7 @@ from datetime import datetime
 from markupsafe import Markup
 
 from kbackup.cli.common.human import human_count, human_size
-from kbackup.util.times import human_time, ms_of, time_text
+from kbackup.util.times import duration_text, human_time, ms_of, time_text
 from kbackup.web.charts.area import Unit
 
 DASH = "\N{EN DASH}"
@@ -27,9 +27,9 @@ def size(nbytes: int | None) -> Markup:
 
 
 def short(value: int, unit: Unit) -> str:
-    """Return the label of a round value on an axis: "512 KiB", "20M", "15 min"."""
+    """Return the label of a round value on an axis: "512 KiB", "20M", "15m"."""
     if unit == "ms":
-        return duration(value / 1000)
+        return duration_text(value / 1000)
     return (human_size(value) if unit == "bytes" else human_count(value)).replace(".0", "")
 
 
@@ -46,23 +46,7 @@ def when(moment: int | str | None) -> Markup:
 
 def ago(ms: int) -> str:
     seconds = time.time() - ms / 1000
-    return f"{duration(seconds)} ago" if seconds >= 0 else f"{duration(-seconds)} ahead"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: "3 d 4 h"."""
-    units = ((86400 * 365, "y"), (86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    rest = max(0, round(seconds))
-    parts: list[str] = []
-    for length, unit in units:
-        if rest >= length or (unit == "s" and not parts):
-            parts.append(f"{rest // length:,} {unit}")
-            rest %= length
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return " ".join(parts)
+    return f"{duration_text(seconds)} ago" if seconds >= 0 else f"{duration_text(-seconds)} ahead"
 
 
 def between(start: str, end: str) -> str:
@@ -72,7 +56,7 @@ def between(start: str, end: str) -> str:
     except ValueError:
         return DASH
     seconds = elapsed.total_seconds()
-    return f"{seconds:.1f} s" if 0 <= seconds < 60 else duration(seconds)
+    return f"{seconds:.1f}s" if 0 <= seconds < 60 else duration_text(seconds)
 
 
 def percent(part: float, whole: float) -> str:

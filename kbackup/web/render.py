@@ -10,11 +10,14 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from kbackup import __version__
+from kbackup.archive.query.selection import exact_entry
 from kbackup.cli.common.human import human_size, plural
 from kbackup.util.html import templates
+from kbackup.util.times import duration_text
 from kbackup.web import names, numbers
 
 
@@ -26,11 +29,13 @@ def environment() -> Environment:
         "size": numbers.size,
         "when": numbers.when,
         "ago": numbers.ago,
-        "duration": numbers.duration,
+        "duration": duration_text,
         "short": numbers.short,
         "plain_size": human_size,
         "name": names.name,
         "key": names.key,
+        "entry": exact_entry,
+        "exact": exact,
     }
     jinja.globals |= {
         "version": __version__,
@@ -46,11 +51,16 @@ def page(template: str, context: Mapping[str, Any], status: int = 200) -> HTMLRe
     return HTMLResponse(environment().get_template(template).render(context), status)
 
 
+def exact(text: str) -> Markup:
+    """Return the text for an attribute that is copied and not shown: with every character, also unprintable ones."""
+    return escape(text).replace("\r", Markup("&#13;"))
+
+
 def path(*parts: object, **query: object) -> str:
-    """Return the address of a page; parameters that are None are left out."""
+    """Return the address of a page; parameters that are None are left out, a list is one for each entry."""
     address = "/" + "/".join(quote(str(part), safe="") for part in parts)
     parameters = {name: value for name, value in query.items() if value is not None}
-    return f"{address}?{urlencode(parameters)}" if parameters else address
+    return f"{address}?{urlencode(parameters, doseq=True)}" if parameters else address
 
 
 @cache

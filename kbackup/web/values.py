@@ -6,18 +6,17 @@ All control and direction characters are escaped. HTML is escaped here in markup
 from __future__ import annotations
 
 import codecs
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import msgspec
 from markupsafe import Markup, escape
 
 from kbackup.util.printable import printable, printable_lines
+from kbackup.web.json_layout import is_json, tokens
 
-View = Literal["auto", "text", "json", "hex"]
-VIEWS: tuple[View, ...] = ("auto", "text", "json", "hex")
+View = Literal["auto", "decoded", "text", "json", "hex"]
+VIEWS: tuple[View, ...] = ("auto", "decoded", "text", "json", "hex")
 
 WHOLE = 64 << 10
 """Number of bytes of a field on the page of a record."""
@@ -25,15 +24,13 @@ PART = 4 << 10
 """Number of bytes of a field on a page of records."""
 LINE = 200
 """Number of bytes of a field in a line of a table."""
+_BEFORE = 40  # bytes of an excerpt before its match
 NAME = 1 << 10
 """Number of bytes of a header's key."""
 
-_INDENTED = 1 << 20  # characters: indenting makes nested brackets long
+_INDENTED = 8  # times its bytes: indenting makes nested brackets long
 _HEX_CUT = 4  # a dump is this many times as long as its bytes
-_TOKEN = re.compile(
-    r'(?P<name>"(?:[^"\\]|\\.)*")(?=\s*:)|(?P<text>"(?:[^"\\]|\\.)*")'
-    r"|(?P<number>-?\d[\d.eE+-]*)|(?P<word>true|false|null)"
-)
+_COLORED = Markup('<span class="j-{}">{}</span>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +57,20 @@ def shown(data: bytes | None, view: View = "auto", most: int = WHOLE) -> Shown:
         return Shown("empty", 0, 0, Markup("empty"))
     if view == "hex":
         return _hex(data, most)
-    if view in ("auto", "json"):
-        pretty = _json(data) if len(data) <= most else None
-        if pretty is not None:
-            return Shown("json", len(data), len(data), pretty)
-    note = "not JSON" if len(data) <= most else f"not shown as JSON: longer than {most:,} bytes"
+    if view in ("auto", "decoded", "json") and is_json(data):
+        return _json(data, most)
+    note = "not JSON" if view == "json" else ""
     text = _text(data, most)
     if text is None and view == "text":
         text = data[:most].decode("utf-8", "backslashreplace")
     if text is None:
-        return _hex(data, most, note if view == "json" else "")
+        return _hex(data, most, note)
     return Shown(
         "text",
         len(data),
         min(most, len(data)),
         Markup(escape(printable_lines(text))),  # noqa: S704 (escaped)
-        note if view == "json" else "",
+        note,
     )
 
 
@@ -87,6 +82,17 @@ def line(data: bytes | None) -> Shown:
     kind = "text" if text is not None else "hex"
     content = printable(text) if text is not None else data[:64].hex(" ")
     return Shown(kind, len(data), min(LINE, len(data)), escape(content))
+
+
+def excerpt(data: bytes, position: int) -> Shown:
+    """Return a part of a field in one line: its beginning, or some bytes before `position` and what follows."""
+    start = position - _BEFORE
+    if position + _BEFORE <= LINE:
+        return line(data)
+    while start < position and data[start] & 0xC0 == 0x80:  # within a character of UTF-8
+        start += 1
+    cut = line(data[start:])
+    return replace(cut, size=len(data), content=Markup("\N{HORIZONTAL ELLIPSIS}") + cut.content)
 
 
 def name(data: bytes) -> str:
@@ -106,27 +112,18 @@ def _text(data: bytes, most: int) -> str | None:
         return None
 
 
-def _json(data: bytes) -> Markup | None:
-    """Return indented JSON, with numbers unchanged; None if the data is neither an object nor an array."""
-    if data.lstrip()[:1] not in (b"{", b"["):
-        return None
-    try:
-        text = msgspec.json.format(data, indent=2).decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return _coloured(text) if len(text) <= _INDENTED else None
-
-
-def _coloured(text: str) -> Markup:
+def _json(data: bytes, most: int) -> Shown:
+    """Return indented JSON, with numbers unchanged, or its beginning."""
     parts: list[Markup] = []
-    at = 0
-    for token in _TOKEN.finditer(text):
-        parts += [
-            escape(text[at : token.start()]),
-            Markup('<span class="j-{}">{}</span>').format(token.lastgroup, printable(token[0])),
-        ]
-        at = token.end()
-    return Markup("").join([*parts, escape(text[at:])])
+    room, end = most * _INDENTED, 0
+    for token in tokens(data):
+        room -= len(token.text)
+        if token.end > most or room < 0:
+            return Shown("json", len(data), end, Markup("").join(parts))
+        text = escape(token.text)
+        parts.append(text if token.kind == "layout" else _COLORED.format(token.kind, text))
+        end = token.end
+    return Shown("json", len(data), len(data), Markup("").join(parts))
 
 
 def _hex(data: bytes, most: int, note: str = "") -> Shown:

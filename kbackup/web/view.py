@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,9 +14,14 @@ from fastapi import Depends, Query, Request
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic
+from kbackup.archive.query.selection import exact_entry
+from kbackup.config import parse_range, parse_time
+from kbackup.config.windows import TIMES
 from kbackup.errors import UsageError
-from kbackup.web.archive_cache import ArchiveCache, Snapshot
+from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.decoding import FieldDecoder, PageDecoding
 from kbackup.web.render import page, path
+from kbackup.web.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -33,6 +39,7 @@ class PageRequest:
     cache: ArchiveCache
     point_name: str
     newest_url: str
+    decoder: FieldDecoder
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -42,6 +49,20 @@ class PageRequest:
         """Return an address that keeps the restore point, unless it is the newest."""
         return path(*parts, **{"point": None if self.point_name == "latest" else self.point_name, **query})
 
+    def decoding(self, decodes: bool) -> PageDecoding:
+        """Return the decoding of the page's records; without `decodes` they stay as they are."""
+        return self.decoder.page() if decodes else PageDecoding(self.decoder, None)
+
+    def restore_link(self, topic: str, partition: int, start: object = "", end: object = "") -> str:
+        """Return the address of the page that plans a restore of offsets [`start`, `end`) of a partition.
+
+        A topic whose name can't stand in a range (of a folder of the Java tool) is planned as a whole."""
+        try:
+            selected = {"range": str(parse_range(f"{topic}:{partition}:{start}-{end}"))}
+        except ValueError:
+            selected = {"topic": exact_entry(topic)}
+        return self.link("restore", **selected)
+
     def page(self, template: str, tab: str, **context: Any) -> HTMLResponse:
         return page(template, {"request": self, "link": self.link, "path": path, "tab": tab, **context})
 
@@ -49,11 +70,12 @@ class PageRequest:
 def page_request(request: Request, point: str = "latest") -> PageRequest:
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "point"]
     here = quote(request.scope["path"]) + (f"?{urlencode(query)}" if query else "")
-    return PageRequest(request.app.state.cache, point, here)
+    return PageRequest(request.app.state.cache, point or "latest", here, request.app.state.decoder)
 
 
 Requested = Annotated[PageRequest, Depends(page_request)]
 Number = Annotated[int, Query(alias="page", ge=1, le=1_000_000)]
+CatalogNumber = Annotated[int | None, Query(ge=1, le=2**62)]
 
 
 @dataclass(frozen=True)
@@ -77,6 +99,14 @@ def list_page(everything: Sequence[T], number: int, size: int) -> ListPage[T]:
     number = min(number, pages)
     start = (number - 1) * size
     return ListPage(everything[start : start + size], number, pages, start + 1, len(everything))
+
+
+def moment(text: str, *, up: bool = False) -> int:
+    """Return a time of a form in ms since the epoch. Raises `BadInputError` if it is invalid."""
+    try:
+        return parse_time(text, int(time.time() * 1000), up=up)
+    except ValueError:
+        raise BadInputError(f"{text} is not a time", f"give {TIMES}") from None
 
 
 def matches_search(text: str, query: str) -> bool:

@@ -15,7 +15,8 @@ _ENDPOINT = re.compile(r"(\w[\w.-]*)://\[?([^\]]*?)\]?:(\d{1,5})")
 
 
 def parse_cluster_id(tree: Tree) -> str:
-    """`MismatchError` where there is none: the address is not that of a Kafka cluster."""
+    """Return the cluster id of a znode. `MismatchError` where there is none: the address is not that of a Kafka
+    cluster."""
     path = "/cluster/id"
     if path not in tree.znodes:
         raise MismatchError(

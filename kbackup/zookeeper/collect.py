@@ -47,7 +47,7 @@ class Collector:
     def below(
         self, part: MetadataPartName, root: str, parse: Callable[[str, bytes], Iterable[T]], levels: int = 1
     ) -> tuple[T, ...] | None:
-        """The same of the znodes `levels` below `root`; None where our user may not read `root` itself."""
+        """Collect from the znodes `levels` below `root`; None where our user may not read `root` itself."""
         if root in self.tree.denied:
             self.denied[part].append(root)
             return None

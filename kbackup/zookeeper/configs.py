@@ -76,7 +76,7 @@ def _ip_quotas(path: str, data: bytes) -> Iterator[ClientQuota]:
 
 
 def _quotas(path: str, data: bytes, entity: QuotaEntity) -> Iterator[ClientQuota]:
-    """None where nothing but credentials is set."""
+    """Yield the quota of a znode; none where it holds credentials alone."""
     quotas = {
         name: _number(path, name, value)
         for name, value in configs(path, data).items()

@@ -67,5 +67,5 @@ def name_of(path: str, encoded: str) -> str:
 
 
 def entity_name(path: str, encoded: str) -> str | None:
-    """The same for the owner of a quota; None for the default."""
+    """Return the decoded name of a quota's owner; None for the default."""
     return None if encoded == _DEFAULT else name_of(path, encoded)

@@ -77,7 +77,7 @@ def _speed(options: argparse.Namespace, size: int, records: int, measured: Measu
 
 
 def _growth(options: argparse.Namespace, measured: Measured) -> None:
-    """The same topic small and ten times as large."""
+    """Measure a topic and one ten times as large."""
     for records in (options.grown // _GROWTH, options.grown):
         with Servers(options.store) as servers:
             _say(f"growth: writing {records:,} records of {_GROWTH_SIZE} B")

@@ -39,12 +39,12 @@ class CountedMinio(Minio):
             f"{self.endpoint_url}/minio/metrics/v3/api/requests", timeout=30
         ) as answer:
             text = answer.read().decode()
-        found: Counter[str] = Counter()
+        totals: Counter[str] = Counter()
         for name, number in _COUNTED.findall(text):
-            found[_kind(name)] += int(float(number))
+            totals[_kind(name)] += int(float(number))
         for way, number in _BYTES.findall(text):
-            found[way] += int(float(number))
-        return found
+            totals[way] += int(float(number))
+        return totals
 
 
 def _kind(name: str) -> str:

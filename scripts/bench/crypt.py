@@ -10,13 +10,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from awscrt.checksums import crc64nvme
 
 from kbackup.store import S3Options, Store, open_store
-from kbackup.store.base import CHUNK, Buffer, ObjectInfo, view_of
+from kbackup.store.base import CHUNK, Buffer, ObjectInfo, Upload, view_of
 from kbackup.store.crypt.frames import Cipher, Header, new_header
 from kbackup.store.crypt.kek import generate_key
 from kbackup.store.crypt.read import Reader
@@ -30,19 +29,12 @@ _REPEAT = 5
 _KEY = "KBACKUP_BENCH_KEY"
 
 
-class Collected:
+class Collected(Upload):
     """An upload into memory."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.keep = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
     def write(self, data: Buffer) -> None:
         if self.keep:
@@ -93,7 +85,7 @@ def read(store: Any, into: memoryview) -> None:
 
 
 def copy(store: Any, into: memoryview) -> None:
-    """The same without opening anything: what is taken off."""
+    """Read without decrypting: the cost that is taken off."""
     for start in range(0, _SIZE, len(into)):
         at = 0
         for chunk in store.open_range("name", start, len(into)):

@@ -1,9 +1,9 @@
-"""Records that look like a shop's: JSON of an exact size, no two alike, that compress as JSON does."""
+"""Records that look like a shop's: JSON of an exact size, no two alike, that compress as JSON does; or random bytes."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 PARTITIONS = 4
@@ -35,6 +35,17 @@ def records(size: int, first: int, count: int) -> Iterator[Record]:
         at, length = int(draw() * (len(_TEXT) - size)), size - len(head) - 2
         value = f'{head}{_TEXT[at : at + length]}"}}'.encode()
         yield Record(f"order-{number % 50_021:06d}".encode(), value, _FIRST + 7 * number)
+
+
+def random_records(size: int, first: int, count: int) -> Iterator[Record]:
+    """`count` records as `records` has them, with random values, which no compression makes smaller."""
+    draw = random.Random(f"{size}:{first}").randbytes
+    for number in range(first, first + count):
+        yield Record(f"order-{number % 50_021:06d}".encode(), draw(size), _FIRST + 7 * number)
+
+
+Made = Callable[[int, int, int], Iterator[Record]]
+"""`records` or `random_records`."""
 
 
 def encoded_bytes(size: int) -> int:

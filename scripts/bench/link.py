@@ -90,14 +90,14 @@ class Link:
 
     def _carry(self) -> None:
         """Each packet goes to the other end when its time has come."""
-        held: tuple[deque[tuple[float, bytes]], ...] = (deque(), deque())
+        queues: tuple[deque[tuple[float, bytes]], ...] = (deque(), deque())
         while not self._stopped.is_set():
-            due = min((packets[0][0] for packets in held if packets), default=time.monotonic() + 0.05)
+            due = min((packets[0][0] for packets in queues if packets), default=time.monotonic() + 0.05)
             ready, _, _ = select.select(self._ends, (), (), max(0.0, due - time.monotonic()))
             for end in ready:
-                self._take(end, held[self._ends.index(end)])
+                self._take(end, queues[self._ends.index(end)])
             now = time.monotonic()
-            for side, packets in enumerate(held):
+            for side, packets in enumerate(queues):
                 while packets and packets[0][0] <= now:
                     self._give(self._ends[1 - side], packets.popleft()[1])
 

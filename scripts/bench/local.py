@@ -11,7 +11,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,9 +27,10 @@ from kbackup.archive.verify.findings import ToRead
 from kbackup.archive.verify.segment import check_segment
 from kbackup.formats.index import encode_entries
 from kbackup.formats.record import decode, encode
+from kbackup.store import Store
 from kbackup.store.file import FileStore
 from kbackup.types import RECORDS, RecordBlock
-from scripts.bench.data import encoded_bytes, records
+from scripts.bench.data import Made, Record, encoded_bytes, records
 
 _SIZES = (140, 1024)
 _ROUNDS = 5
@@ -52,25 +53,25 @@ def measure(size: int, count: int) -> list[dict[str, object]]:
     made = list(blocks(size, count))
     batches = [decode(block) for block in made]
     total = sum(block.nbytes for block in made)
-    found: dict[tuple[str, str], list[float]] = {}
+    rounds: dict[tuple[str, str], list[float]] = {}
     for compression, name in (("none", "verify"), ("zstd", "verify (zstd)")):
         with tempfile.TemporaryDirectory() as folder:
             store = FileStore(folder)
-            verify_all = partial(_verify, store, _write(store, compression, made))
-            found[name, "MB/s"] = [total / 1e6 / _time(verify_all) for _ in range(_ROUNDS)]
+            verify_all = partial(check_segments, store, write_segments(store, compression, made))
+            rounds[name, "MB/s"] = [total / 1e6 / _time(verify_all) for _ in range(_ROUNDS)]
     for _ in range(_ROUNDS):
         rates: dict[str, Callable[[], object]] = {
             "decode to Arrow": lambda: [decode(block).num_rows for block in made],
             "encode from Arrow": lambda: [len(encode(batch)) for batch in batches],
             "encode index": lambda: [len(encode_entries(b.offsets, b.positions, b.lengths, 1)) for b in made],
         }
-        for what, work in rates.items():
-            found.setdefault((what, "records/s"), []).append(count / _time(work))
+        for label, work in rates.items():
+            rounds.setdefault((label, "records/s"), []).append(count / _time(work))
         crc = _time(lambda: [crc64nvme(block.data.data) for block in made])
-        found.setdefault(("checksum", "MB/s"), []).append(total / 1e6 / crc)
+        rounds.setdefault(("checksum", "MB/s"), []).append(total / 1e6 / crc)
     return [
-        {"value_bytes": size, "what": what, "unit": unit, "median": statistics.median(all_), "all": all_}
-        for (what, unit), all_ in found.items()
+        {"value_bytes": size, "what": label, "unit": unit, "median": statistics.median(all_), "all": all_}
+        for (label, unit), all_ in rounds.items()
     ]
 
 
@@ -81,14 +82,15 @@ def _time(work: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
-def blocks(size: int, count: int, memory: int = 8 << 20) -> list[RecordBlock]:
+def blocks(size: int, count: int, memory: int = 8 << 20, made: Made = records) -> list[RecordBlock]:
     """`count` records with values of `size` bytes, in blocks of about `memory` bytes."""
     each = max(memory // encoded_bytes(size), 1)
-    return [_block(size, first, min(each, count - first)) for first in range(0, count, each)]
+    return [_block(made(size, first, min(each, count - first)), first) for first in range(0, count, each)]
 
 
-def _block(size: int, first: int, count: int) -> RecordBlock:
-    made = list(records(size, first, count))
+def _block(new: Iterator[Record], first: int) -> RecordBlock:
+    made = list(new)
+    count = len(made)
     headers: Any = pa.array([[]] * count, RECORDS.field("headers").type)
     columns: list[Any] = [
         pa.array(np.arange(first, first + count)),
@@ -101,13 +103,15 @@ def _block(size: int, first: int, count: int) -> RecordBlock:
     return encode(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
 
 
-def _write(store: FileStore, compression: str, blocks: list[RecordBlock]) -> list[Segment]:
+def write_segments(store: Store, compression: str, blocks: list[RecordBlock]) -> list[Segment]:
+    """Write blocks of one partition as segments."""
     with PartitionWriter(store, Target("topic", 1, 0, 128 << 20, compression)) as writer:
         ended = [segment for block in blocks for segment in writer.append(block)]
         return ended + writer.finish()
 
 
-def _verify(store: FileStore, segments: list[Segment]) -> None:
+def check_segments(store: Store, segments: list[Segment]) -> None:
+    """Read segments as `kbackup verify` does. Raises `AssertionError` for a finding."""
     for segment in segments:
         result = check_segment(store, ToRead(segment, index=True, records=True))
         if result.findings or result.records != segment.count:

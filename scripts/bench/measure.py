@@ -16,10 +16,11 @@ Seconds = dict[str, float]
 
 
 class Loop(NamedTuple):
-    """`work` is a job of kbackup (with `options`), or a bare loop."""
+    """`work` is a job of kbackup (with `options`), or a bare loop. `archive` is the loop whose archive is restored."""
 
     work: str
     options: Mapping[str, Any] = {}
+    archive: str = ""
 
     @property
     def is_job(self) -> bool:
@@ -30,13 +31,14 @@ LOOPS = {
     "bare consume": Loop("consume"),
     "bare kernel": Loop("kernel"),
     "bare upload": Loop("upload"),
-    "backup": Loop("backup"),
+    "backup": Loop("backup", {"compression": "none"}),
     "backup zstd": Loop("backup", {"compression": "zstd"}),
     "bare produce": Loop("produce"),
-    "restore": Loop("restore"),
-    "restore, no transactions": Loop("restore", {"transactions": False}),
+    "restore": Loop("restore", archive="backup"),
+    "restore zstd": Loop("restore", archive="backup zstd"),
+    "restore, no transactions": Loop("restore", {"transactions": False}, "backup"),
 }
-"""In the order of a round: a restore takes the archive of the last plain backup."""
+"""In the order of a round: a restore takes the archive of the last backup of its kind."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,14 @@ class Bench:
         tasks: int,
         partitions: int = data.PARTITIONS,
         within: Sequence[str] = (),
+        made: data.Made = data.records,
     ) -> None:
         self._servers, self._size, self._tasks, self._partitions = servers, size, tasks, partitions
         self._within = within
         self._count = max(1, records // partitions)
         self._records = self._count * partitions
-        self._topic = servers.fill(size, self._count, partitions)
-        self._archive: dict[str, Any] = {}
+        self._topic = servers.fill(size, self._count, partitions, made)
+        self._archives: dict[str, dict[str, Any]] = {}
 
     def run(self, name: str, extra: Spec | None = None) -> Result:
         """`extra` are settings to try: 'cluster' (of the Kafka client), 'options' (of the job), 's3_options'."""
@@ -105,7 +108,7 @@ class Bench:
             before = self._servers.cpu()
             for child in running:
                 child.tell({"go": True})
-            said = [child.hear() for child in running]
+            answers = [child.hear() for child in running]
             servers = _difference(self._servers.cpu(), before)
         if makes_topic:
             self._servers.delete_topic(topic)
@@ -114,10 +117,10 @@ class Bench:
             name,
             self._tasks,
             self._size,
-            sum(words["records"] for words in said),
-            max(words["ended"] for words in said) - min(words["began"] for words in said),
-            {"loop": sum(words["cpu"] for words in said), **servers},
-            {"loop": max(words["peak"] for words in said)},
+            sum(words["records"] for words in answers),
+            max(words["ended"] for words in answers) - min(words["began"] for words in answers),
+            {"loop": sum(words["cpu"] for words in answers), **servers},
+            {"loop": max(words["peak"] for words in answers)},
         )
 
     def _spec(self, number: int, topic: str) -> Spec:
@@ -154,8 +157,6 @@ class Bench:
             cpu, words = self._follow(child, tree)
         if loop.work == "restore":
             self._servers.delete_topic(spec["target"])
-        elif where is not self._archive:
-            self._servers.delete_archive(where)
         return Result(
             name,
             self._tasks,
@@ -170,18 +171,16 @@ class Bench:
         )
 
     def _archive_for(self, name: str) -> dict[str, Any]:
-        """A new one for a backup; of plain ones the last is kept. A restore takes that, and makes it where there is
+        """A new one for a backup, kept until the next of its kind. A restore takes that, and makes it where there is
         none."""
-        if name == "backup":
-            if self._archive:
-                self._servers.delete_archive(self._archive)
-            self._archive = self._servers.new_archive()
-            return self._archive
         if LOOPS[name].work == "backup":
-            return self._servers.new_archive()
-        if not self._archive:
-            self.run("backup")
-        return self._archive
+            if name in self._archives:
+                self._servers.delete_archive(self._archives[name])
+            self._archives[name] = self._servers.new_archive()
+            return self._archives[name]
+        if LOOPS[name].archive not in self._archives:
+            self.run(LOOPS[name].archive)
+        return self._archives[LOOPS[name].archive]
 
     def _follow(self, child: Child, tree: Tree) -> tuple[Seconds, dict[str, Any]]:
         """The CPU that tree and servers used in step 'run', and the child's last words."""

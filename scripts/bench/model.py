@@ -64,7 +64,7 @@ class Data:
 
     @property
     def tasks(self) -> int:
-        """As `make_tasks` cuts and packs partitions that are all alike."""
+        """The number of tasks into which `make_tasks` cuts and packs partitions that are all alike."""
         records = max(1, int(self.share / self.record))
         options = Backup()
         if records >= options.pack_records:
@@ -90,7 +90,7 @@ class Cluster:
     executors: int
     cores: int
     rate: float
-    start: float = 6.0
+    start: float = 4.0
     task: float = 0.1
     launch: float = 100.0
 
@@ -110,7 +110,7 @@ class Cluster:
         return self.start + end
 
     def bound(self, size: float, tasks: int) -> float:
-        """The same by one formula: bytes and tasks spread evenly, or as fast as the driver hands tasks out."""
+        """Return seconds by one formula: bytes and tasks spread evenly, or as fast as the driver hands tasks out."""
         return self.start + max((size / self.rate + tasks * self.task) / self.slots, tasks / self.launch)
 
 

@@ -64,22 +64,22 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 def _fill(broker: Broker, options: argparse.Namespace) -> list[TopicPartition]:
     admin = AdminClient(broker.client())
     pool = list(data.records(_SIZE, 0, options.records + options.new))
-    found: list[TopicPartition] = []
-    while (left := options.partitions - len(found)) > 0:
-        topic, here = f"quiet-{len(found):06d}", min(left, _TOPIC_PARTITIONS)
+    partitions: list[TopicPartition] = []
+    while (remaining := options.partitions - len(partitions)) > 0:
+        topic, here = f"quiet-{len(partitions):06d}", min(remaining, _TOPIC_PARTITIONS)
         admin.create_topics([NewTopic(topic, here, 1)])[topic].result(120)
-        found += [TopicPartition(topic, p) for p in range(here)]
-        print(f"{len(found):,} partitions", end="\r", file=sys.stderr, flush=True)
-    _wait_led(broker, found)
+        partitions += [TopicPartition(topic, p) for p in range(here)]
+        print(f"{len(partitions):,} partitions", end="\r", file=sys.stderr, flush=True)
+    _wait_led(broker, partitions)
     producer = Producer(broker.client(**{"linger.ms": 50, "queue.buffering.max.messages": 1_000_000}))
     for at, (key, value, timestamp) in enumerate(pool):
-        for topic, partition in found:
+        for topic, partition in partitions:
             producer.produce(topic, value, key, partition, timestamp=timestamp)
         if at % 10 == 9 and producer.flush(300):
             raise SystemExit("the broker did not take the records")
     if producer.flush(300):
         raise SystemExit("the broker did not take the records")
-    return found
+    return partitions
 
 
 def _measure(broker: Broker, partitions: Sequence[TopicPartition], records: int) -> dict[str, float]:

@@ -59,6 +59,7 @@ class Step:
 STEPS = (
     Step("`backup`, 10 new segments", "backup", produce=1),
     Step("`backup`, nothing new", "backup"),
+    Step("`status`", "status --max-age 90000d"),
     Step("`list`", "list"),
     Step("`info`", "info"),
     Step("`ls`", "ls"),

@@ -143,24 +143,26 @@ class Servers:
         admin = AdminClient(self.broker.client(log_level=3))
         admin.delete_topics([name])[name].result(30)
 
-    def fill(self, size: int, count: int, partitions: int = data.PARTITIONS) -> str:
+    def fill(
+        self, size: int, count: int, partitions: int = data.PARTITIONS, made: data.Made = data.records
+    ) -> str:
         """A new topic with `count` records in each of its partitions; a few thousand different ones, in turns."""
         topic = self.new_topic(partitions, size)
         pool = [
             {"key": key, "value": value}  # a batch takes no timestamps: the records get that of their sending
-            for key, value, _ in data.records(size, 0, min(count, max(4, _POOL_BYTES // size)))
+            for key, value, _ in made(size, 0, min(count, max(4, _POOL_BYTES // size)))
         ]
         producer = Producer(self.broker.client(**_FILLING, **{"message.max.bytes": max(1_000_000, 2 * size)}))
         for partition in range(partitions):
-            left = count
-            while left:
-                some = pool[: min(left, len(pool), _BATCH_RECORDS)]
-                while len(producer) and (len(producer) + len(some)) * size > _QUEUE_BYTES:
+            remaining = count
+            while remaining:
+                batch = pool[: min(remaining, len(pool), _BATCH_RECORDS)]
+                while len(producer) and (len(producer) + len(batch)) * size > _QUEUE_BYTES:
                     producer.poll(0.01)
-                if producer.produce_batch(topic, some, partition, on_delivery=_delivered) != len(some):
+                if producer.produce_batch(topic, batch, partition, on_delivery=_delivered) != len(batch):
                     raise SystemExit(f"librdkafka did not take the records of {topic}")
-                left -= len(some)
-                pool = pool[len(some) :] + pool[: len(some)]
+                remaining -= len(batch)
+                pool = pool[len(batch) :] + pool[: len(batch)]
         if producer.flush(120):
             raise SystemExit(f"the broker did not take the records of {topic}")
         return topic

@@ -139,13 +139,13 @@ def _ship(run: Simulated, tasks: Sequence[Sequence[OffsetRange]]) -> list[Segmen
         run.sizes["µs of a task to find its own"] = int((time.perf_counter() - began) * 1e6)
         del sent
     ranges = (wanted for task in tasks for wanted in task)
-    found = list(synthetic.segments(ranges, run.data.record))
-    some = found[:_SAMPLE]
-    with run.step("results", f"pickled and unpickled, {len(some):,} of {len(found):,}"):
-        rows = [pickle.dumps(segment) for segment in some]
+    segments = list(synthetic.segments(ranges, run.data.record))
+    sample = segments[:_SAMPLE]
+    with run.step("results", f"pickled and unpickled, {len(sample):,} of {len(segments):,}"):
+        rows = [pickle.dumps(segment) for segment in sample]
         run.sizes["a result, pickled"] = sum(map(len, rows)) // max(1, len(rows))
         list(map(pickle.loads, rows))
-    return found
+    return segments
 
 
 def _restore(run: Simulated, store: MemoryStore) -> None:

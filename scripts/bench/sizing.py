@@ -48,8 +48,8 @@ class Cluster:
     runs: float = 1.0
     keep: float = 90.0
     """Days: what is older has expired."""
-    stored: float = 1.0
-    """Stored bytes to encoded ones: 1 without compression, about 0.25 for JSON with zstd."""
+    stored: float = 0.25
+    """Stored bytes to encoded ones: about 0.25 for JSON, 1 without compression."""
     groups: int = 2
     """Committed offsets of each partition."""
     moving: float = 1.0
@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def segment_bytes(self) -> float:
-        """As stored: records, and their indexes, which are never compressed."""
+        """The stored bytes of records and of their indexes, which are never compressed."""
         return self.records * self.stored + INDEX * self.records / self.record
 
     @property
@@ -117,12 +117,12 @@ class Cluster:
 
 CASES = {
     "small": Cluster(),
-    "small, zstd": Cluster(stored=0.25),
+    "small, none": Cluster(stored=1.0),
     "middle": Cluster(1_000, 1_000 * GB, 50 * GB),
     "middle, every hour": Cluster(1_000, 1_000 * GB, 50 * GB, runs=24),
     "middle, every minute": Cluster(1_000, 1_000 * GB, 50 * GB, runs=1440, moving=0.1),
     "large": Cluster(10_000, 100_000 * GB, 1_000 * GB),
-    "large, zstd": Cluster(10_000, 100_000 * GB, 1_000 * GB, stored=0.25),
+    "large, none": Cluster(10_000, 100_000 * GB, 1_000 * GB, stored=1.0),
 }
 HEAD = (
     "cluster",

@@ -36,13 +36,13 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     with Servers(options.store) as servers:
         topics = _fill(servers, options.partitions, options.records)
-        found = [_run(servers, options) for _ in range(options.repeat)]
+        runs = [_run(servers, options) for _ in range(options.repeat)]
         if options.profile:
             _profile(servers, topics, options.records)
-    best = min(found, key=lambda words: float(words["total"]))
+    best = min(runs, key=lambda words: float(words["total"]))
     print(_table(best, options))
     if options.json is not None:
-        options.json.write_text(json.dumps(_document(found, options), indent=1) + "\n")
+        options.json.write_text(json.dumps(_document(runs, options), indent=1) + "\n")
     return 0
 
 
@@ -124,14 +124,14 @@ def _table(best: dict[str, Any], options: argparse.Namespace) -> str:
     total = best["total"]
     rows = [(name, f"{seconds:.2f}") for name, seconds in best["steps"].items()]
     records = options.partitions * options.records
-    said = "met" if total * _PARTITIONS / options.partitions < _TARGET else "NOT MET"
+    verdict = "met" if total * _PARTITIONS / options.partitions < _TARGET else "NOT MET"
     return "\n".join(
         [
             *grid(("step", "s"), [*rows, ("all", f"{total:.2f}")]),
             f"{options.partitions:,} partitions of {options.records} records: "
             f"{options.partitions / total:,.0f} partitions/s, {records / total:,.0f} records/s",
             "CPU s: " + "  ".join(f"{name} {used:.1f}" for name, used in best["cpu"].items()),
-            f"target: {_PARTITIONS:,} partitions in less than {_TARGET:.0f} s, at this rate {said}",
+            f"target: {_PARTITIONS:,} partitions in less than {_TARGET:.0f} s, at this rate {verdict}",
         ]
     )
 

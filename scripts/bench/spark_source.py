@@ -92,13 +92,13 @@ def _measure(spark: SparkSession, folder: str, rows: int, names: tuple[str, ...]
     schema = ", ".join(f"{name} {TYPES[name]}" for name in names)
     archive = spark.read.format("kbackup").option("columns", ",".join(names)).load(folder)
     bare = spark.read.format("bare").schema(schema).options(folder=folder, rows=rows).load()
-    found: dict[str, list[float]] = {"archive": [], "bare": []}
+    times: dict[str, list[float]] = {"archive": [], "bare": []}
     for n in range(_ROUNDS + 1):
         for name, frame in (("archive", archive), ("bare", bare)):
             seconds = _time(frame)
             if n:
-                found[name].append(seconds)
-    return found
+                times[name].append(seconds)
+    return times
 
 
 def _time(frame: DataFrame) -> float:

@@ -139,12 +139,12 @@ class Shop:
     def _stand(self, part: float) -> None:
         """Commit each group's offsets: `part` of the way to where it stands in the end."""
         for group, (topic, share) in GROUPS.items():
-            found = ends(self._broker.client(), {topic: TOPICS[topic][0]})
+            log_ends = ends(self._broker.client(), {topic: TOPICS[topic][0]})
             offsets = [
                 TopicPartition(
                     topic, number, int(end * share * part), metadata=f"{group} of {topic}-{number}"
                 )
-                for (_, number), end in found.items()
+                for (_, number), end in log_ends.items()
             ]
             asked = [ConsumerGroupTopicPartitions(group, offsets)]
             _wait_all(self._admin.alter_consumer_group_offsets(asked))

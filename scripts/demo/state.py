@@ -143,7 +143,7 @@ def compare_partitions(before: State, after: State) -> list[PartitionRow]:
 
 
 def compare_groups(before: State, after: State) -> list[GroupRow]:
-    """The same is: as many records passed, the same record next, the same metadata. Offsets may differ."""
+    """Compare groups: as many records passed, the same next record, the same metadata. Offsets may differ."""
     rows = []
     for group, tp in sorted(before.groups.keys() | after.groups.keys()):
         a, b = before.groups.get((group, tp)), after.groups.get((group, tp))

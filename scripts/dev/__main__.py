@@ -16,7 +16,7 @@ from scripts.dev import jars
 from scripts.dev.kafka import Broker
 from scripts.dev.minio import Minio
 from scripts.dev.moto import MotoServer
-from scripts.dev.programs import KUSTOMIZE, MINIO, binary, check_rules
+from scripts.dev.programs import HELM, MINIO, binary, check_rules
 from scripts.dev.s3 import S3Server
 from scripts.dev.tools import MissingToolError
 
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
                 jars.mirror_jars(),
                 jars.zookeeper_jars(),
                 binary(MINIO),
-                binary(KUSTOMIZE),
+                binary(HELM),
                 sep="\n",
             )
         case ["rules"]:

@@ -37,18 +37,19 @@ def kafka_jars() -> Path:
 
 
 def mirror_jars() -> Path:
-    """The same for MirrorMaker 2, its Java clients and formatters, and the console consumer (34 MB). What the console
-    consumer needs beside it is among the broker's."""
+    """The folder of MirrorMaker 2, its Java clients and formatters, and the console consumer (34 MB).
+
+    The console consumer also needs the broker's."""
     return _jars("mirror")
 
 
 def zookeeper_jars() -> Path:
-    """The same for ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
+    """The folder of ZooKeeper 3.8, Kafka 3.9 with its tools, and the exporter of JMX metrics (49 MB)."""
     return _jars("zookeeper")
 
 
 def delta_jars() -> Path:
-    """The same for Delta (22 MB)."""
+    """A folder with the locked jars of Delta (22 MB)."""
     return _jars("delta")
 
 
@@ -95,18 +96,18 @@ def _resolve(label: str, folder: Path) -> None:
 
 def _delta_module() -> str:
     """Return the packages that users' sessions load by `spark.jars.packages`, as a module of Ivy's."""
-    wanted = "".join(
+    dependencies = "".join(
         f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(rev)} conf='default->default'/>"
         for org, name, rev in (package.split(":") for package in (*DELTA, *S3A))
     )
-    left_out = "".join(
+    exclusions = "".join(
         f"<exclude org={quoteattr(org)} module={quoteattr(name)} matcher='glob'/>"
         for org, name in (module.split(":") for module in LEFT_OUT)
     )
     return (
         "<ivy-module version='2.0'><info organisation='kbackup' module='delta'/>"
         "<configurations><conf name='default'/></configurations>"
-        f"<dependencies>{wanted}{left_out}</dependencies></ivy-module>"
+        f"<dependencies>{dependencies}{exclusions}</dependencies></ivy-module>"
     )
 
 

@@ -29,16 +29,18 @@ class Program:
 
 
 MINIO = Program("minio", "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
-KUSTOMIZE = Program("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "v5.8.1")
+HELM = Program("helm", "helm.sh/helm/v4", "v4.0.5", "./cmd/helm")
 # without what finds the machines of some twenty clouds; it still takes four minutes
 PROMTOOL = Program(
     "promtool", "github.com/prometheus/prometheus", "v0.311.0", "./cmd/promtool", "remove_all_sd"
 )
+PROMETHEUS_OPERATOR = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+"""The module with the schemas of the operator's objects; nothing is built of it."""
 
 
 @functools.cache
 def binary(program: Program) -> Path:
-    """Its path; built on first use (on two cores kustomize takes half a minute, MinIO three)."""
+    """Its path; built on first use (on two cores helm takes a minute, MinIO three)."""
 
     def fill(folder: Path) -> None:
         env = {"GOBIN": str(folder), "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
@@ -47,7 +49,7 @@ def binary(program: Program) -> Path:
             within = [
                 "build",
                 "-C",
-                _source(program),
+                source(program.module_version),
                 f"-tags={program.tags}",
                 "-o",
                 str(folder),
@@ -59,18 +61,16 @@ def binary(program: Program) -> Path:
     return cache.entry(f"{program.name}-{program.version}", fill) / program.name
 
 
-def _source(program: Program) -> str:
-    """The folder of its module, fetched and checked."""
+def source(module_version: str) -> str:
+    """The folder of a module, fetched and checked."""
     said = cache.run(
-        [tools.go(), "mod", "download", "-json", program.module_version],
-        f"fetching {program.module_version}",
-        _HINT,
+        [tools.go(), "mod", "download", "-json", module_version], f"fetching {module_version}", _HINT
     )
     return str(json.loads(said)["Dir"])
 
 
 def check_rules() -> None:
     """Prometheus' own word on the alert rules and their tests."""
-    tests = Path(__file__).parents[2] / "infra" / "prometheus" / "kbackup.test.yaml"
+    tests = Path(__file__).parents[2] / "infra/helm/kbackup/files/kbackup.test.yaml"
     argv = [str(binary(PROMTOOL)), "test", "rules", str(tests)]
     cache.run(argv, "the test of the alert rules", "mend the rules, or what the tests expect of them")

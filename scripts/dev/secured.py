@@ -85,8 +85,9 @@ class SecuredBroker(Broker):
         self._nodes[0].wait_ready(known, f"user {name}", 30)
 
     def allow(self, user: str, operation: str, kind: str, name: str, prefixed: bool = False) -> AclBinding:
-        """As `kafka-acls --add --allow-principal User:<user>` does; `kind` is topic, group, broker (the cluster, by the
-        name `kafka-cluster`) or transactional_id."""
+        """Do what `kafka-acls --add --allow-principal User:<user>` does.
+
+        `kind` is topic, group, broker (the cluster, by the name `kafka-cluster`) or transactional_id."""
         acl = AclBinding(
             ResourceType[kind.upper()],
             name,
@@ -153,5 +154,5 @@ class SecuredBroker(Broker):
 
 
 def _one_line(pem: str) -> str:
-    """As a properties file holds it."""
+    """Return a PEM text on one line, for a properties file."""
     return pem.replace("\n", "\\n")

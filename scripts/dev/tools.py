@@ -1,20 +1,24 @@
 """Check for the tools that must be on the machine first: Python, a JDK and Go.
 
-`python -m scripts.dev.tools` checks; with `browser` it also sees to a Chromium.
+`python -m scripts.dev.tools` checks; with `browser` it also sees to a Chromium, with `plan` it says what comes later.
 
 Only the standard library is imported, and nothing newer than Python 3.8 is used: this is what says so to an older one.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
+PYTHONS = ("3.11", "3.12", "3.13")
+"""The Pythons that the wheel is installed for, where they are on the machine."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -29,6 +33,35 @@ def python() -> str:
             f"python: {sys.executable} is {found}; install Python >= 3.11, or name one: make PYTHON=..."
         )
     return sys.executable
+
+
+def pythons() -> dict[str, str | None]:
+    """The path of each of `PYTHONS`, on PATH or among pyenv's; None where there is none."""
+    return {version: next(filter(_runs(version), _candidates(version)), None) for version in PYTHONS}
+
+
+def _candidates(version: str) -> list[str]:
+    """Paths that may be a Python of a version; a shim of pyenv's may have nothing behind it."""
+    root = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")  # noqa: PTH111
+    pattern = os.path.join(root, "versions", version + ".*", "bin", "python" + version)  # noqa: PTH118
+    ours = [sys.executable] if sys.version_info[:2] == tuple(map(int, version.split("."))) else []
+    return [*ours, *filter(None, [shutil.which("python" + version)]), *sorted(glob.glob(pattern))]  # noqa: PTH207
+
+
+def _runs(version: str) -> Callable[[str], bool]:
+    def runs(path: str) -> bool:
+        argv = [path, "-c", "import sys, venv; print('%d.%d' % sys.version_info[:2])"]
+        return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip() == version
+
+    return runs
+
+
+def pythons_plan() -> str:
+    """Name the Pythons that the wheel is installed for, and those that are missing."""
+    paths = pythons()
+    there = ", ".join(f"{version} ({path})" for version, path in paths.items() if path)
+    missing = ", ".join(version for version, path in paths.items() if path is None)
+    return f"wheels: Python {there}" + (f"; not on this machine, so not tested: {missing}" if missing else "")
 
 
 def java() -> str:
@@ -48,7 +81,7 @@ def java() -> str:
 def go() -> str:
     path = shutil.which("go")
     if path is None:
-        hint = "install Go >= 1.24: it builds MinIO, the S3 server that the tests use"
+        hint = "install Go >= 1.24: it builds MinIO and Helm, which the tests use"
         raise MissingToolError(f"go: not found in PATH; {hint}")
     return path
 
@@ -76,7 +109,7 @@ def plan() -> str:
 
 
 def install_browser() -> str:
-    """The same as `browser`; root of a machine with apt-get gets it there."""
+    """Return what `browser` does; root of a machine with apt-get installs it there."""
     apt = installer()
     if apt is None:
         return browser()
@@ -94,7 +127,7 @@ if __name__ == "__main__":
     try:
         python(), java()
         if "plan" in sys.argv[1:]:
-            print(plan())
+            print(plan(), pythons_plan(), sep="\n")
         if "browser" in sys.argv[1:]:
             print(install_browser())
     except MissingToolError as error:

@@ -5,16 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from scripts.docs.commands import commands_document
+from scripts.docs.configuration import PAGE, configuration_document
+from scripts.docs.man import manual_pages
+from scripts.docs.outputs.schemas import output_schemas
 from scripts.docs.requests import write_table
 from scripts.docs.schemas import schema_documents
 
+OUTPUT_SCHEMAS = "infra/docs/json"
+"""The folder of the schemas of what commands print with --json."""
 ROOT = Path(__file__).parents[2]
+MAN = "infra/man"
+"""The folder of the manual pages."""
 
 
 def generated() -> dict[str, str]:
     """Path below the root: text."""
-    return {"infra/docs/commands.md": commands_document()} | {
-        f"formats/schema/{name}": text for name, text in schema_documents().items()
+    return {
+        "infra/docs/commands.md": commands_document(),
+        PAGE: configuration_document(ROOT),
+        **{f"formats/schema/{name}": text for name, text in schema_documents().items()},
+        **{f"{OUTPUT_SCHEMAS}/{name}": text for name, text in output_schemas().items()},
+        **{f"{MAN}/{name}": text for name, text in manual_pages().items()},
     }
 
 

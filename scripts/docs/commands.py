@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import click
 
-from kbackup.cli import COMMANDS, cli
+from kbackup.cli import cli
 from kbackup.cli.common.key_options import options
 from kbackup.cli.common.options import archive_option, s3_options
+from scripts.docs.command_tree import all_commands
 
 _HEAD = """\
 # Commands
 
-Each command also takes the [options of every command](#options-of-every-command). All but `config`, `key generate` and
-`migrate status` open an archive and take the [options of archives](#options-of-every-command-that-opens-an-archive). An
-archive's address is `s3://bucket/prefix`, `file:///path` or a path.
+All commands but `help` and `completion` take the [options of every command](#options-of-every-command). All of these
+but `config`, `key generate` and `migrate status` take the
+[options of archives](#options-of-every-command-that-opens-an-archive). [One table](#options-of-several-commands) has
+shared options. Most options are also [keys of `kbackup.toml` and variables](configuration.md).
 
-Data goes to stdout; notes, progress and warnings go to stderr. With `--json` a command prints one JSON document; `cat`
-and `find` print one for each record, each on a line. [exit-codes.md](exit-codes.md) lists the exit codes. You can also
-set most options in `kbackup.toml` or by a variable: see [configuration.md](configuration.md).
+Data goes to stdout; notes, progress and warnings go to stderr. `--json` prints one JSON document of [its schema](json),
+with its `exit_code` and, if the command failed, an `error`; `--json=line` prints it on one line. `cat` and `find` print
+one a line for each record. [exit-codes.md](exit-codes.md) lists the exit codes.
 
 `python -m scripts.docs` writes this page from the code.
 """
@@ -28,74 +31,79 @@ set most options in `kbackup.toml` or by a variable: see [configuration.md](conf
 
 _LIKE = {
     "find": "cat",
+    "groups plan": "groups show",
     "groups apply": "groups plan",
     "verify": "restore",
     "drill": "restore",
-    "check": "backup",
+    "export": "backup",
+    "mirror run": "backup",
+    "migrate archive": "backup",
+    "diff": "backup",
+    "migrate rollback": "migrate status",
+    "repair": "adopt",
 }
 """Commands that name the options which they share with another command, and don't explain them again."""
 
+_SEVERAL = 3
+"""An option of this many commands, with the same meaning, stands in the table of options of several commands."""
+
 
 def commands_document() -> str:
-    sections = [_HEAD, *(_section(name, command) for name, command in _commands().items())]
-    sections.append(_shared("Options of every command", cli.params))
-    sections.append(_shared("Options of every command that opens an archive", _archive_params()))
+    shared = _rows_of_several()
+    sections = [_HEAD, *(_section(name, command, shared) for name, command in all_commands().items())]
+    sections.append(f"## Options of several commands\n{_table(shared.values())}")
+    sections.append(f"## Options of every command\n{_table(map(_row, visible(cli.params)))}")
+    sections.append(
+        f"## Options of every command that opens an archive\n{_table(map(_row, visible(_archive_params())))}"
+    )
     return "\n".join(sections)
 
 
-def _commands() -> dict[str, click.Command]:
-    """Return every command by its name, also those below a group."""
-    commands: dict[str, click.Command] = {}
-    context = click.Context(cli, info_name="kbackup")
-    for name in COMMANDS:
-        command = commands[name] = _subcommand(cli, context, name)
-        if isinstance(command, click.Group):
-            below = click.Context(command)
-            for part in command.list_commands(below):
-                commands[f"{name} {part}"] = _subcommand(command, below, part)
-    return commands
+def _rows_of_several() -> dict[str, str]:
+    """Return the most frequent row of each option that several commands have, by the option's name."""
+    rows: dict[str, Counter[str]] = {}
+    for command in all_commands().values():
+        for option in _own_options(command):
+            rows.setdefault(option.opts[-1], Counter())[_row(option)] += 1
+    most = {name: counts.most_common(1)[0] for name, counts in rows.items()}
+    return {name: row for name, (row, count) in sorted(most.items()) if count >= _SEVERAL}
 
 
-def _subcommand(group: click.Group, context: click.Context, name: str) -> click.Command:
-    command = group.get_command(context, name)
-    assert command is not None, name
-    return command
-
-
-def _section(name: str, command: click.Command) -> str:
-    usage = " ".join(["kbackup", name, *_usage(command)])
-    text = inspect.cleandoc(command.help or "")
+def _section(name: str, command: click.Command, shared: dict[str, str]) -> str:
+    paragraphs = [f"## kbackup {name}{_arguments(command)}\n{inspect.cleandoc(command.help or '')}"]
     options = _own_options(command)
+    explained = [option for option in options if shared.get(option.opts[-1]) == _row(option)]
+    if explained:
+        paragraphs.append(f"Shared options: {_named(explained)}.")
+    options = [option for option in options if option not in explained]
     if like := _LIKE.get(name):
-        explained = {_row(option) for option in _own_options(_commands()[like])}
-        same = [option for option in options if _row(option) in explained and not _has_default(option)]
+        rows = {_row(option) for option in _own_options(all_commands()[like])}
+        same = [option for option in options if _row(option) in rows]
+        paragraphs.append(f"Options of [kbackup {like}](#kbackup-{like.replace(' ', '-')}): {_named(same)}.")
         options = [option for option in options if option not in same]
-        names = ", ".join(f"`{option.opts[-1]}`" for option in same)
-        text += f"\n\nFurther options, as of [kbackup {like}](#kbackup-{like.replace(' ', '-')}): {names}."
-    table = _table(options)
-    return f"## kbackup {name}\n```\n{usage}\n```\n\n{text}\n" + (f"\n{table}" if table else "")
+    if options:
+        paragraphs.append(_table(map(_row, options)).rstrip())
+    return "\n\n".join(paragraphs) + "\n"
+
+
+def _arguments(command: click.Command) -> str:
+    """Return the line of a command's arguments."""
+    context = click.Context(command)
+    names = [param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)]
+    return f"\nArguments: `{' '.join(names)}`\n" if names else ""
 
 
 def _own_options(command: click.Command) -> list[click.Option]:
     shared = {param.name for param in (*cli.params, *_archive_params())}
-    return [p for p in command.params if isinstance(p, click.Option) and p.name not in shared]
+    return [option for option in visible(command.params) if option.name not in shared]
 
 
-def _has_default(option: click.Option) -> bool:
-    return isinstance(option.default, str | int) and not option.is_flag
+def visible(params: Iterable[click.Parameter]) -> list[click.Option]:
+    return [param for param in params if isinstance(param, click.Option) and not param.hidden]
 
 
-def _usage(command: click.Command) -> Iterator[str]:
-    yield "[OPTIONS]"
-    for param in command.params:
-        if isinstance(param, click.Argument):
-            yield param.make_metavar(click.Context(command))
-    if isinstance(command, click.Group):
-        yield f"[{'|'.join(command.list_commands(click.Context(command)))}]"
-
-
-def _shared(title: str, params: Iterable[click.Parameter]) -> str:
-    return f"## {title}\n{_table(params)}"
+def _named(options: Iterable[click.Option]) -> str:
+    return ", ".join(f"`{option.opts[-1]}`" for option in options)
 
 
 def _archive_params() -> list[click.Parameter]:
@@ -111,11 +119,8 @@ def _params(decorator: Callable[[Callable[..., None]], Callable[..., None]]) -> 
     return click.command(bare).params
 
 
-def _table(params: Iterable[click.Parameter]) -> str:
-    options = [param for param in params if isinstance(param, click.Option) and not param.hidden]
-    if not options:
-        return ""
-    return "| option | meaning |\n|---|---|\n" + "".join(map(_row, options))
+def _table(rows: Iterable[str]) -> str:
+    return "| option | meaning |\n|---|---|\n" + "".join(rows)
 
 
 def _row(option: click.Option) -> str:
@@ -128,8 +133,10 @@ def _meaning(option: click.Option) -> str:
 
 
 def _names(option: click.Option) -> str:
+    if option.secondary_opts:
+        return f"`--[no-]{option.opts[-1].removeprefix('--')}`"
     takes = "" if option.is_flag or option.count else f" {option.make_metavar(click.Context(cli))}"
-    *others, last = [*option.opts, *option.secondary_opts]
+    *others, last = option.opts
     return _cell(", ".join([*(f"`{name}`" for name in others), f"`{last}{takes}`"]))
 
 

@@ -19,6 +19,7 @@ from kbackup.jobs.importing.job import Import
 from kbackup.jobs.mirror.status import FlowStatus
 from kbackup.jobs.restore.report import RestoreReport
 from kbackup.jobs.settings.before import SettingsBefore
+from kbackup.jobs.verify.report import Verification
 
 DOCUMENTS: dict[str, type[Document]] = {
     "archive": models.ArchiveInfo,
@@ -34,6 +35,7 @@ DOCUMENTS: dict[str, type[Document]] = {
     "groups_before": GroupsBefore,
     "settings_before": SettingsBefore,
     "drill_report": DrillReport,
+    "verification": Verification,
     "export": ExportInfo,
     "export_reached": Reached,
     "export_seen": Seen,

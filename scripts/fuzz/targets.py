@@ -92,7 +92,7 @@ def seek_table(data: bytes) -> None:
 
 
 def catalog_table(data: bytes) -> None:
-    """As every table of a catalog, with the size and checksum that the catalog says."""
+    """Read the data as every table of a catalog, with the size and checksum that the catalog says."""
     sha256 = hashlib.sha256(data).hexdigest()
     store: Any = OneObject(data)
     for schema in SCHEMAS.values():
@@ -111,7 +111,7 @@ def offset_table(data: bytes) -> None:
 
 
 def document(data: bytes) -> None:
-    """As every kind of JSON file, with its checksum put right where it is JSON at all."""
+    """Read the data as every kind of JSON file, with its checksum put right where it is JSON at all."""
     try:
         right = re.sub(
             rb'"checksum"\s*:\s*"[^"]*"', b'"checksum":"%s"' % text_checksum(data).encode(), data, count=1

@@ -285,7 +285,7 @@ def test_an_expirer(server: MinioWithKms) -> None:
         client_of(S3Options(**_options(store))).delete_bucket(Bucket=bucket)
 
 
-def test_who_expires(server: MinioWithKms) -> None:
+def test_writer_expires_points_and_expirer_deletes_objects(server: MinioWithKms) -> None:
     """A writer expires restore points but can't delete their objects, and reports it; an expirer deletes them."""
     bucket = new_bucket(server)
     archive = make_archive(role(server, "writer", bucket))
@@ -310,7 +310,7 @@ def no_spark() -> NoReturn:
     raise AssertionError("Spark was asked for")
 
 
-def test_who_rotates_keys(server: MinioWithKms, tmp_path: Path) -> None:
+def test_writer_rotates_keys_and_expirer_deletes_old_key_files(server: MinioWithKms, tmp_path: Path) -> None:
     """A writer lacks the right to delete the old key file: the rotation reports it, and every key still opens."""
     bucket = new_bucket(server)
     for name in ("old", "new"):

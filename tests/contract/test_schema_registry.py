@@ -36,7 +36,7 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
         {"name": "money", "subject": "money/eu", "version": 1},
         {"name": "deep", "subject": "deep", "version": 1},
     ]
-    told = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
+    answer = running.register("order", {"schema": "order", "schemaType": "PROTOBUF", "references": both})
     client = SchemaRegistry(RegistryOptions(url=running.url + "/"))
     due = client.schema(3)
     assert (due.kind, due.text, due.name) == ("PROTOBUF", "order", "schema 3")
@@ -47,11 +47,11 @@ def test_schemas_with_all_that_they_stand_on(running: FakeRegistry) -> None:
     asked = len(running.asked)
     assert client.schema(3) == due
     assert len(running.asked) == asked == 3
-    assert client.schema(told["guid"]) == due._replace(name=f"schema {told['guid']}")
+    assert client.schema(answer["guid"]) == due._replace(name=f"schema {answer['guid']}")
     assert client.schema(1) == Schema("AVRO", "deepest", (), "schema 1")
 
 
-def test_what_every_registry_has_for_protobuf(running: FakeRegistry) -> None:
+def test_unregistered_confluent_imports_are_decoded(running: FakeRegistry) -> None:
     """Connect's converter writes these imports, and nobody registers them."""
     text = """syntax = "proto3"; import "confluent/meta.proto"; import "confluent/type/decimal.proto";
         message Price { confluent.type.Decimal amount = 1 [(confluent.field_meta).doc = "in EUR"]; }"""
@@ -67,7 +67,7 @@ def test_references_in_a_circle_end(running: FakeRegistry) -> None:
     assert dict(ask(running).references) == {"s1": "text 1", "s2": "text 2"}
 
 
-def test_what_it_does_not_have(running: FakeRegistry) -> None:
+def test_missing_and_unsupported_schemas_are_undecodable(running: FakeRegistry) -> None:
     with pytest.raises(UndecodableError, match="the registry has no schema 7"):
         ask(running, 7)
     running.register("a", {"schema": "x", "references": [{"name": "b", "subject": "b", "version": 1}]})
@@ -104,7 +104,7 @@ def test_one_that_fails(running: FakeRegistry, monkeypatch: pytest.MonkeyPatch) 
     assert len(running.asked) == 2
 
 
-def test_what_is_no_registry(running: FakeRegistry) -> None:
+def test_answers_of_other_servers_are_refused(running: FakeRegistry) -> None:
     with pytest.raises(UnreachableError, match="is no schema registry"):
         SchemaRegistry(RegistryOptions(url=f"{running.url}/elsewhere")).schema(1)
 

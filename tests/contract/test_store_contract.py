@@ -20,7 +20,7 @@ from tests.contract.conftest import PART, Location
 from tests.contract.contents import data_of, fill, race
 
 
-def test_what_was_put_is_there(store: Store) -> None:
+def test_get_returns_the_bytes_and_etag_of_put(store: Store) -> None:
     etag = store.put("dir/key", b"one")
     assert store.get("dir/key") == b"one"
     assert store.get_with_etag("dir/key") == (b"one", etag)
@@ -102,7 +102,7 @@ def test_one_of_two_creates_wins(atomic_store: Store) -> None:
         assert atomic_store.get(f"key{n}") in bodies
 
 
-def test_what_is_not_there(store: Store) -> None:
+def test_missing_objects(store: Store) -> None:
     store.put("a/b", b"")
     for key in ("nothing", "a", "a/b/c", "a/nothing"):
         for ask in (store.get, store.get_with_etag, store.stat):

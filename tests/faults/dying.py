@@ -15,15 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from kbackup.cli import main
 from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.read import ReadRows
 from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.metrics.events import Phases
-from kbackup.store.base import Upload
+from kbackup.store.base import Buffer, Upload
 from kbackup.store.file import FileStore
 from kbackup.store.s3 import S3Store
 
@@ -118,18 +117,15 @@ _ACTS: dict[str, Callable[[], None]] = {
 }
 
 
-class _WatchedUpload:
+class _WatchedUpload(Upload):
     def __init__(self, upload: Upload, key: str) -> None:
         self._upload, self._key = upload, key
-        self.write, self.abort = upload.write, upload.abort
 
-    def __enter__(self) -> Self:
-        return self
+    def write(self, data: Buffer) -> None:
+        self._upload.write(data)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._upload.__exit__(kind, error, trace)
+    def abort(self) -> None:
+        self._upload.abort()
 
     def commit(self) -> tuple[int, int]:
         reached("before", f"write {self._key}")

@@ -28,7 +28,7 @@ _EVENTS: Mapping[str, Sequence[tuple[str, int]]] = {
         *((f"phase {name}", 1) for name in ("discover", "plan", "run", "commit", "refresh derived files")),
         ("write catalog/*", 4),
         ("write tables/*", 3),
-        ("write topics/*_records", 12),
+        ("write topics/*_records*", 12),
         ("write topics/*_index", 12),
         ("write points/*", 3),
         ("write topics/*/index_partition_*", 4),

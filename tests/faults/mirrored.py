@@ -49,12 +49,12 @@ class Mirror:
 
     def topics(self, archive: Archive) -> list[RemoteTopic]:
         """Return the remote topics of the newest restore point; missing ones are created in the target."""
-        there = Cluster(self.client, "target").topics()
+        existing = Cluster(self.client, "target").topics()
         topics = []
         for topic in archive.restore_point("latest").topics:
             remote = RemoteTopic(topic.name, f"{self.flow.source}.{topic.name}", len(topic.partitions))
             topics.append(remote)
-            if remote.remote not in there:
+            if remote.remote not in existing:
                 self._create(remote)
         return topics
 
@@ -98,18 +98,18 @@ class Mirror:
 
     def check(self, applied: Applied) -> None:
         """Compare records, positions and offset map with the archive and the target."""
-        held = self.held()
-        there = in_cluster(self.bootstrap, sorted({tp.topic for tp in held}))
-        assert {tp: [r[1:] for r in rows] for tp, rows in there.items()} == {
-            tp: [r[1:] for r in rows] for tp, rows in held.items()
+        archived = self.held()
+        existing = in_cluster(self.bootstrap, sorted({tp.topic for tp in archived}))
+        assert {tp: [r[1:] for r in rows] for tp, rows in existing.items()} == {
+            tp: [r[1:] for r in rows] for tp, rows in archived.items()
         }
         assert {tp: p.next for tp, p in applied.positions.items()} == {
-            tp: rows[-1].offset + 1 for tp, rows in held.items() if rows
+            tp: rows[-1].offset + 1 for tp, rows in archived.items() if rows
         }
         heads = read_heads(Cluster(self.client, "target"), self.store, *self.names)
         flow_map = open_map(self.store, *self.names, heads)
-        for tp, rows in held.items():
-            due = dict(zip([r.offset for r in rows], [r.offset for r in there[tp]], strict=True))
+        for tp, rows in archived.items():
+            due = dict(zip([r.offset for r in rows], [r.offset for r in existing[tp]], strict=True))
             assert expanded(flow_map, tp) == due, f"the offset map of {tp}"
 
 

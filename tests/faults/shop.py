@@ -72,13 +72,13 @@ def check_archive(store: Store, shop: Shop) -> Archive:
     archive = open_archive(store)
     head = archive.restore_point("latest")
     source = in_cluster(shop.broker.bootstrap, shop.topics)
-    held = in_archive(store)
-    assert held == source
+    archived = in_archive(store)
+    assert archived == source
     segments = archive.added(0, head.number)
     promised = {s.key for s in segments} | {layout.index_key_of(s.key) for s in segments}
     there = {e.key for e in store.list(layout.TOPICS) if _is_segment(e.key)}
     assert there == promised, f"leftovers {sorted(there - promised)}, missing {sorted(promised - there)}"
-    for tp, rows in held.items():
+    for tp, rows in archived.items():
         state = next(
             p for t in head.topics if t.name == tp.topic for p in t.partitions if p.partition == tp.partition
         )

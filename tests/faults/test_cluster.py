@@ -52,7 +52,7 @@ def _env() -> dict[str, str]:
 @pytest.mark.parametrize(
     ("wish", "conf"),
     [
-        (Wish("kill executor", "before", "write topics/*_records", 3), {}),
+        (Wish("kill executor", "before", "write topics/*_records*", 3), {}),
         (Wish("pause worker", "before", "write topics/*_index", 4), _TWINS),
     ],
     ids=lambda value: value.name if isinstance(value, Wish) else "",

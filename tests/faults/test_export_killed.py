@@ -12,10 +12,9 @@ import pytest
 from kbackup.archive import layout
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError
-from kbackup.jobs.export.delta import export_delta
 from kbackup.jobs.export.delta_table import DeltaTable
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.parquet import export_parquet
+from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 from kbackup.metrics.events import Silent
 from kbackup.spark.delta import delta_session
 from kbackup.store import S3Options
@@ -78,8 +77,10 @@ def test_delta_tables(wish: Wish, appended: int, config: Path, tmp_path: Path, s
     assert dead.code == -9, dead.err
     free_destination(tables)
     repeated = export_delta(
-        *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()),
-        *(lambda: spark, Silent(), 60),
+        ExportJob(
+            *(Export(), str(tables), FileStore(tmp_path / "archive"), S3Options()),
+            *(lambda: spark, Silent(), 60),
+        )
     )
     assert repeated.records == appended
     session = delta_session(spark)
@@ -95,8 +96,10 @@ def test_parquet_files(config: Path, tmp_path: Path, spark: SparkSession) -> Non
     assert len(list(files.rglob("*.parquet"))) == 3
     free_destination(files)
     repeated = export_parquet(
-        *(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()),
-        *(lambda: spark, Silent(), 60),
+        ExportJob(
+            *(Export(), str(files), FileStore(tmp_path / "archive"), S3Options()),
+            *(lambda: spark, Silent(), 60),
+        )
     )
     assert repeated.tables[0].restore_points == (1, 2)
     assert exported(parquet_table(FileStore(files))) == held(tmp_path / "archive")

@@ -89,7 +89,7 @@ def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: S
     with Following(options(shop, lease_seconds=SHORT_LEASE), QUICK, shop.broker, store, spark) as following:
         following.until(lambda: bool(following.commits))
         before = [m.number for m in open_archive(store).restore_points]
-        theirs = Lease(
+        other_lease = Lease(
             owner="somebody",
             host="elsewhere",
             pid=7,
@@ -97,7 +97,7 @@ def test_a_lease_that_was_taken_over_ends_it(archive: Path, shop: Shop, spark: S
             acquired_at="2020-01-01T00:00:00.000Z",
             expires_at="2999-01-01T00:00:00.000Z",
         )
-        store.put(layout.LOCK, dump(theirs))
+        store.put(layout.LOCK, dump(other_lease))
         error = following.ended_by()
     assert isinstance(error, LeaseLostError)
     assert "taken over by another writer" in error.message

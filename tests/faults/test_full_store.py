@@ -28,16 +28,16 @@ cp -a "$PLACE/archive" "$OUT/again"
 
 
 def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
-    place, out = tmp_path / "place", tmp_path / "out"
-    for folder in (place, out):
+    small_disk, out = tmp_path / "place", tmp_path / "out"
+    for folder in (small_disk, out):
         folder.mkdir()
-    command = [sys.executable, "-m", "kbackup", *backup_arguments(shop, str(place / "archive"))]
+    command = [sys.executable, "-m", "kbackup", *backup_arguments(shop, str(small_disk / "archive"))]
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _SCRIPT, "sh", *command],
         cwd=tmp_path,
         env={
             **os.environ,
-            "PLACE": str(place),
+            "PLACE": str(small_disk),
             "OUT": str(out),
             "LOCK": layout.LOCK,
             "PYTHONPATH": str(ROOT),
@@ -47,12 +47,12 @@ def test_a_file_system_that_runs_full(shop: Shop, tmp_path: Path) -> None:
         timeout=240,
         check=False,
     )
-    said = (out / "full.err").read_text()
-    assert done.returncode == 0, done.stderr + said
+    output = (out / "full.err").read_text()
+    assert done.returncode == 0, done.stderr + output
     assert int((out / "full.code").read_text()) == 1
-    assert "the store is full" in said
-    assert "hint: " in said
-    assert "Traceback" not in said
+    assert "the store is full" in output
+    assert "hint: " in output
+    assert "Traceback" not in output
     full = FileStore(out / "full")
     assert not open_archive(full).restore_points
     check_archive(FileStore(out / "again"), shop)

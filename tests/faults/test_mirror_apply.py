@@ -97,7 +97,7 @@ def test_killed_and_applied_again(wish: Wish, mirror: Mirror, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_same_process_goes_on_after_a_commit_of_unknown_outcome(
+def test_applier_goes_on_after_a_commit_of_unknown_outcome(
     when: When, mirror: Mirror, broker: Broker
 ) -> None:
     """The map gets the part that was committed, whoever hears of it."""

@@ -80,15 +80,15 @@ def test_a_recreated_topic_goes_on_in_its_remote_topic(
     assert records(in_cluster(broker.bootstrap, [remote])) == records(old)
     applied = own.apply()
     assert [(r.incarnation, r.held_back) for r in applied.recreated] == [(2, False)]
-    there = in_cluster(broker.bootstrap, [remote])
+    existing = in_cluster(broker.bootstrap, [remote])
     new = {own.remote(tp): rows for tp, rows in in_archive(own.store).items() if tp.topic == name}
-    assert records(there) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
+    assert records(existing) == {tp: records(old)[tp] + rows for tp, rows in records(new).items()}
     flow_map = open_map(
         own.store, *own.names, read_heads(Cluster(own.client, "target"), own.store, *own.names)
     )
     for tp, rows in new.items():
         at = len(old[tp])
-        due = dict(zip([r.offset for r in rows], [r.offset for r in there[tp][at:]], strict=True))
+        due = dict(zip([r.offset for r in rows], [r.offset for r in existing[tp][at:]], strict=True))
         assert expanded(flow_map, tp, 2) == due
         assert applied.positions[tp] == (2, rows[-1].offset + 1)
     assert own.apply().recreated == ()

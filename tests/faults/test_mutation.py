@@ -12,7 +12,7 @@ CASES = 300
 
 
 @pytest.mark.parametrize("seed", [1, None], ids=["fixed", "new"])
-def test_what_happens_to_files_is_found_or_changes_nothing(seed: int | None) -> None:
+def test_mutated_files_are_detected_or_harmless(seed: int | None) -> None:
     """By a seed that stays and by one that is new each time; `python -m scripts.soak.mutation` runs 10,000."""
     seed = random.SystemRandom().randrange(1 << 32) if seed is None else seed
     print(f"seed {seed}")

@@ -25,12 +25,12 @@ def test_a_short_walk(broker: Broker, spark: SparkSession, tmp_path: Path) -> No
     walk = Walk(Cluster(broker.bootstrap), commands, str(tmp_path), open_store, _SEED)
     try:
         walk.begin()
-        said = [walk.step() for _ in range(_STEPS)]
+        lines = [walk.step() for _ in range(_STEPS)]
         walk.end()
     finally:
         walk.clean()
-    kinds = {each.partition(":")[0] for each in said}
-    assert len(kinds) >= _KINDS, f"choose a seed that does more: {said}"
+    kinds = {each.partition(":")[0] for each in lines}
+    assert len(kinds) >= _KINDS, f"choose a seed that does more: {lines}"
 
 
 def test_the_oracle_imports_nothing_of_kbackup() -> None:

@@ -49,11 +49,11 @@ def test_killed_and_resumed(
     assert report.choice is not None
     assert (report.choice.from_time, report.choice.to_time) == (LOW, HIGH)
 
-    wanted = {
+    expected = {
         tp._replace(topic=f"{id_}-{tp.topic}"): [r[1:] for r in rows if LOW <= (r.timestamp or 0) <= HIGH]
         for tp, rows in in_archive(store).items()
     }
-    topics = sorted({tp.topic for tp in wanted if wanted[tp]})
+    topics = sorted({tp.topic for tp in expected if expected[tp]})
     found = {tp: [r[1:] for r in rows] for tp, rows in in_cluster(shop.broker.bootstrap, topics).items()}
-    assert found == {tp: rows for tp, rows in wanted.items() if tp.topic in topics}
-    assert report.records == sum(map(len, wanted.values())) == HIGH - LOW + 1
+    assert found == {tp: rows for tp, rows in expected.items() if tp.topic in topics}
+    assert report.records == sum(map(len, expected.values())) == HIGH - LOW + 1

@@ -90,15 +90,15 @@ class Trip:
     def check(self) -> None:
         """Records, offset map and groups, each against the archive and the target itself."""
         store = self.store
-        held = {self._target(tp): rows for tp, rows in in_archive(store).items()}
-        found = in_cluster(self.broker.bootstrap, [f"{self.id}-{t}" for t in self.shop.topics])
-        assert {tp: [r[1:] for r in rows] for tp, rows in found.items()} == {
-            tp: [r[1:] for r in rows] for tp, rows in held.items()
+        archived = {self._target(tp): rows for tp, rows in in_archive(store).items()}
+        restored = in_cluster(self.broker.bootstrap, [f"{self.id}-{t}" for t in self.shop.topics])
+        assert {tp: [r[1:] for r in rows] for tp, rows in restored.items()} == {
+            tp: [r[1:] for r in rows] for tp, rows in archived.items()
         }
         key = layout.restore_key(self.id, layout.OFFSETS)
         went = _expanded(offset_map.decode(store.get(key), key))
-        for tp, rows in held.items():
-            wanted = dict(zip([r.offset for r in rows], [r.offset for r in found[tp]], strict=True))
+        for tp, rows in archived.items():
+            wanted = dict(zip([r.offset for r in rows], [r.offset for r in restored[tp]], strict=True))
             assert went.get(tp, {}) == wanted, f"the offset map of {tp}"
         archive = open_archive(store)  # the group has moved on since
         groups = archive.groups(archive.restore_point("latest")).groups
@@ -106,7 +106,7 @@ class Trip:
         assert stood.keys() == self.shop.committed.keys()
         stands = positions(self.broker.bootstrap, f"{self.id}-group")
         for tp, offset in stood.items():
-            source = next(r.offset for r in held[self._target(tp)] if r.offset >= offset)
+            source = next(r.offset for r in archived[self._target(tp)] if r.offset >= offset)
             assert stands[self._target(tp)].offset == went[self._target(tp)][source]
 
     def _target(self, tp: TopicPartition) -> TopicPartition:

@@ -32,12 +32,12 @@ class Partition(NamedTuple):
 
     def segments(self) -> list[Path]:
         """The records files in the order of their offsets."""
-        found = {}
+        paths = {}
         for path in (ROOT / "archive" / self.topic).iterdir():
             match = _SEGMENT.fullmatch(path.name)
             if match and int(match[1]) == self.number:
-                found[int(match[2])] = path
-        return [found[start] for start in sorted(found)]
+                paths[int(match[2])] = path
+        return [paths[start] for start in sorted(paths)]
 
     def truth(self) -> list[Record]:
         lines = (ROOT / "truth" / f"{self}.jsonl").read_text().splitlines()

@@ -44,13 +44,13 @@ def test_the_archive_is_whole() -> None:
 @each()
 @pytest.mark.parametrize("indexed", [True, False])
 def test_records_are_the_truth(partition: Partition, indexed: bool) -> None:
-    found: list[Record] = []
+    records: list[Record] = []
     for path in partition.segments():
         data = path.read_bytes()
         index = decode_index(index_path(path).read_bytes(), str(path)) if indexed else None
         for block in record.blocks([data[:100], data[100:]], index, name=str(path)):
-            found += from_batch(record.decode(block))
-    assert found == partition.truth()
+            records += from_batch(record.decode(block))
+    assert records == partition.truth()
 
 
 @each()

@@ -79,12 +79,14 @@ def test_by_names_alone(run: Run, made: BackedUp, restored: tuple[str, str]) -> 
 
 
 def test_the_source_is_what_the_archive_holds(run: Run, made: BackedUp, broker: Broker) -> None:
-    code, report = run("verify", "--against", "source", "--backup", "1")
+    code, report = run("verify", "--against", "source", "--restore-point", "1")
     assert (code, report["findings"], report["records"], report["same"]) == (0, [], 130, 130)
     assert report["notes"] == [], "what came after restore point 1 is not looked at"
 
 
-def test_what_others_wrote_since(run: Run, made: BackedUp, broker: Broker, restored: tuple[str, str]) -> None:
+def test_records_of_other_producers_are_findings_only_with_exact(
+    run: Run, made: BackedUp, broker: Broker, restored: tuple[str, str]
+) -> None:
     restore_id, topic = restored
     produce(broker, topic, 1, [b"theirs"] * 4)
     produce(broker, topic, 2, [b"theirs"])  # where nothing was restored to
@@ -144,8 +146,8 @@ def test_a_doctored_copy(run: Run, made: BackedUp, broker: Broker, topic_name: s
     assert code == 3
     counts = {"value": 2, "key": 2, "headers": 1, "timestamp": 1, "order": 1, "extra": 1, "missing": 1}
     assert report["counts"] == counts
-    (found,) = [p for p in report["partitions"] if p["partition"] == 0]
-    named = [(d["what"], d["source"], d["target"]) for d in found["differences"]]
+    (partition,) = [p for p in report["partitions"] if p["partition"] == 0]
+    named = [(d["what"], d["source"], d["target"]) for d in partition["differences"]]
     assert named[:5] == [
         (["value"], 10, 10),
         (["key"], 25, 25),
@@ -156,7 +158,7 @@ def test_a_doctored_copy(run: Run, made: BackedUp, broker: Broker, topic_name: s
     assert [what for what, _, _ in named[5:]] == [["order"], ["extra"], ["missing"]]
     assert named[6][2] in (100, 101)
     assert named[7] == (["missing"], 120, None)
-    assert (found["records"], found["after"], found["after_from"]) == (150, 1, 150)
+    assert (partition["records"], partition["after"], partition["after_from"]) == (150, 1, 150)
     code, report = run("verify", "--against", "target", "--map", f"{made.topic}={topic_name}", "--show", "2")
     assert (code, report["counts"]) == (3, counts)
     assert sum(len(p["differences"]) for p in report["partitions"]) == 2
@@ -211,7 +213,7 @@ def test_a_partition_is_read_again_from_where_it_is_wanted(
         (("--exact",), "options of a comparison need --against"),
     ],
 )
-def test_what_can_not_be_asked(run: Run, args: tuple[str, ...], message: str) -> None:
+def test_unusable_options_of_a_comparison_are_refused(run: Run, args: tuple[str, ...], message: str) -> None:
     code, document = run("verify", *args)
     assert code == 2
     assert message in document["error"]["message"]

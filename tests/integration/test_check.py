@@ -69,7 +69,7 @@ def test_all_is_well(
     assert code == 0
     assert steps["source: topics"]["detail"].startswith("1 of ")
     assert steps["source: offsets"]["detail"] == "2 partitions"
-    assert steps["source: read"]["detail"] == "1 record(s) from 1 topic(s)"
+    assert steps["source: read"]["detail"] == "1 record from 1 topic"
     assert steps["source: groups"]["detail"].startswith("1 with offsets")
     assert {"target: create topics", "target: transactions", "spark: run a task"} <= steps.keys()
     assert list(open_store(url, options_of(minio_server)).list()) == []

@@ -102,15 +102,15 @@ def test_every_record_of_every_restore_point_by_time_travel(
 
 
 def test_an_export_again_adds_nothing(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S3Options) -> None:
-    place = Destination.at(zoo_table, options)
-    before = {entry.key for entry in place.store.list() if "_kbackup/" not in entry.key}
+    destination = Destination.at(zoo_table, options)
+    before = {entry.key for entry in destination.store.list() if "_kbackup/" not in entry.key}
     arguments = ("export", "--archive", zoo.archive.url, "--delta", zoo_table, "--one-table")
     for hinted in (True, False):
         if not hinted:  # nobody knows how far it is but the table itself
-            place.own.delete(["reached.json"])
+            destination.own.delete(["reached.json"])
         done = kbackup(*arguments)
         assert (done.code, done.document["exports"][0]["tables"]) == (0, []), done.err
-    assert {entry.key for entry in place.store.list() if "_kbackup/" not in entry.key} == before
+    assert {entry.key for entry in destination.store.list() if "_kbackup/" not in entry.key} == before
 
 
 def test_two_at_once_and_others_are_refused(
@@ -155,7 +155,7 @@ def test_back_into_topics(zoo: Zoo, zoo_table: str, kbackup: Kbackup, options: S
 def test_back_as_of_an_earlier_restore_point(zoo: Zoo, zoo_table: str, kbackup: Kbackup) -> None:
     new = f"from-delta-{secrets.token_hex(3)}"
     done = kbackup(
-        *("restore", "--from-delta", zoo_table, "--backup", "1"),
+        *("restore", "--from-delta", zoo_table, "--restore-point", "1"),
         *("--range", f"{zoo.topic('reborn')}:0:5-17", "--map", f"{zoo.topic('reborn')}={new}"),
     )
     assert done.code == 0, done.err
@@ -195,7 +195,7 @@ def test_a_table_for_each_topic_in_a_directory(
     for topic in (topic_name, hidden):
         broker.create_topic(topic, 2)
         topics.produce(broker, topic, 0, [b"first"])
-    place, url = FileStore(tmp_path / "archive"), str(tmp_path / "tables of mine")
+    store, url = FileStore(tmp_path / "archive"), str(tmp_path / "tables of mine")
     backup = (
         "backup",
         "--archive",
@@ -219,7 +219,7 @@ def test_a_table_for_each_topic_in_a_directory(
     tables = {
         topic: DeltaTable(session, f"{url}/{topic}", {}).rows().toArrow() for topic in (topic_name, hidden)
     }
-    assert exported(pa.concat_tables(tables.values())) == held(place, 3)
+    assert exported(pa.concat_tables(tables.values())) == held(store, 3)
     assert sorted(map(str, tables[topic_name].column("restorePoint").to_pylist())) == ["1", "2", "2"]
     assert set(tables[topic_name].column("partitions").to_pylist()) == {2}
     session.sql(f"OPTIMIZE delta.`{url}/{topic_name}`")  # other files, the same rows
@@ -242,7 +242,9 @@ def test_a_table_for_each_topic_in_a_directory(
     assert_restored(read_topic(broker.bootstrap, topic_name), read_topic(broker.bootstrap, new))
 
 
-def test_what_can_not_be_done(kbackup: Kbackup, zoo_table: str, tmp_path: Path) -> None:
+def test_unusable_arguments_fail_with_their_exit_codes(
+    kbackup: Kbackup, zoo_table: str, tmp_path: Path
+) -> None:
     for arguments, code in (
         (("export", "--archive", str(tmp_path)), 2),
         (("export", "--archive", str(tmp_path), "--delta", str(tmp_path / "d")), 10),

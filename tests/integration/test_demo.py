@@ -35,12 +35,12 @@ def demo(scratch: Path) -> Iterator[subprocess.Popen[str]]:
 
 def test_everything_comes_back(tmp_path: Path) -> None:
     with demo(tmp_path) as run:
-        said, _ = run.communicate(timeout=600)
-    assert run.returncode == 0, said
-    assert "The same: 31,200 records in 11 partitions, 11 positions of 4 groups." in said
-    assert said.count("$ kbackup backup") == 2
-    assert said.count("$ kbackup restore") == 1
-    assert "DIFFERENT" not in said
+        output, _ = run.communicate(timeout=600)
+    assert run.returncode == 0, output
+    assert "The same: 31,200 records in 11 partitions, 11 positions of 4 groups." in output
+    assert output.count("$ kbackup backup") == 2
+    assert output.count("$ kbackup restore") == 1
+    assert "DIFFERENT" not in output
     assert not list(tmp_path.iterdir())
 
 

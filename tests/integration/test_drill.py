@@ -110,12 +110,12 @@ def test_a_drill_passes(run: Run, made: BackedUp, broker: Broker, tmp_path: Path
 
 
 def test_an_older_point_without_groups(run: Run) -> None:
-    code, report = run("--backup", "1", "--no-groups")
+    code, report = run("--restore-point", "1", "--no-groups")
     assert (code, report["restore_point"], report["comparison"]["records"]) == (0, 1, 130)
     assert report["comparison"]["groups"] == []
 
 
-def test_what_it_keeps_it_names(run: Run, made: BackedUp, broker: Broker) -> None:
+def test_kept_topics_and_groups_are_reported(run: Run, made: BackedUp, broker: Broker) -> None:
     code, report = run("--keep", "--prefix", "kept.")
     try:
         assert (code, report["result"]) == (0, "passed")

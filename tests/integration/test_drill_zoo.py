@@ -37,7 +37,7 @@ def run(
 
 @pytest.mark.parametrize(("moment", "names"), [(1, FIRST), (3, SECOND)])
 def test_a_drill_of_every_kind(run: Run, zoo: Zoo, moment: int, names: list[str]) -> None:
-    code, report = run("drill", "--on-source", "--backup", str(moment))
+    code, report = run("drill", "--on-source", "--restore-point", str(moment))
     assert (code, report["result"], report["findings"]) == (0, "passed", [])
     held = sum(len(some) for name in names for some in zoo.held(name, moment).values())
     compared = report["comparison"]
@@ -68,7 +68,7 @@ def test_the_source_as_it_went_on(run: Run, zoo: Zoo) -> None:
     (note,) = [n for n in report["notes"] if zoo.topic("overtaken") in n]
     assert "no longer in the source: not compared" in note
     assert report["records"] == report["same"] > 3000
-    code, report = run("verify", "--against", "source", "--backup", "1")
+    code, report = run("verify", "--against", "source", "--restore-point", "1")
     assert code == 3, "two topics are gone or others by now"
     wrong = {t["source"] for t in report["topics"] if not t["ok"]}
     assert wrong == {zoo.topic("gone"), zoo.topic("reborn")}

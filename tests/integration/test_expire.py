@@ -49,7 +49,7 @@ def restored(kbackup: Kbackup, archive: Archive, *arguments: str) -> str:
     return prefix
 
 
-def test_what_stays_is_restored_and_backups_go_on(
+def test_retained_points_are_restored_and_backups_go_on(
     broker: Broker, kbackup: Kbackup, new_archive: Callable[[], Archive], spark: SparkSession
 ) -> None:
     """Four restore points: 100 days, 50 days and no time ago; the second is kept by policy with the last two."""
@@ -88,14 +88,14 @@ def test_what_stays_is_restored_and_backups_go_on(
     assert kbackup("expire", archive.url, "--grace", "0s", "--confirm").document["deleted"] > 20
     check_whole(archive, spark)
 
-    unknown = kbackup("restore", archive.url, "--backup", "2", "--dry-run")
+    unknown = kbackup("restore", archive.url, "--restore-point", "2", "--dry-run")
     assert unknown.code == 2
     assert "restore point 2 was let go" in unknown.document["error"]["message"]
     whole = open_archive(archive.store)
     for number, records in before.items():
         left = {p: [r for r in some if r.offset >= 50] for p, some in records.items()}  # 100 days are 50 each
         assert archive_records(archive.store, topic, whole.restore_point(number)) == left
-    prefix = restored(kbackup, archive, "--backup", "3")
+    prefix = restored(kbackup, archive, "--restore-point", "3")
     assert_restored(
         {p: [r for r in some if r.offset >= 50] for p, some in before[3].items()},
         read_topic(broker.bootstrap, f"{prefix}.{topic}"),

@@ -127,7 +127,7 @@ def test_small_partitions_wait(
     assert following.commits[-1].totals.records == 10, "at the end nobody waits"
     assert in_archive(store) == in_cluster(broker.bootstrap, [name])
     names = f"--map={name}={name}-back", f"--map-group={name}={name}-back"
-    report = kbackup.restore(archive, "--backup=2", *names)
+    report = kbackup.restore(archive, "--restore-point=2", *names)
     assert [o["how"] for g in report["groups"] for o in g["offsets"]] == ["log end"]
     back = f"{name}-back"
     assert positions(broker.bootstrap, back)[back, 0].offset == log_ends(broker.bootstrap, back)[0]

@@ -124,7 +124,7 @@ def test_archive_shows_what_groups_had(made: Made) -> None:
     assert shown["not_carried"] == {}
     ends = {topic: log_ends(made.broker.bootstrap, topic) for topic in made.records}
     for group, stood in list(made.stood.items())[::6]:
-        one = made.groups("show", "--backup", "1", group)["group"]
+        one = made.groups("show", "--restore-point", "1", group)["group"]
         assert {
             (o["topic"], o["partition"]): (o["offset"], o["leader_epoch"], o["metadata"])
             for o in one["offsets"]
@@ -176,14 +176,12 @@ def test_group_with_a_live_member_is_left_alone(made: Made, protocol: str) -> No
     with joined(made, new, protocol, next(iter(made.records))):
         before = made.stand(new)
         report = made.apply("-g", old, "--map-group", f"{old}={new}", code=3)
-        assert [(g["status"], g["why"]) for g in report["groups"]] == [
-            ("left alone", "it has 1 live member(s)")
-        ]
+        assert [(g["status"], g["why"]) for g in report["groups"]] == [("left alone", "it has 1 live member")]
         assert (report["capture"], made.stand(new)) == (0, before)
         plan = made.groups(
             "plan", "--restore-id", made.restore_id, "-g", old, "--map-group", f"{old}={new}", code=3
         )
-        assert plan["groups"][0]["hindered"] == "it has 1 live member(s)"
+        assert plan["groups"][0]["hindered"] == "it has 1 live member"
 
 
 @contextmanager
@@ -228,7 +226,7 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
             }
         )
     )
-    found: dict[int, list[bytes | None]] = {0: [], 1: [], 2: []}
+    consumed: dict[int, list[bytes | None]] = {0: [], 1: [], 2: []}
     ended: set[int] = set()
     try:
         consumer.subscribe([made.target(topic)])
@@ -238,7 +236,7 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
                 error, partition = message.error(), message.partition()
                 assert partition is not None, error
                 if error is None:
-                    found[partition].append(message.value())
+                    consumed[partition].append(message.value())
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error.str()
                     ended.add(partition)
@@ -248,7 +246,7 @@ def test_consumers_resume_where_the_group_stood_without_a_reset(made: Made, prot
     finally:
         consumer.close()
     held = made.records[topic]
-    assert found == {p: [r.value for r in records if r.offset >= 3] for p, records in held.items()}
+    assert consumed == {p: [r.value for r in records if r.offset >= 3] for p, records in held.items()}
 
 
 def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
@@ -258,22 +256,22 @@ def test_kafkas_own_consumer_resumes_too(made: Made) -> None:
     made.apply("-g", old, "--map-group", f"{old}={new}")
     assert made.stand(new)[made.target(topic), 0][1] == 0
     restored = read_topic(made.broker.bootstrap, made.target(topic))
-    wanted = [
+    expected = [
         f"{p} {r.offset} {(r.value or b'').decode()}"
         for p, records in restored.items()
         for r in records
         if r.offset >= made.stand(new)[made.target(topic), p][0]
     ]
-    assert len(wanted) > 20
+    assert len(expected) > 20
     program = [
         tools.java(),
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         *("-cp", f"{kafka_jars()}/*", str(Path(__file__).with_name("Resume.java"))),
     ]
-    arguments = [made.broker.bootstrap, new, made.target(topic), str(len(wanted))]
+    arguments = [made.broker.bootstrap, new, made.target(topic), str(len(expected))]
     done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == sorted(wanted)
+    assert sorted(done.stdout.splitlines()) == sorted(expected)
 
 
 def test_restore_itself_can_be_undone(made: Made, topic_name: str) -> None:

@@ -57,7 +57,15 @@ class Kept:
         copy, restore_id = f"{self.topic}.{name}", f"{self.topic}-{name}"
         self.kbackup.restore(
             self.archive,
-            *("--backup", "1", "--map", f"{self.topic}={copy}", "--no-groups", "--restore-id", restore_id),
+            *(
+                "--restore-point",
+                "1",
+                "--map",
+                f"{self.topic}={copy}",
+                "--no-groups",
+                "--restore-id",
+                restore_id,
+            ),
         )
         return copy, ["--restore-id", restore_id]
 
@@ -78,18 +86,18 @@ def kept(broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str) ->
 
 def test_source_cluster_gets_its_own_offsets_again(kept: Kept) -> None:
     same = ("--same-offsets", "-g", kept.group)
-    applied = kept.groups("apply", *same, "--backup", "1")
+    applied = kept.groups("apply", *same, "--restore-point", "1")
     assert (applied["restore_point"], kept.stand()) == (1, kept.first)
     kept.groups("undo", "--restore-id", applied["restore_id"])
     assert kept.stand() == kept.second
     archive = open_archive(kept.archive.store)
     taken = [archive.groups(archive.restore_point(n)).captured_at for n in (1, 2)]
-    assert kept.groups("plan", *same, "--at", taken[0])["captured_at"] == taken[0]
-    assert kept.groups("plan", *same, "--at", "now")["captured_at"] == taken[1]
-    early = kept.groups("plan", *same, "--at", "2020-01-01T00:00:00Z", code=2)
+    assert kept.groups("plan", *same, "--to-time", taken[0])["captured_at"] == taken[0]
+    assert kept.groups("plan", *same, "--to-time", "now")["captured_at"] == taken[1]
+    early = kept.groups("plan", *same, "--to-time", "2020-01-01T00:00:00Z", code=2)
     assert "no restore point was captured at or before 2020-01-01" in early["error"]["message"]
     topics.delete_records(kept.broker, kept.topic, {0: 15})
-    assert [g["status"] for g in kept.groups("apply", *same, "--at", taken[0])["groups"]] == ["applied"]
+    assert [g["status"] for g in kept.groups("apply", *same, "--to-time", taken[0])["groups"]] == ["applied"]
     assert kept.stand()[kept.topic, 0] == (15, 0, "first")
 
 
@@ -127,7 +135,7 @@ def test_target_that_moved_on_is_read_from_where_it_did(kept: Kept) -> None:
 def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
     copy, restore = kept.restore("other")
     topics.delete_records(kept.broker, copy, {0: 27})
-    plan = kept.groups("plan", *restore, "--backup", "2")
+    plan = kept.groups("plan", *restore, "--restore-point", "2")
     assert plan["restore_point"] == 2
     assert [(o["source"], o["target"], o["how"]) for o in plan["groups"][0]["offsets"]] == [
         (25, 27, "expired"),
@@ -135,7 +143,7 @@ def test_groups_of_another_moment_by_the_same_records(kept: Kept) -> None:
     ]
 
 
-def test_what_is_gone_from_the_target_is_left_out_and_named(kept: Kept) -> None:
+def test_topics_deleted_from_the_target_are_skipped_and_named(kept: Kept) -> None:
     copy, restore = kept.restore("gone")
     kept.broker.create_topic("unrelated-" + kept.topic)
     topics.delete_topic(kept.broker, copy)
@@ -157,7 +165,7 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
     topics.produce(kept.broker, kept.topic, 0, topics.numbered(9))
     put(kept.cluster, kept.group, {(kept.topic, 0): (4, None, "")})
     kept.kbackup.backup(kept.archive, "-t", kept.topic, "-g", kept.group, code=3)
-    plan = kept.groups("plan", *restore, "--backup", "3", code=3)
+    plan = kept.groups("plan", *restore, "--restore-point", "3", code=3)
     assert [g["offsets"] for g in plan["groups"]] == [[]]
     assert "is another log" in plan["groups"][0]["left_out"][0]
 
@@ -170,11 +178,14 @@ def test_topic_made_anew_between_restore_points_is_another_log(kept: Kept) -> No
         (["undo", "--restore-id", "nobody"], "nothing was written to groups by restore nobody"),
         (["apply", "--same-offsets", "-g", "nobody"], "there is no group nobody to be set"),
         (["show", "nobody"], "there is no group nobody in restore point 2"),
-        (["show", "--at", "yesterday"], "'yesterday' is not a time such as"),
-        (["show", "--at", "now", "--backup", "1"], "--backup and --at exclude each other"),
+        (["show", "--to-time", "yesterday"], "--to-time yesterday is not a time"),
+        (
+            ["show", "--to-time", "now", "--restore-point", "1"],
+            "--restore-point and --to-time exclude each other",
+        ),
     ],
 )
-def test_what_can_not_be_meant(kept_once: Kept, arguments: list[str], message: str) -> None:
+def test_unusable_arguments_are_refused(kept_once: Kept, arguments: list[str], message: str) -> None:
     assert message in kept_once.groups(*arguments, code=2)["error"]["message"]
 
 

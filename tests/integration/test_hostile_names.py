@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+from urllib.parse import urlencode
+
 import pytest
 from confluent_kafka import Producer
 
+from kbackup.archive.query.selection import exact_entry
 from kbackup.cli import main
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed
 from kbackup.types import TopicPartition
 from scripts.dev.kafka import Broker
 from tests.integration.conftest import Archive, Kbackup
+from tests.support.restore_pages import command_lines, form_fields
 from tests.support.restored import assert_restored
 from tests.support.truth import read_topic
+from tests.support.visits import visit
 
 EVIL = (
     "\x1b]0;owned\x07\x1b[2J",
@@ -75,3 +82,39 @@ def test_hostile_names_come_back_and_steer_nothing(
     for name, group in mine.items():
         target = group if "=" in group else shown[name]
         assert stands(target, again) == before[group]
+
+
+def test_commands_of_the_page_restore_what_it_computes(
+    broker: Broker, kbackup: Kbackup, archive: Archive, topic_name: str
+) -> None:
+    """Groups of any name, renamed on the page; a shell reads the commands."""
+    broker.create_topic(topic_name)
+    producer = Producer(broker.client(log_level=0))
+    for number in range(20):
+        producer.produce(topic_name, str(number))
+    assert producer.flush(60) == 0
+    groups = Cluster(broker.client(log_level="0"), "source").groups
+    mine = [f"{name}{topic_name}" for name in EVIL]
+    for number, group in enumerate(mine):
+        assert groups.commit(group, [Committed(TopicPartition(topic_name, 0), number + 4, None, "")]) == ""
+    kbackup.backup(archive, "-t", topic_name)
+    client = visit(archive.store)
+    query = [("range", f"{topic_name}:0:5-15"), *(("group", exact_entry(group)) for group in mine)]
+    names = {"map_to": f"paged-{topic_name}"}
+    fields = form_fields(client.get(f"/restore?{urlencode(query)}").text)
+    renamed = iter(f"paged {n} {group}" for n, group in enumerate(sorted(mine)))
+    filled = [(k, next(renamed) if k == "map_group_to" else names.get(k, v)) for k, v in fields]
+    page = client.get(f"/restore?{urlencode(filled)}").text
+    assert re.search(r"<dt>records</dt><dd><data [^>]*>10</data>", page)
+    for line, status in zip(command_lines(page), ("planned", "restored"), strict=True):
+        script = f"set -- {line}; printf '%s\\0' \"$@\""
+        read = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+        _, *words = read.decode().split("\0")[:-1]
+        done = kbackup(*words)
+        assert done.code == 0, done.err
+        assert (done.document["status"], done.document["records"]) == (status, 10)
+    restored = read_topic(broker.bootstrap, f"paged-{topic_name}")
+    assert [record.value for record in restored[0]] == [str(n).encode() for n in range(5, 15)]
+    for number, group in enumerate(sorted(mine)):
+        (position,) = groups.committed([f"paged {number} {group}"])[0][f"paged {number} {group}"]
+        assert position.offset == max(0, mine.index(group) + 4 - 5)

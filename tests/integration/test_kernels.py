@@ -52,11 +52,11 @@ def read(
     broker: Broker, ranges: list[OffsetRange], isolation: str = "read_committed"
 ) -> dict[TopicPartition, Held]:
     reader = RangeReader(broker.client(), isolation, "kernels", 20.0, len(ranges))
-    found: dict[TopicPartition, list[Held]] = {}
+    blocks: dict[TopicPartition, list[Held]] = {}
     try:
         for tp, block in reader.read(ranges):
             assert block.positions.tolist() == np.concatenate([[0], np.cumsum(block.lengths)])[:-1].tolist()
-            found.setdefault(tp, []).append(
+            blocks.setdefault(tp, []).append(
                 Held(
                     block.data.tobytes(),
                     block.offsets.tolist(),
@@ -69,7 +69,7 @@ def read(
     finally:
         reader.close()
     assert reader.vanished == []
-    return {tp: joined(parts)._replace(epoch=reader.epochs[tp]) for tp, parts in found.items()}
+    return {tp: joined(parts)._replace(epoch=reader.epochs[tp]) for tp, parts in blocks.items()}
 
 
 def joined(parts: list[Held]) -> Held:
@@ -233,7 +233,7 @@ def test_a_property_that_does_not_exist(choose: Choose, name: str) -> None:
     assert "secret" not in str(raised.value)
 
 
-def test_what_was_asked_for_is_no_warning(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
+def test_requested_kernel_is_logged_without_warning(choose: Choose, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "kbackup.kafka.kernel"):
         choose("python")
         kernel.say([kernel.selected_kernel(), kernel.selected_kernel()])

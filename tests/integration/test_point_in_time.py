@@ -231,8 +231,8 @@ def test_a_window_and_its_plan(history: History, kbackup: Kbackup) -> None:
 
 
 def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
-    topic, held = history.topic("events"), history.held["events"]
-    end = held[2][-1].offset + 1
+    topic, archived = history.topic("events"), history.held["events"]
+    end = archived[2][-1].offset + 1
     ranges = [f"{topic}:0:150-330", f"{topic}:0:320-360", f"{topic}:2:70-", f"{topic}:0:-3"]
     named = [argument for text in ranges for argument in ("--range", text)]
     report = kbackup.restore(history.archive, *named, *_arguments(history, "range."))
@@ -241,7 +241,7 @@ def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
         inside = [range(3), range(150, 360)] if partition == 0 else [range(70, end)] if partition == 2 else []
         return any(record.offset in rows for rows in inside)
 
-    selected = {"events": _cut(held, keep)}
+    selected = {"events": _cut(archived, keep)}
     assert_restored(selected["events"], read_topic(history.broker.bootstrap, f"range.{topic}"))
     assert report["records"] == sum(map(len, selected["events"].values()))
     assert any(r.timestamp is None for r in selected["events"][0])
@@ -253,13 +253,13 @@ def test_ranges_of_offsets(history: History, kbackup: Kbackup) -> None:
 def test_info_says_what_would_come_back(history: History, kbackup: Kbackup) -> None:
     arguments = ["--to-time", str(history.moment), *_arguments(history, "dry.")]
     planned = kbackup.restore(history.archive, *arguments, "--dry-run")
-    told = _told(kbackup, history, "--at", str(history.moment))
-    assert told["choice"] == planned["choice"]
-    assert {t["name"]: (len(t["partitions"]), t["sums"]["records"]) for t in told["topics"]} == {
+    report = _told(kbackup, history, "--to-time", str(history.moment))
+    assert report["choice"] == planned["choice"]
+    assert {t["name"]: (len(t["partitions"]), t["sums"]["records"]) for t in report["topics"]} == {
         t["source"]: (t["partitions"], t["records"]) for t in planned["topics"]
     }
-    assert (told["restore_point"], told["groups"]) == (1, [history.group])
-    one = _told(kbackup, history, history.topic("gone"), "--at", str(history.moment))
+    assert (report["restore_point"], report["groups"]) == (1, [history.group])
+    one = _told(kbackup, history, history.topic("gone"), "--to-time", str(history.moment))
     assert [(g["group"], g["offset"]) for g in one["topic"]["groups"]] == [(history.group, 7)]
 
 
@@ -274,7 +274,9 @@ def _names(report: dict[str, Any]) -> Sequence[str]:
 
 
 def test_a_restore_point_has_no_topic_that_came_later(history: History, kbackup: Kbackup) -> None:
-    planned = kbackup.restore(history.archive, "--backup", "1", *_arguments(history, "one."), "--dry-run")
+    planned = kbackup.restore(
+        history.archive, "--restore-point", "1", *_arguments(history, "one."), "--dry-run"
+    )
     assert _names(planned) == [history.topic(name) for name in ("again", "events", "gone")]
     assert planned["choice"] is None
 

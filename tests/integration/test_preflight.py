@@ -20,7 +20,7 @@ def _all_topics(broker: Broker) -> set[str]:
 
 
 def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) -> None:
-    objects, there = zoo.archive.objects(), _all_topics(zoo.broker)
+    objects, existing = zoo.archive.objects(), _all_topics(zoo.broker)
     before = {position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS}
     tasks = len(kbackup.spark.tasks)
     outcome = kbackup("restore", zoo.archive.url, "--dry-run", "--map-regex", "^=dry.")
@@ -28,7 +28,7 @@ def test_dry_run_shows_the_plan_and_touches_nothing(zoo: Zoo, kbackup: Kbackup) 
     assert outcome.document["status"] == "planned"
     planned = {t["target"]: t["records"] for t in outcome.document["topics"]}
     assert planned == {f"dry.{zoo.topic(n)}": sum(map(len, zoo.held(n, 3).values())) for n in SECOND}
-    assert _all_topics(zoo.broker) == there
+    assert _all_topics(zoo.broker) == existing
     assert {
         position: positions(zoo.broker.bootstrap, zoo.group(position)) for position in POSITIONS
     } == before
@@ -52,7 +52,7 @@ def unfit(zoo: Zoo) -> dict[str, str]:
 def test_refusal_lists_every_problem_and_writes_nothing(
     zoo: Zoo, kbackup: Kbackup, unfit: dict[str, str], dry: bool
 ) -> None:
-    objects, there = zoo.archive.objects(), _all_topics(zoo.broker)
+    objects, existing = zoo.archive.objects(), _all_topics(zoo.broker)
     ends = {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()}
     arguments = [f"--map={zoo.topic(name)}={target}" for name, target in unfit.items()]
     arguments += [f"--topic={zoo.topic(name)}" for name in [*unfit, "late"]]
@@ -64,7 +64,7 @@ def test_refusal_lists_every_problem_and_writes_nothing(
     message = outcome.document["error"]["message"]
     for problem, hint in (
         (f"topic {unfit['odd']} refuses timestamps more than 1000 ms ahead", "after.max.ms="),
-        (f"topic {unfit['growing']} has 1 partitions, the archive 4", "add partitions, or map"),
+        (f"topic {unfit['growing']} has 1 partitions, the archive 4", "--alter --topic"),
         (f"topic {unfit['big']} takes records of up to 1000 bytes", "--topic-config max.message.bytes="),
         (f"topic {unfit['long']} is not empty", "--into-existing"),
     ):
@@ -72,7 +72,7 @@ def test_refusal_lists_every_problem_and_writes_nothing(
         assert hint in line
     assert "nothing was written" in message
     assert len(message.splitlines()) == 1 + len(unfit)
-    assert _all_topics(zoo.broker) == there
+    assert _all_topics(zoo.broker) == existing
     assert {t: log_ends(zoo.broker.bootstrap, t) for t in unfit.values()} == ends
     assert zoo.archive.objects() == objects
 
@@ -80,7 +80,7 @@ def test_refusal_lists_every_problem_and_writes_nothing(
 def test_replication_factor_of_more_brokers_than_there_are(zoo: Zoo, kbackup: Kbackup) -> None:
     arguments = ["-t", zoo.topic("long"), "--map-regex", "^=rf.", "--replication-factor", "3"]
     message = kbackup.restore(zoo.archive, *arguments, code=1)["error"]["message"]
-    assert "wants replication factor 3, the target has 1 broker(s)" in message
+    assert "wants replication factor 3, the target has 1 broker" in message
     assert "give --replication-factor 1 or less" in message
 
 
@@ -158,14 +158,14 @@ def test_two_topics_never_become_one(zoo: Zoo, kbackup: Kbackup) -> None:
 
 
 def test_unknown_names_are_usage_errors(zoo: Zoo, kbackup: Kbackup) -> None:
-    for arguments, said in (
+    for arguments, message in (
         (["-t", "no-such-topic"], "there is no topic no-such-topic in restore point 3"),
         (["-t", "/no-such-.*/"], "no topic in restore point 3 matches /no-such-.*/"),
         (["-g", "no-such-group"], "there is no group no-such-group"),
         (["--map", "no-such-topic=x"], "--map names topic no-such-topic"),
-        (["--backup", "9"], "there is no restore point 9"),
+        (["--restore-point", "9"], "there is no restore point 9"),
     ):
-        assert said in kbackup.restore(zoo.archive, *arguments, code=2)["error"]["message"]
+        assert message in kbackup.restore(zoo.archive, *arguments, code=2)["error"]["message"]
 
 
 def test_topics_are_selected_by_name_regex_and_exclusion(zoo: Zoo, kbackup: Kbackup) -> None:

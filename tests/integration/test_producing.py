@@ -76,15 +76,15 @@ def held(
     """Every record of the topic as it would be archived, by offset."""
     ends = log_ends(broker.bootstrap, topic, "read_uncommitted")
     reader = RangeReader(broker.client(), isolation, "producing", 30.0, len(ends))
-    found: dict[TopicPartition, dict[int, bytes]] = {TopicPartition(topic, p): {} for p in ends}
+    records: dict[TopicPartition, dict[int, bytes]] = {TopicPartition(topic, p): {} for p in ends}
     try:
         for tp, block in reader.read([OffsetRange(topic, p, 0, end) for p, end in ends.items()]):
             data = block.data.tobytes()
             for offset, at, size in zip(block.offsets, block.positions, block.lengths, strict=True):
-                found[tp][int(offset)] = data[at : at + size]
+                records[tp][int(offset)] = data[at : at + size]
     finally:
         reader.close()
-    return found
+    return records
 
 
 def check(
@@ -94,8 +94,8 @@ def check(
     maps: Mapping[TopicPartition, Mapping[int, int]],
 ) -> None:
     """The topic holds what was sent and nothing else, each record where the map says."""
-    found = held(broker, topic)
-    assert {tp: len(records) for tp, records in found.items() if records} == {
+    produced = held(broker, topic)
+    assert {tp: len(records) for tp, records in produced.items() if records} == {
         tp: len(records) for tp, records in sent.items()
     }
     for tp, records in sent.items():
@@ -103,7 +103,7 @@ def check(
         assert list(maps[tp].values()) == sorted(maps[tp].values())
         for source, record in records:
             target = maps[tp][source]
-            assert found[tp][target] == encoded(target, record.restored), f"{tp}: the record from {source}"
+            assert produced[tp][target] == encoded(target, record.restored), f"{tp}: the record from {source}"
 
 
 def many(count: int) -> list[Plain]:
@@ -229,7 +229,7 @@ def test_a_second_producer_takes_over_while_records_are_sent(
     assert held(broker, topic_name)[tp] == {}
 
 
-def test_what_is_not_committed_is_not_there(broker: Broker, topic_name: str, way: str) -> None:
+def test_uncommitted_records_are_absent(broker: Broker, topic_name: str, way: str) -> None:
     """Closed with records on their way, some of them not even sent."""
     broker.create_topic(topic_name, 1)
     tp = TopicPartition(topic_name, 0)
@@ -302,15 +302,15 @@ def test_progress_comes_back_as_it_was(broker: Broker, topic_name: str) -> None:
     """Notes of every length that names of parts have: confluent-kafka would read past the end of some."""
     broker.create_topic(topic_name, 2)
     tps = [TopicPartition(topic_name, p) for p in range(2)]
-    wanted: dict[TopicPartition, Progress] = {}
+    expected: dict[TopicPartition, Progress] = {}
     for number in (None, 0, 10, 100, 1_000, 10_000, 100_000):
         producer = BlockProducer(broker.client(), f"{topic_name}-id", f"{topic_name}-progress")
-        assert producer.start(tps) == wanted
+        assert producer.start(tps) == expected
         if number is not None:
-            wanted = {tp: Progress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
+            expected = {tp: Progress(number, f"{uuid.uuid4().hex}-{number}") for tp in tps}
             producer.send(tps[0], block_of(many(1)))
             producer.flush()
-            producer.commit(wanted)
+            producer.commit(expected)
         producer.close()
 
 
@@ -349,7 +349,7 @@ def test_the_broker_is_asked_where_records_are(
     check(broker, topic_name, {tp: list(enumerate(records))}, {tp: maps})
 
 
-def test_what_the_broker_can_not_tell_is_not_guessed(
+def test_offsets_that_the_broker_does_not_report_are_not_guessed(
     broker: Broker, topic_name: str, silent: Callable[[BlockProducer], None]
 ) -> None:
     """Somebody else writes to the partition; and where nothing is known of what was before."""

@@ -63,7 +63,7 @@ def test_restore_points_that_were_lost(
     kbackup.backup(archive, *only)
     manifest = next(e.key for e in archive.store.list(f"{layout.POINTS}0000000001-") if "manifest" in e.key)
     lose(archive.store, manifest, f"topics/{topic_name}/index_")
-    assert kbackup("info", "--archive", archive.url, "--backup", "1").code == 13
+    assert kbackup("info", "--archive", archive.url, "--restore-point", "1").code == 13
     repaired = kbackup("repair", archive.url, "--confirm")
     assert (repaired.code, repaired.document["new_point"], repaired.document["lost"]) == (3, None, [])
     assert whole(kbackup, archive)
@@ -95,7 +95,7 @@ def test_lost_segments_cost_no_restore_point(
         produce(broker, topic_name, 0, range(n * 10, n * 10 + 10))
         kbackup.backup(archive, "-t", topic_name)
     folder = f"topics/{topic_name}/"
-    keys = sorted(e.key for e in archive.store.list(folder) if e.key.endswith("_records"))
+    keys = sorted(e.key for e in archive.store.list(folder) if "_records" in e.key)
     assert len(keys) == 3
     for key in keys[1:]:
         data = archive.store.get(key)
@@ -124,7 +124,7 @@ def test_an_adopted_folder(
     produce(broker, topic_name, 0, range(100))
     produce(broker, topic_name, 2, range(7))
     commit(broker, topic_name, topic_name, {0: 40, 2: 7})
-    kbackup.backup(archive, "-t", topic_name, "-g", topic_name)
+    kbackup.backup(archive, "-t", topic_name, "-g", topic_name, "--compression", "none")
     folder = FileStore(tmp_path / "java")
     for entry in archive.store.list(layout.TOPICS):
         folder.put(entry.key.removeprefix(layout.TOPICS), archive.store.get(entry.key))

@@ -220,7 +220,7 @@ CALLBACK_HINT = "check the function that [source] kbackup.oauth.callback names"
         ),
     ],
 )
-def test_who_is_not_let_in_is_told_why(
+def test_denied_access_names_its_cause(
     way: Way, message: str, hint: str, operator: Operator, spark: SparkSession, tmp_path: Path
 ) -> None:
     kbackup = command(spark, tmp_path, way(operator, tmp_path))
@@ -246,13 +246,13 @@ def test_secrets_stay_where_they_are(
     secret = operator.password
     noisy = {"debug": "all", "log_level": "7"}
     kbackup = command(spark, tmp_path, {**operator.scram(tmp_path), **noisy})
-    said = [kbackup.must(name, "-t", topic, "-vv", "--debug") for name in ("check", "backup")]
-    said.append(kbackup.must("config"))
+    outputs = [kbackup.must(name, "-t", topic, "-vv", "--debug") for name in ("check", "backup")]
+    outputs.append(kbackup.must("config"))
     wrong = {**noisy, **operator.callback(tmp_path, "failing")}
-    said.append(command(spark, tmp_path, wrong)("backup", "-vv", "--debug"))
+    outputs.append(command(spark, tmp_path, wrong)("backup", "-vv", "--debug"))
     (token_secret,) = [line for line in wrong["sasl.oauthbearer.config"].split() if line != USER]
     console = capfd.readouterr()
-    for text in (*(o.err + json.dumps(o.document) for o in said), console.out, console.err):
+    for text in (*(o.err + json.dumps(o.document) for o in outputs), console.out, console.err):
         assert secret not in text
         assert token_secret not in text
     for file in (tmp_path / "archive").rglob("*"):

@@ -68,7 +68,7 @@ def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes
         broker.client(**{"group.id": "reader", "enable.partition.eof": True, "enable.auto.commit": False})
     )
     consumer.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-    found: dict[int, list[tuple[bytes | None, bytes | None, int]]] = {p: [] for p in range(PARTITIONS)}
+    records: dict[int, list[tuple[bytes | None, bytes | None, int]]] = {p: [] for p in range(PARTITIONS)}
     ended: set[int | None] = set()
     while len(ended) < PARTITIONS:
         message = consumer.poll(10)
@@ -77,9 +77,9 @@ def read(broker: Broker, topic: str) -> dict[int, list[tuple[bytes | None, bytes
         if message.error() is not None:
             ended.add(partition)
         elif partition is not None:
-            found[partition].append((message.key(), message.value(), message.timestamp()[1]))
+            records[partition].append((message.key(), message.value(), message.timestamp()[1]))
     consumer.close()
-    return found
+    return records
 
 
 def test_backup_and_restore_by_master_and_by_spark_submit(
@@ -90,14 +90,14 @@ def test_backup_and_restore_by_master_and_by_spark_submit(
     assert sum(map(len, before.values())) == RECORDS
     env = environment(broker, bucket)
 
-    said = run([sys.executable, "-m", "kbackup", "backup", "-t", topic_name, "--master", cluster.url], env)
-    assert f"{RECORDS:,} new records" in said
-    assert "in 4 segments" in said
+    output = run([sys.executable, "-m", "kbackup", "backup", "-t", topic_name, "--master", cluster.url], env)
+    assert f"{RECORDS:,} new records" in output
+    assert "in 4 segments" in output
 
     submit = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
     main = run([sys.executable, "-m", "kbackup.submit"], env).strip()
     conf = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
     options = ["--map-regex", r"^(.*)$=back.\1", "--restore-id", "by-submit"]
-    said = run([submit, "--master", cluster.url, *conf, main, "restore", *options], env)
-    assert f"{RECORDS:,} records" in said
+    output = run([submit, "--master", cluster.url, *conf, main, "restore", *options], env)
+    assert f"{RECORDS:,} records" in output
     assert read(broker, f"back.{topic_name}") == before

@@ -62,15 +62,15 @@ def collected(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def by_partition(frame: DataFrame) -> Rows:
-    found: Rows = {}
+    rows: Rows = {}
     for row in collected(frame):
         headers = [(h["key"], h["value"]) for h in row["headers"] or []]
         assert row["segment"].startswith((f"topics/{row['topic']}", f"{row['topic']}/"))
         record = Record(
             row["offset"], row["timestampType"], row["timestamp"], row["key"], row["value"], headers
         )
-        found.setdefault((row["topic"], row["partition"]), []).append(record)
-    return {tp: sorted(records, key=lambda r: r.offset) for tp, records in found.items()}
+        rows.setdefault((row["topic"], row["partition"]), []).append(record)
+    return {tp: sorted(records, key=lambda r: r.offset) for tp, records in rows.items()}
 
 
 def seen(record: Record) -> Record:
@@ -157,20 +157,20 @@ def test_filters_leave_segments_unread(reading: SparkSession, archive: Path) -> 
     opened = open_archive(FileStore(archive))
     segments = opened.segments(opened.restore_point("latest"))
     frame = read(reading, str(archive))
-    wanted = "topic = 'orders' and partition = 0 and offset >= 20 and offset < 23"
+    condition = "topic = 'orders' and partition = 0 and offset >= 20 and offset < 23"
     needed = [
         s for s in segments if (s.topic, s.partition) == ("orders", 0) and s.first < 23 and s.last >= 20
     ]
     for s in segments:
         if s not in needed:
             (archive / s.key).unlink()
-    assert offsets(frame.where(wanted)) == TWENTIES
+    assert offsets(frame.where(condition)) == TWENTIES
     first, last = (f"timestamp_millis({T0 + seconds * 1000}L)" for seconds in (20, 22))
     assert offsets(frame.where(f"topic = 'orders' and timestamp between {first} and {last}")) == TWENTIES
     assert offsets(frame.where(f"segment = '{needed[0].key}' and offset = 22")) == TWENTIES[2:]
     assert frame.where("topic like 'x%'").count() == 0
     # filters that can't be pushed are Spark's alone
-    left = frame.where(f"{wanted} and (offset = 21 or key = cast('key 1' as binary))")
+    left = frame.where(f"{condition} and (offset = 21 or key = cast('key 1' as binary))")
     assert offsets(left) == TWENTIES[1:]
     with pytest.raises(Exception, match="is missing"):
         frame.where("topic = 'clicks'").count()
@@ -243,13 +243,13 @@ def test_a_folder_of_the_java_tool(reading: SparkSession, tmp_path: Path) -> Non
     shutil.copytree(JAVA / "archive", tmp_path / "java")
     names = sorted(path.name for path in (tmp_path / "java").iterdir() if path.is_dir())
     (tmp_path / "java" / names[0]).rename(tmp_path / "java" / HOSTILE)
-    held = {
+    archived = {
         (HOSTILE if p.topic == names[0] else p.topic, p.number): list(map(seen, p.truth()))
         for p in PARTITIONS
         if p.truth()
     }
     frame = load(reading, tmp_path / "java")
-    assert by_partition(frame) == held
+    assert by_partition(frame) == archived
     few = read(reading, str(tmp_path / "java")).where(f"topic = '{ESCAPED}'").where("offset < 2")
     assert {tp[0] for tp in by_partition(few)} == {HOSTILE}
     with pytest.raises(Exception, match=r"there is no topic \S+ in "):

@@ -70,9 +70,11 @@ def run(cache: Path, hostile: Path) -> str:
 
 def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Path, hostile: Path) -> None:
     assert run(tmp_path, hostile) == "False\n"
-    (kept,) = (tmp_path / "kbackup").iterdir()
+    before = set((tmp_path / "kbackup").iterdir())
+    assert {file.suffix for file in before} == {".jsa", ".launch", ".lock"}
+    (kept,) = (file for file in before if file.suffix == ".jsa")
     assert run(tmp_path, hostile) == "True\n"
-    assert list((tmp_path / "kbackup").iterdir()) == [kept]
+    assert set((tmp_path / "kbackup").iterdir()) == before
     size = kept.stat().st_size
     kept.chmod(0o600)
     with kept.open("r+b") as damaged:  # of another JVM, as its header says
@@ -81,7 +83,7 @@ def test_the_second_start_uses_the_classes_that_the_first_one_kept(tmp_path: Pat
     assert run(tmp_path, hostile) == "False\n"
 
 
-def test_what_keeps_spark_from_starting_comes_out_where_it_is_asked_for() -> None:
+def test_start_error_of_spark_is_raised_to_the_caller() -> None:
     code = """
 from kbackup.errors import UnreachableError
 from kbackup.spark.session import Starting
@@ -99,6 +101,25 @@ starting.leave()
     assert done.returncode == 0, done.stderr
     assert "Spark can't be started" in done.stdout
     assert "JAVA_HOME" in done.stdout
+
+
+def test_a_master_that_spark_refuses_is_named() -> None:
+    code = """
+from kbackup.errors import UnreachableError
+from kbackup.spark.session import Starting
+starting = Starting("local[x]", {}, 1)
+try:
+    starting()
+except UnreachableError as error:
+    print(error.message)
+starting.leave()
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=180, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Spark can't be started: java.lang.IllegalArgumentException: ")
 
 
 _WITHOUT = """
@@ -192,3 +213,28 @@ def _session(leader: int) -> list[int]:
             if session == str(leader) and state not in "ZX":
                 running.append(int(file.parent.name))
     return running
+
+
+_UNUSED = """
+import gc, time, warnings
+from pathlib import Path
+from kbackup.spark.session import Starting
+
+warnings.simplefilter("error")
+starting = Starting("local[1]", {}, 1)
+pid = starting._startup.jvm._process._process.pid
+starting.leave()
+assert not Path(f"/proc/{pid}").exists()
+while starting._thread.is_alive():
+    time.sleep(0.05)
+del starting
+gc.collect()
+"""
+
+
+def test_nothing_is_left_of_a_session_that_nobody_used() -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _UNUSED], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import (
@@ -33,6 +34,7 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from scripts.dev.tools import browser as chromium
 from tests.golden.java_archive import ROOT as JAVA
+from tests.support.drill_reports import store_drill
 from tests.support.rich_archive import ATTACK, LONG, LONG_GROUP, LONG_TOPIC, SCRIPT, make_rich
 from tests.support.secrets import make
 
@@ -82,6 +84,7 @@ def served(archive: str, *arguments: str, cwd: Path, env: dict[str, str] | None 
 def rich(tmp_path_factory: pytest.TempPathFactory) -> Store:
     store = FileStore(tmp_path_factory.mktemp("rich") / "archive")
     make_rich(store, nights=9, services=2, each=60)
+    store_drill(store, "drill-2026-10-09-2813394e", result="failed", findings=(ATTACK,))
     return store
 
 
@@ -94,6 +97,7 @@ def page_url(rich: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One for all tests here."""
+    expect.set_options(timeout=PATIENCE * 1000)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=chromium(), args=FLAGS)
         yield running
@@ -161,6 +165,15 @@ EVERY_PAGE = [
         "/topics/compacted/0/records?last=1",
         "/groups",
         "/groups?point=1",
+        "/status",
+        "/restore",
+        "/restore?point=3&topic=orders&range=",
+        "/groups/lag",
+        "/group?name=billing",
+        "/search",
+        "/search?text=customer",
+        "/history",
+        "/drills",
         "/growth",
         "/mirrors",
         "/migration",
@@ -230,7 +243,7 @@ def test_charts_have_axes(browser: Browser, page_url: str, width: int) -> None:
         assert levels[0] == "0 B"
         assert len(levels) >= 3
         expect(chart.locator("figcaption")).to_contain_text("now")
-        expect(page.locator("figure.chart figcaption").last).to_contain_text("longest")
+        expect(page.locator("figure.chart figcaption").nth(3)).to_contain_text("longest")
         frame = box(chart)
         labels = [box(label) for label in chart.locator("text").all() if label.is_visible()]
         assert all(
@@ -240,7 +253,7 @@ def test_charts_have_axes(browser: Browser, page_url: str, width: int) -> None:
         assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(dates))
 
 
-def test_what_comes_first_on_a_phone(browser: Browser, page_url: str) -> None:
+def test_values_come_first_on_a_phone(browser: Browser, page_url: str) -> None:
     with opened(browser, page_url, viewport=PHONE, has_touch=True) as page:
         page.goto(f"{page_url}/topics/orders/1/records/105")
         assert box(page.locator("pre.value").nth(1))["y"] < box(page.locator("dl.facts"))["y"]
@@ -255,6 +268,27 @@ def test_what_comes_first_on_a_phone(browser: Browser, page_url: str) -> None:
         assert value["y"] < PHONE["height"] / 2
         page.get_by_role("link", name="Differences").tap()
         expect(page.get_by_role("heading", name="What became different")).to_be_visible()
+
+
+def test_a_search_leads_to_records(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url) as page:
+        page.goto(f"{page_url}/topics/orders")
+        page.get_by_role("link", name="Search its records").click()
+        page.get_by_label("Text").fill("customer-1")
+        page.get_by_label("value", exact=True).uncheck()
+        page.get_by_role("button", name="Search").click()
+        expect(page.locator("table.matches tbody tr")).to_have_count(50)
+        page.get_by_role("link", name="Search on from orders").click()
+        page.locator("table.matches tbody th a").first.click()
+        expect(page.locator("pre.value").first).to_contain_text("customer-1")
+
+
+def test_the_page_of_a_drill_has_its_own_styles(browser: Browser, page_url: str) -> None:
+    with opened(browser, page_url) as page:
+        page.goto(f"{page_url}/drills")
+        page.get_by_role("link", name="Open its report").click()
+        expect(page.locator(".result b")).to_have_css("text-transform", "uppercase")
+        expect(page.get_by_text(ATTACK)).to_be_visible()
 
 
 def test_click_through(browser: Browser, page_url: str) -> None:
@@ -316,7 +350,7 @@ def test_hostile_names_and_values_are_text(browser: Browser, page_url: str) -> N
         expect(page.locator("#results")).to_contain_text(SCRIPT)
 
 
-def test_what_is_injected_does_not_run(browser: Browser, page_url: str) -> None:
+def test_injected_scripts_do_not_run(browser: Browser, page_url: str) -> None:
     """The content security policy holds even if all escaping fails."""
     context = browser.new_context()
     page = context.new_page()
@@ -403,6 +437,35 @@ def test_numbers_are_copied_exactly(browser: Browser, page_url: str) -> None:
         assert re.fullmatch(r"[-0-9T:]{19}\.\d{3}Z", page.evaluate("navigator.clipboard.readText()"))
 
 
+def test_copy_buttons(browser: Browser, page_url: str) -> None:
+    """Names, commands, keys and values: exactly, whatever stands in them; what is no text is not copied."""
+    with opened(browser, page_url, permissions=["clipboard-read", "clipboard-write"]) as page:
+
+        def copied(button: Locator) -> str:
+            page.evaluate("navigator.clipboard.writeText('')")
+            page.evaluate("document.querySelector('#said').textContent = ''")
+            button.click()
+            expect(page.get_by_role("status")).to_contain_text("copied")
+            return str(page.evaluate("navigator.clipboard.readText()"))
+
+        for name in (ATTACK, "gro\u202eup", LONG_GROUP):
+            page.goto(f"{page_url}/group?{urlencode({'name': name})}")
+            assert copied(page.locator(".title .copy")) == name
+        page.goto(f"{page_url}/topics/orders/1/records/105")
+        assert copied(page.locator(".title .copy")) == "orders:1:105"
+        page.goto(f"{page_url}/topics/odd/0/records/3")
+        fields = page.locator("section.field .copy")
+        assert copied(fields.first) == "grüße 日本 🎉"
+        assert copied(fields.nth(1)) == "zwei\nZeilen\tund\rmehr\x1b[31m"
+        page.goto(f"{page_url}/topics/odd/0/records/5")
+        assert copied(fields.nth(1)) == LONG.decode(), "all of it, not what is shown"
+        page.goto(f"{page_url}/topics/odd/0/records/4")
+        fields.nth(1).click()
+        expect(page.get_by_role("status")).to_have_text("not text: download it")
+        page.goto(f"{page_url}/restore?topic=orders")
+        assert copied(page.locator(".command .copy").first) == page.locator(".command pre").first.inner_text()
+
+
 def test_downloads(browser: Browser, page_url: str) -> None:
     with opened(browser, page_url) as page:
         page.goto(f"{page_url}/topics/odd/0/records/5")
@@ -418,8 +481,27 @@ def test_without_scripts(browser: Browser, page_url: str) -> None:
         page.get_by_label("Search topics").fill("odd")
         page.get_by_role("button", name="Search").click()
         page.get_by_role("link", name="odd", exact=True).click()
-        page.get_by_role("link", name="records").click()
+        page.get_by_role("link", name="records", exact=True).click()
         expect(page.locator("table.records tbody tr")).to_have_count(12)
+
+
+def test_a_restore_is_planned_without_scripts(browser: Browser, page_url: str) -> None:
+    """On a phone: from a record to the command, with another name and without groups."""
+    with opened(browser, page_url, java_script_enabled=False, viewport=PHONE, has_touch=True) as page:
+        page.goto(f"{page_url}/topics/orders/1/records/105")
+        page.get_by_role("link", name="Restore this…").tap()
+        commands = page.locator(".command pre")
+        expect(commands.first).to_contain_text("--dry-run")
+        expect(commands.first).to_contain_text("--restore-point 7 --range orders:1:105-106")
+        page.get_by_label("New name of orders").fill("orders-again")
+        page.get_by_label("restore no groups").check()
+        page.get_by_role("button", name="Compute").tap()
+        expect(commands.nth(1)).to_contain_text(
+            "--restore-point 7 --range orders:1:105-106 --map orders=orders-again --no-groups"
+        )
+        expect(page.locator("dl.facts").get_by_text("at most")).to_have_count(2)
+        assert no_wider_than_the_screen(page)
+        expect(page.get_by_role("button", name="copy")).to_have_count(0)
 
 
 def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
@@ -436,7 +518,7 @@ def test_topics_of_a_java_folder(browser: Browser, tmp_path: Path) -> None:
         page.goto(f"{running.url}topics")
         page.get_by_role("link", name=name, exact=True).click()
         expect(page.locator("h1")).to_have_text(name)
-        page.get_by_role("link", name="records").first.click()
+        page.get_by_role("link", name="records", exact=True).first.click()
         expect(page.get_by_role("heading", name="Records")).to_be_visible()
         page.locator("table.records tbody th a").first.click()
         expect(page.locator("section.field")).to_have_count(2)
@@ -476,7 +558,7 @@ def test_the_token(browser: Browser, rich: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_when_it_is_told_to(rich: Store, tmp_path: Path, by: signal.Signals) -> None:
+def test_server_ends_on_a_signal(rich: Store, tmp_path: Path, by: signal.Signals) -> None:
     """Also while a browser keeps a connection open."""
     with served(rich.url, cwd=tmp_path) as running:
         kept = urllib.request.urlopen(running.url)
@@ -502,7 +584,7 @@ def kbackup_ui(*arguments: str, cwd: Path, env: dict[str, str] | None = None) ->
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "0.0.0.0:0"])
-def test_it_makes_a_token(rich: Store, tmp_path: Path, listen: str) -> None:
+def test_server_makes_a_token(rich: Store, tmp_path: Path, listen: str) -> None:
     """On loopback as well: other accounts of this machine reach it."""
     with served(rich.url, "--listen", listen, cwd=tmp_path) as running:
         address, _, token = running.url.partition("/?token=")
@@ -527,7 +609,7 @@ def test_no_token_is_for_who_wants_it(rich: Store, tmp_path: Path) -> None:
     assert "everybody on this machine sees every record" in said
 
 
-def test_what_it_says_of_mistakes(rich: Store, tmp_path: Path) -> None:
+def test_unusable_options_and_hosts_are_refused(rich: Store, tmp_path: Path) -> None:
     assert kbackup_ui("-a", str(tmp_path / "nowhere"), "--listen", ":0", cwd=tmp_path)[0] == 10
     short = kbackup_ui("-a", rich.url, "--listen", ":0", cwd=tmp_path, env={"KBACKUP_UI_TOKEN": "short"})
     assert (short[0], "fewer than 16 characters" in short[2], "short" in short[2].replace("shorter", "")) == (

@@ -234,7 +234,7 @@ def test_a_second_cluster_gets_the_same_and_gives_it_back(whole: Whole, plain: M
         assert not any(refused)
         before = stands(target)
         arguments = [
-            *("restore", str(whole.folder / "plain"), "--backup", "1", "--restore-id", "all"),
+            *("restore", str(whole.folder / "plain"), "--restore-point", "1", "--restore-id", "all"),
             *("--bootstrap-server", target.bootstrap, "--with", "acls,configs,quotas"),
         ]
         dry = whole.kbackup(*arguments, "--dry-run").document["settings"]

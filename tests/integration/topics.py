@@ -38,6 +38,9 @@ ODD_RECORDS: list[Record] = [
 ]
 
 
+_QUEUED = 50_000  # records: librdkafka's queue takes 100,000
+
+
 def produce(
     broker: Broker, topic: str, partition: int, values: Iterable[bytes | None], **more: int | bytes
 ) -> None:
@@ -53,6 +56,8 @@ def produce(
             on_delivery=lambda error, _: failed.append(error.str()) if error else None,
             **options,  # type: ignore[arg-type]
         )
+        while len(producer) > _QUEUED:
+            producer.poll(0.1)
         producer.poll(0)
     assert producer.flush(60) == 0
     assert not failed

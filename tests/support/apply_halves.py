@@ -18,7 +18,7 @@ from kbackup.jobs.common import rounds as pauses
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Applied, Lost, Recreated
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow, RemoteTopic
-from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves import apply, connection
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.topics import TopicPlan
@@ -86,11 +86,12 @@ def half_of(script: Script, store: Store, monkeypatch: pytest.MonkeyPatch) -> Ap
 
     monkeypatch.setattr(pauses, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(apply, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
-    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext())
+    monkeypatch.setattr(connection, "Cluster", lambda *_: SimpleNamespace(connect=lambda: None))
+    for module in (apply, connection):
+        monkeypatch.setattr(module, "InternalTopics", lambda *_: nullcontext())
+    monkeypatch.setattr(connection, "Applier", lambda *_: nullcontext())
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext())
-    monkeypatch.setattr(apply, "Rounds", rounds)
+    monkeypatch.setattr(connection, "Rounds", rounds)
     monkeypatch.setattr(ApplyHalf, "_wait", lambda *_: None)
     counted.begin("mirror")
     return ApplyHalf(flow_of(), store, store, lambda: pytest.fail("Spark"), Silent(), script, script.stop)

@@ -6,9 +6,11 @@ from typing import Any
 
 import msgspec
 
+from kbackup.cli.drill.page import drill_page
 from kbackup.jobs.compare.report import AgainstReport, ComparedTopic, GroupOffsetCheck
 from kbackup.jobs.compare.result import Comparison, Difference
-from kbackup.jobs.drill.report import DrillReport
+from kbackup.jobs.drill.report import DrillReport, store_report
+from kbackup.store.base import Store
 
 EVIL = "<script>alert(1)</script>'\"&{{7*7}}\u202egpj\x1b[31m</td>"
 
@@ -102,3 +104,9 @@ def report(**changes: Any) -> DrillReport:
         },
     )
     return msgspec.structs.replace(made, **changes)
+
+
+def store_drill(state: Store, drill_id: str, **changes: Any) -> None:
+    """Store the report and the page of a drill as a drill does."""
+    made = report(drill_id=drill_id, **changes)
+    store_report(state, made, drill_page(made))

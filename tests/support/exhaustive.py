@@ -58,12 +58,12 @@ def _mark_examples(item: pytest.Item) -> None:
     test: Any = getattr(item, "obj", None)
     if not getattr(test, "is_hypothesis_test", False):
         return
-    wanted: settings = test._hypothesis_internal_use_settings
-    if wanted.max_examples >= _MANY:
+    selected: settings = test._hypothesis_internal_use_settings
+    if selected.max_examples >= _MANY:
         item.add_marker(pytest.mark.exhaustive(keep=1))
     if _Run.sampled:
         test._hypothesis_internal_use_settings = settings(
-            wanted, max_examples=min(wanted.max_examples, _EXAMPLES)
+            selected, max_examples=min(selected.max_examples, _EXAMPLES)
         )
 
 

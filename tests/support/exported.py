@@ -23,14 +23,14 @@ _MS = timedelta(milliseconds=1)
 
 def exported(table: pa.Table) -> Exported:
     """The rows of a table, in order of offset; none may be there twice, and each must be of the date that it says."""
-    found: dict[tuple[str, int], dict[int, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
+    by_offset: dict[tuple[str, int], dict[int, dict[int, Record]]] = defaultdict(lambda: defaultdict(dict))
     for row in table.to_pylist():
-        records = found[row["topic"], row["incarnation"]][row["partition"]]
+        records = by_offset[row["topic"], row["incarnation"]][row["partition"]]
         assert row["offset"] not in records, f"offset {row['offset']} of {row['topic']} is there twice"
         records[row["offset"]] = record_of(row)
     return {
         key: {p: [rows[offset] for offset in sorted(rows)] for p, rows in partitions.items()}
-        for key, partitions in found.items()
+        for key, partitions in by_offset.items()
     }
 
 

@@ -39,16 +39,16 @@ class FakeGroups:
         }, dict.fromkeys(asked & self.unreadable, "it can't be read")
 
     def commit_all(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
-        said = {}
+        answers = {}
         for group, offsets in offsets_by_group.items():
             self.calls.append(("commit", group))
             if self.live.get(group):
-                said[group] = "unknown member"
+                answers[group] = "unknown member"
                 continue
             own = self.held.setdefault(group, {})
             own |= {(c.tp.topic, c.tp.partition): (c.offset, c.leader_epoch, c.metadata) for c in offsets}
-            said[group] = ""
-        return said
+            answers[group] = ""
+        return answers
 
     def remove(self, offsets_by_group: Mapping[str, Sequence[Committed]]) -> dict[str, str]:
         for group, offsets in offsets_by_group.items():
@@ -58,13 +58,13 @@ class FakeGroups:
         return dict.fromkeys(offsets_by_group, "")
 
     def delete_each(self, groups: Iterable[str]) -> dict[str, str]:
-        said = {}
+        answers = {}
         for group in groups:
             self.calls.append(("delete", group))
-            said[group] = "not empty" if self.live.get(group) else ""
-            if not said[group]:
+            answers[group] = "not empty" if self.live.get(group) else ""
+            if not answers[group]:
                 self.held.pop(group, None)
-        return said
+        return answers
 
 
 @dataclass

@@ -6,8 +6,7 @@ import builtins
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from kbackup.errors import CorruptError, KbackupError, OutcomeUnknownError, StoreError, UnreachableError
 from kbackup.store.base import Buffer, Failed, Store, Upload
@@ -121,18 +120,15 @@ class FaultyStore(DelegatingStore):
                 raise fault.error
 
 
-class _FaultyUpload:
+class _FaultyUpload(Upload):
     def __init__(self, store: FaultyStore, upload: Upload, key: str) -> None:
         self._store, self._upload, self._key = store, upload, key
-        self.write, self.abort = upload.write, upload.abort
 
-    def __enter__(self) -> Self:
-        return self
+    def write(self, data: Buffer) -> None:
+        self._upload.write(data)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._upload.__exit__(kind, error, trace)
+    def abort(self) -> None:
+        self._upload.abort()
 
     def commit(self) -> tuple[int, int]:
         self._store._before("commit", self._key)

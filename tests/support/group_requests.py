@@ -62,13 +62,13 @@ def raw_positions(bootstrap: str, group: str) -> Stand:
 
 def _stand(answer: BytesIO) -> Stand:
     def number(form: str) -> int:
-        (found,) = struct.unpack(form, answer.read(struct.calcsize(form)))
-        return int(found)
+        (positions,) = struct.unpack(form, answer.read(struct.calcsize(form)))
+        return int(positions)
 
     def text() -> str:
         return answer.read(max(0, number(">h"))).decode()
 
-    found: Stand = {}
+    positions: Stand = {}
     for _ in range(number(">i")):
         topic = text()
         for _ in range(number(">i")):
@@ -76,8 +76,8 @@ def _stand(answer: BytesIO) -> Stand:
             metadata, error = text(), number(">h")
             assert error == 0, f"{topic}-{partition}: error code {error}"
             if offset >= 0:
-                found[topic, partition] = (offset, epoch if epoch >= 0 else None, metadata)
-    return found
+                positions[topic, partition] = (offset, epoch if epoch >= 0 else None, metadata)
+    return positions
 
 
 def _coordinator(bootstrap: str, group: str) -> str:

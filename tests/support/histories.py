@@ -61,14 +61,14 @@ class History:
     def run(self, seq: int, did: Mapping[str, Did], losses: Iterable[Loss] = ()) -> None:
         archive = open_or_create(self.store)
         segments: list[Segment] = []
-        for name, what in did.items():
+        for name, change in did.items():
             before = self.topics.get(name)
-            if what == "out" and before is not None:
+            if change == "out" and before is not None:
                 self.topics[name] = _left_out(before)
-            elif what != "out":
-                anew = what == "anew" or before is None
+            elif change != "out":
+                anew = change == "anew" or before is None
                 made, added = self._captured(
-                    name, seq, None if anew else before, 2 if what == "anew" else what
+                    name, seq, None if anew else before, 2 if change == "anew" else change
                 )
                 self.topics[name] = made
                 segments += added

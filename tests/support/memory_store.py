@@ -164,13 +164,13 @@ class MemoryStore:
         if not length:
             return
         end = start + length
-        found = self._asked(key)
-        data = memoryview(found.data)[start:end]
+        cuts = self._asked(key)
+        data = memoryview(cuts.data)[start:end]
         for at in range(0, len(data), CHUNK):
             yield data[at : at + CHUNK]
         if len(data) < length:
             raise CorruptError(
-                f"object {key} has {len(found.data)} bytes, wanted up to byte {end}",
+                f"object {key} has {len(cuts.data)} bytes, wanted up to byte {end}",
                 SHORTER,
             )
 

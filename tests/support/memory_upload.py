@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import StoreError
-from kbackup.store.base import Buffer, abort_upload, view_of
+from kbackup.store.base import Buffer, Upload, view_of
 
 
-class MemoryUpload:
+class MemoryUpload(Upload):
     """`Upload` into a `MemoryStore`; `publish` writes the whole object."""
 
     def __init__(self, key: str, unfinished: list[str], publish: Callable[[str, bytearray], object]) -> None:
@@ -20,14 +18,6 @@ class MemoryUpload:
         self._data = bytearray()
         self._ended = False
         unfinished.append(key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        abort_upload(self, error)
 
     def write(self, data: Buffer) -> None:
         self._check_open()

@@ -40,15 +40,15 @@ _CONTROL = {
 
 def parse(printed: str) -> dict[str, list[Dumped]]:
     """Return the records of each file, by its name."""
-    found: dict[str, list[Dumped]] = {}
+    parsed: dict[str, list[Dumped]] = {}
     for line in printed.split("\n"):  # in strings are other ends of lines
         if line.startswith("Dumping "):
-            records = found.setdefault(Path(line.removeprefix("Dumping ")).name, [])
+            records = parsed.setdefault(Path(line.removeprefix("Dumping ")).name, [])
         elif match := _RECORD.match(line):
             records.append(_dumped(int(match[1]), int(match[2]), match[3]))
         else:
             assert not line.startswith("|"), line
-    return found
+    return parsed
 
 
 def _dumped(offset: int, timestamp: int, text: str) -> Dumped:

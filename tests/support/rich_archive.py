@@ -42,7 +42,7 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
     names = {"orders": 3, "compacted": 1, "odd": 1, "clicks": 2, LONG_TOPIC: 1} | {
         f"service-{n:02}.events": 1 for n in range(services)
     }
-    held: dict[tuple[str, int], list[Segment]] = {
+    segments_by_partition: dict[tuple[str, int], list[Segment]] = {
         (t, p): [] for t, count in names.items() for p in range(count)
     }
     seq = 0
@@ -51,13 +51,21 @@ def make_rich(store: Store, nights: int = 14, services: int = 4, each: int = 60)
             continue
         seq += 1
         at = START + timedelta(days=night)
-        added = [_write(store, topic, p, night, each, at, held[topic, p]) for topic, p in held]
-        ends = {place: (segments[-1].last + 1 if segments else 0) for place, segments in held.items()}
+        added = [
+            _write(store, topic, p, night, each, at, segments_by_partition[topic, p])
+            for topic, p in segments_by_partition
+        ]
+        ends = {
+            place: (segments[-1].last + 1 if segments else 0)
+            for place, segments in segments_by_partition.items()
+        }
         commit_point(
             archive,
             seq,
             [
-                topic_state(t, seq, "present", [(0, ends[t, p], held[t, p]) for p in range(count)])
+                topic_state(
+                    t, seq, "present", [(0, ends[t, p], segments_by_partition[t, p]) for p in range(count)]
+                )
                 for t, count in names.items()
             ],
             [segment for some in added for segment in some],

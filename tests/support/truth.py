@@ -66,7 +66,7 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         consumer.assign([KafkaTopicPartition(topic, p, 0) for p in partitions])
-        found: Records = {p: [] for p in sorted(partitions)}
+        records: Records = {p: [] for p in sorted(partitions)}
         going, until = set(partitions), time.monotonic() + _PATIENCE
         while going:
             assert time.monotonic() < until, f"no end of {topic}, partitions {sorted(going)}"
@@ -74,14 +74,14 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_committed") ->
                 partition, error = message.partition(), message.error()
                 assert partition is not None, error
                 if error is None:
-                    found[partition].append(record_of(message))
+                    records[partition].append(record_of(message))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     going.discard(partition)
                 else:
                     raise KafkaException(error)
     finally:
         consumer.close()
-    return found
+    return records
 
 
 def record_of(message: Message) -> Record:
@@ -108,12 +108,12 @@ def log_ends(bootstrap: str, topic: str, isolation: str = "read_committed") -> d
 def commit(bootstrap: str, group: str, positions: Mapping[tuple[str, int], Position]) -> None:
     """Put a group without members at `positions`."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
-    wanted = [KafkaTopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
+    offsets = [KafkaTopicPartition(*tp, at.offset, metadata=at.metadata) for tp, at in positions.items()]
     until = time.monotonic() + _PATIENCE
     try:
         while True:
             try:
-                committed = consumer.commit(offsets=wanted, asynchronous=False) or []
+                committed = consumer.commit(offsets=offsets, asynchronous=False) or []
                 break
             except KafkaException as raised:  # right after the broker's start
                 if raised.args[0].code() not in COORDINATOR_NOT_READY or time.monotonic() > until:
@@ -163,17 +163,17 @@ def archive_records(
 
 def _topic_records(archive: Archive, point: Manifest, state: TopicState) -> Records:
     """Each segment's index is compared with its records on the way, and its descriptor with both."""
-    found: Records = {p.partition: [] for p in state.partitions}
+    records: Records = {p.partition: [] for p in state.partitions}
     expired = archive.state.starts
     for segment in archive.segments(point, [state]):
-        found[segment.partition] += segment_records(archive.store, segment)
+        records[segment.partition] += segment_records(archive.store, segment)
     for partition in state.partitions:
-        held = found[partition.partition]
+        held = records[partition.partition]
         went = expired.get((state.name, state.incarnation, partition.partition))
         gone = 0 if went is None else went.records if went.start <= partition.end else partition.records
         assert partition.records - gone == len(held)
         assert all(partition.start <= record.offset < partition.end for record in held)
-    return found
+    return records
 
 
 def segment_records(store: Store, segment: Segment) -> list[Record]:
@@ -208,14 +208,14 @@ def documented_records(store: Store, folder: str) -> Records:
     """The same by the documented format alone: a topic folder's partition indexes lead to its records files."""
     names = [entry.key.removeprefix(folder) for entry in store.list(folder)]
     numbers = {n: p for n in names if (p := layout.parse_partition_index(n)) is not None}
-    found: Records = {p: [] for p in sorted(numbers.values())}
+    decoded: Records = {p: [] for p in sorted(numbers.values())}
     for name, partition in numbers.items():
         for stem, start in partition_index(store.get(folder + name)):
             stored = next(n for n in names if n in (f"{stem}_records", f"{stem}_records.zst"))
             records = decode_records(plain_records(store, folder + stored)[1:])
             assert [r.offset for r in records[:1]] == [start], folder + stored
-            found[partition] += records
-    return found
+            decoded[partition] += records
+    return decoded
 
 
 def partition_index(data: bytes) -> list[tuple[str, int]]:

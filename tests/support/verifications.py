@@ -12,7 +12,8 @@ import pyarrow as pa
 from kbackup.archive.catalog.commit import Author, commit
 from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.table import Segment, to_batch
-from kbackup.jobs.verify.job import VerifyReport, verify
+from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify.report import VerifyReport
 from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from kbackup.store.base import Store
 from kbackup.web.app import make_app
 from kbackup.web.archive_cache import ArchiveCache
+from kbackup.web.decoding import FieldDecoder
 from kbackup.web.guard import Access
 
 HERE = frozenset({"testserver"})
@@ -24,22 +25,23 @@ def visit(
     token: str | None = None,
     clock: Callable[[], float] = lambda: 0.0,
     cache: ArchiveCache | None = None,
+    decoder: FieldDecoder | None = None,
 ) -> TestClient:
-    app = make_app(cache or ArchiveCache(store, clock), Access(HERE, token))
+    app = make_app(cache or ArchiveCache(store, clock), Access(HERE, token), decoder)
     return TestClient(app, raise_server_exceptions=False, follow_redirects=False)
 
 
 class _Links(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
         for name, value in attrs:
             if name in ("href", "src", "action") and value is not None:
-                self.found.append(value)
+                self.links.append(value)
 
 
 def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
@@ -51,7 +53,7 @@ def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
 def links(html: str) -> list[str]:
     parser = _Links()
     parser.feed(html)
-    return parser.found
+    return parser.links
 
 
 def text(html: str) -> str:
@@ -77,12 +79,12 @@ def crawl(client: TestClient, start: str = "/", of_a_kind: int = 6) -> Iterator[
         yield address, answer.status_code, html
         found = links(html) + ([answer.headers["location"]] if "location" in answer.headers else [])
         for link in found:
-            there = urlsplit(urljoin(address, link))._replace(fragment="").geturl()
-            kind = _shape(there)
-            if there not in seen and kinds[kind] < of_a_kind:
+            existing = urlsplit(urljoin(address, link))._replace(fragment="").geturl()
+            kind = _shape(existing)
+            if existing not in seen and kinds[kind] < of_a_kind:
                 kinds[kind] += 1
-                seen.add(there)
-                waiting.append(there)
+                seen.add(existing)
+                waiting.append(existing)
 
 
 def _shape(address: str) -> str:

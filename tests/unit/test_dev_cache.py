@@ -106,7 +106,7 @@ def test_missing_tools_say_what_to_install(tmp_path: Path, monkeypatch: pytest.M
         (1000, ["apt-get"], "nothing"),
     ],
 )
-def test_what_is_installed_as_root_is_said_before(
+def test_packages_to_install_as_root_are_named_before(
     uid: int, there: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in there:

@@ -38,7 +38,7 @@ def test_how_many_examples(): assert len(ran) == {examples}
     [([], 100, 9, 1), (["--soak"], 100, 10, 0), (["--sample"], 5, 5, 5), (["-m", "exhaustive"], 0, 7, 3)],
 )
 @pytest.mark.exhaustive(keep=4)
-def test_what_runs(
+def test_options_select_tests_and_examples(
     options: list[str],
     examples: int,
     passed: int,

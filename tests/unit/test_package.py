@@ -10,17 +10,23 @@ import pytest
 from setuptools import Distribution
 from setuptools.command.build_py import build_py
 
+from kbackup.cli import COMMANDS
 from tests.project.docs.documents import DOCUMENTS
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def packed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Paths in the wheel, of the files that go into it."""
+def distribution(monkeypatch: pytest.MonkeyPatch) -> Distribution:
     monkeypatch.chdir(ROOT)
     distribution = Distribution({"script_name": "setup.py"})
     distribution.parse_config_files()
+    return distribution
+
+
+@pytest.fixture
+def packed(distribution: Distribution) -> set[str]:
+    """Paths in the wheel, of the files that go into it."""
     command = build_py(distribution)
     command.ensure_finalized()
     command.build_lib = ""
@@ -41,6 +47,12 @@ def test_spark_finds_the_data_source(packed: set[str]) -> None:
     assert "pyspark_kbackup/__init__.py" in packed
 
 
+def test_manual_pages_are_in_it(distribution: Distribution) -> None:
+    ((folder, pages),) = distribution.data_files
+    assert folder == "share/man/man1"
+    assert {Path(page).name for page in pages} == {"kbackup.1", *(f"kbackup-{name}.1" for name in COMMANDS)}
+
+
 DISTRIBUTION = "kafka-kbackup"  # on the package index `kbackup` is another project
 
 
@@ -50,7 +62,7 @@ def test_name_of_the_distribution() -> None:
     assert [*project["scripts"]] == ["kbackup"]
 
 
-_INSTALLED = re.compile(r"([\w.-]*kbackup)\[|\binstall '?([\w.-]*kbackup)\b(?!:)")
+_INSTALLED = re.compile(r"([\w.-]*kbackup)\[|(?<![\w-])install '?([\w.-]*kbackup)\b(?!:)")
 """A name with an extra, or behind `pip install` and its like."""
 
 
@@ -65,5 +77,5 @@ def test_documents_and_hints_install_the_distribution() -> None:
         for path in {*files}
         for found in _INSTALLED.findall(path.read_text("utf-8"))
     ]
-    assert {"infra/docs/spark-reading.md", "kbackup/cli/ui.py"} <= {file for file, *_ in named}
+    assert {"infra/docs/delta.md", "kbackup/cli/ui.py"} <= {file for file, *_ in named}
     assert {name for _, *names in named for name in names if name} == {DISTRIBUTION}

@@ -25,7 +25,7 @@ def test_a_secret_is_found_and_named_and_not_shown(watch: Watch) -> None:
     assert watch.hits == ["a log holds the password"]
 
 
-def test_what_is_clean_is_clean(watch: Watch) -> None:
+def test_clean_texts_pass(watch: Watch) -> None:
     watch.make("the password")
     for text in ("", None, b"", "hush-", "a" * 1000):
         watch.look_at("a log", text)
@@ -49,7 +49,7 @@ def test_files_are_looked_into_but_for_inputs(watch: Watch, tmp_path: Path) -> N
     assert watch.hits == [f"{tmp_path}/deep/er/log holds the key", f"{tmp_path}/report.json holds the key"]
 
 
-def test_what_is_too_short_to_be_looked_for_is_refused(watch: Watch) -> None:
+def test_secrets_too_short_to_search_are_refused(watch: Watch) -> None:
     with pytest.raises(ValueError, match="so short"):
         watch.know("the password", "secret")
 

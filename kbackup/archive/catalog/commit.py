@@ -68,7 +68,7 @@ def commit(
 
 
 def _write(store: Store, base: Committed, state: State, author: Author, token: str) -> Committed | None:
-    """The next catalog, None where its number is taken."""
+    """Create the next catalog and return it; None where its number is taken."""
     number = base.state.number + 1
     names = count()
 
@@ -111,7 +111,7 @@ def _write(store: Store, base: Committed, state: State, author: Author, token: s
 
 
 def _made_by(store: Store, base: State, token: str) -> Committed | None:
-    """The catalog after `base`, where attempt `token` made it and the answer was lost on the way."""
+    """Return the catalog after `base` if attempt `token` created it and the answer was lost on the way; else None."""
     try:
         catalog = read_catalog(store, base.number + 1, base.archive_id)
     except NotFoundError:  # swept since
@@ -141,6 +141,6 @@ def _stands(store: Store, made: Committed) -> bool:
 
 
 def _hint(store: Store, state: State) -> None:
-    """After the commit: a failure costs readers a longer listing, nothing else."""
+    """Write latest.json after a commit. A failure costs readers a longer listing, nothing else."""
     with suppress(StoreError, UnreachableError, LeaseLostError):
         store.put(layout.LATEST, dump(Latest(archive_id=state.archive_id, number=state.number)))

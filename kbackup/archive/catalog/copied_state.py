@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from kbackup.archive.catalog.recovery import lose_points
-from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State, mask
+from kbackup.archive.catalog.state import LogStart, State, mask
 from kbackup.archive.catalog.tables import Rows
+from kbackup.types import IncarnationPartition
 
 
 def without_dropped(source: State, copy: State) -> State:
-    """`source` without the restore points that the copy let go, or never had, below its next number: what lies below
-    the ends of a copy is never sent again."""
+    """Return `source` without the restore points that the copy let go or never had, below its next number: nothing
+    below the ends of a copy is sent again."""
     gone = {
         p.number for p in source.restore_points if p.number < copy.next_point and not copy.point(p.number)
     }
@@ -21,18 +22,18 @@ def without_dropped(source: State, copy: State) -> State:
 
 
 def without_holes(source: State, copy: State) -> State:
-    """`source` without the segments that the copy has lost by damage: the copy says so, and has its losses."""
+    """Return `source` without the segments that the copy has lost by damage, and with the copy's losses of them."""
     known = {lost_range(row) for row in source.losses.dicts()}
     new = [row for row in copy.losses.dicts() if row["kind"] == "damaged" and lost_range(row) not in known]
     holes = {lost_range(row)[:4] for row in new}
-    places = list(zip(*source.segments.columns("topic", "incarnation", "partition", "first"), strict=True))
-    there = holes & set(places)
-    if not there:
+    starts = list(zip(*source.segments.columns("topic", "incarnation", "partition", "first"), strict=True))
+    present = holes & set(starts)
+    if not present:
         return source
     return replace(
         source,
-        segments=source.segments.where(mask(place not in there for place in places)),
-        losses=source.losses.append([row for row in new if lost_range(row)[:4] in there]),
+        segments=source.segments.where(mask(start not in present for start in starts)),
+        losses=source.losses.append([row for row in new if lost_range(row)[:4] in present]),
     )
 
 
@@ -42,7 +43,7 @@ def lost_range(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def with_whole_segments(source: State, copy: State) -> State:
-    """`source` with the segments that it has lost by damage and the copy has not."""
+    """Return `source` with the segments that it has lost by damage and the copy still has."""
     lost = {lost_range(row)[:4] for row in source.losses.dicts() if row["kind"] == "damaged"}
     if not lost:
         return source
@@ -62,13 +63,13 @@ def with_whole_segments(source: State, copy: State) -> State:
 
 
 def without_expired(source: State, copy: State) -> State:
-    """`source` without the records that the copy let go and the source has, or took back: below its log starts nothing
-    is sent again."""
+    """Return `source` without the records that the copy let go and the source still has: nothing below the log starts
+    of a copy is sent again."""
     higher = {
-        place: start
-        for place, start in copy.starts.items()
-        if place[:2] in source.last_points()
-        and start.start > (source.starts[place].start if place in source.starts else 0)
+        key: start
+        for key, start in copy.starts.items()
+        if key[:2] in source.last_points()
+        and start.start > (source.starts[key].start if key in source.starts else 0)
     }
     if not higher:
         return source
@@ -77,9 +78,9 @@ def without_expired(source: State, copy: State) -> State:
         source,
         segments=source.segments.where(
             mask(
-                place not in higher or last >= higher[place].start
+                key not in higher or last >= higher[key].start
                 for *ids, last in zip(*columns, strict=True)
-                for place in [(ids[0], ids[1], ids[2])]
+                for key in [(ids[0], ids[1], ids[2])]
             )
         ),
         log_starts=log_start_rows(source, {**source.starts, **higher}),

@@ -23,13 +23,14 @@ from kbackup.archive.catalog.documents import IsolationLevel, Link, Origin
 from kbackup.archive.catalog.operations import check_open
 from kbackup.archive.catalog.recovery import lose_points
 from kbackup.archive.catalog.retention import drop_unreferenced
-from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State, mask
+from kbackup.archive.catalog.state import LogStart, State, mask
 from kbackup.archive.models import TopicState
 from kbackup.errors import RefusedError
+from kbackup.types import IncarnationPartition
 
 
 def check_lineage(copy: State, source: State, label: str = "the destination") -> None:
-    """`RefusedError` unless every restore point and segment that `copy` has or had is one that `source` has or had."""
+    """Raise `RefusedError` unless the source has or had every restore point and segment that `copy` has or had."""
     if copy.origin is None and copy.restore_points:
         raise RefusedError(f"{label} is an archive of its own, not a copy", "copy to an empty address")
     if copy.next_point > source.next_point:
@@ -65,8 +66,8 @@ def begin_copy(state: State, run: str, source: State, address: str) -> State:
 
 
 def follow_source(copy: State, source: State, run: str, origin: Origin, keep: bool = False) -> State:
-    """The state of a copy that has caught up with `source`; `copy` itself where it had. With `keep`, restore points and
-    records that the source let go and the copy has stay."""
+    """Return the state of a copy that has caught up with `source`; `copy` itself where it already had. With `keep`, the
+    copy retains restore points and records that the source let go."""
     check_open(copy, run)
     check_lineage(copy, source)
     source = without_holes(without_dropped(source, copy), copy)
@@ -99,7 +100,7 @@ def _say_the_same(one: State, other: State) -> bool:
 
 
 def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) -> State:
-    """`source` as of restore point `number`, which has `topics`, without all others."""
+    """Return `source` as of restore point `number`, which has `topics`, without all other restore points."""
     before = {p.number for p in source.restore_points if p.number < number}
     lives = [
         life._replace(last=None if life.last is None or life.last >= number else life.last)
@@ -124,7 +125,7 @@ def only_point(source: State, number: int, topics: Iterable[TopicState] = ()) ->
 
 
 def _starts_at(source: State, topics: Iterable[TopicState]) -> dict[IncarnationPartition, LogStart]:
-    """The log starts, none beyond the end of a partition of `topics`: the next backup goes on there."""
+    """Return the log starts, none beyond the end of a partition of `topics`: the next backup reads on from there."""
     starts = dict(source.starts)
     for topic in topics:
         for p in topic.partitions:

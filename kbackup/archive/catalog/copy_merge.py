@@ -9,11 +9,12 @@ from typing import Any
 from kbackup.archive.catalog.copied_state import log_start_rows, lost_range, without_expired
 from kbackup.archive.catalog.operations import drop_superseded
 from kbackup.archive.catalog.recovery import rebuild
-from kbackup.archive.catalog.state import IncarnationPartition, Life, LostRange, State
+from kbackup.archive.catalog.state import Life, LostRange, State
+from kbackup.types import IncarnationPartition
 
 
 def with_retained(source: State, copy: State) -> State:
-    """`source` with the restore points and the records that it let go and the copy has."""
+    """Return `source` with the restore points and the records that it let go and the copy has."""
     copied = without_expired(source, copy)
     kept = [point for point in copy.restore_points if source.point(point.number) is None]
     numbers = {point.number for point in kept}
@@ -55,8 +56,8 @@ def _with_lives(state: State, lives: Iterable[Life]) -> State:
 
 
 def _merged(ours: Life | None, source_life: Life | None, copy: State) -> Life:
-    """An incarnation as the copy and its source know it. One that only the copy knows ended after its newest restore
-    point."""
+    """Merge an incarnation of the copy and of its source. One that only the copy has ended after the copy's newest
+    restore point."""
     if ours is None or source_life is None:
         life = ours or source_life
         assert life is not None  # noqa: S101 (one of them has it)
@@ -68,8 +69,8 @@ def _merged(ours: Life | None, source_life: Life | None, copy: State) -> Life:
 
 
 def _expired_unseen(source: State, copy: State) -> list[dict[str, Any]]:
-    """Losses for the records that expired at the source before they came to the copy, beyond records that the copy
-    keeps: a log start is the last offset of a segment plus 1."""
+    """Return losses for the records that expired at the source before they were copied, beyond records that the copy
+    keeps. A log start is the last offset of a segment plus 1."""
     ends: dict[IncarnationPartition, list[int]] = {}
     for topic, incarnation, partition, last in zip(
         *copy.segments.columns("topic", "incarnation", "partition", "last"), strict=True
@@ -80,14 +81,14 @@ def _expired_unseen(source: State, copy: State) -> list[dict[str, Any]]:
             ends.setdefault((row["topic"], row["incarnation"], row["partition"]), []).append(row["end"])
     point = min((p.number for p in source.restore_points if p.number >= copy.next_point), default=None)
     holes: list[dict[str, Any]] = []
-    for place, start in sorted(source.starts.items()):
-        below = [end for end in ends.get(place, ()) if end <= start.start]
+    for key, start in sorted(source.starts.items()):
+        below = [end for end in ends.get(key, ()) if end <= start.start]
         if point is None or not below or max(below) == start.start:
             continue
         message = (
-            f"offsets {max(below)} to {start.start - 1} of {place[0]}-{place[2]}: "
+            f"offsets {max(below)} to {start.start - 1} of {key[0]}-{key[2]}: "
             "they expired at the source before they were copied"
         )
-        hole = LostRange(point, *place, "damaged", max(below), start.start, message)
+        hole = LostRange(point, *key, "damaged", max(below), start.start, message)
         holes.append(hole._asdict())
     return holes

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Derived
 from kbackup.archive.catalog.opening import read_catalog, state_of
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.state import State
 from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.models import Groups, Manifest, TopicState, dump, load
 from kbackup.archive.reader import Archive
@@ -26,6 +26,7 @@ from kbackup.errors import CorruptError, LockedError, NotFoundError
 from kbackup.formats.index import PartitionIndexEntry, encode_partition_index
 from kbackup.formats.offsets import encode_group_offsets
 from kbackup.store.guarded import GuardedStore
+from kbackup.types import Incarnation, IncarnationPartition
 
 _NONE = np.empty(0, np.int64)
 _THREADS = 8
@@ -56,8 +57,8 @@ def _changed_files(archive: Archive, before: State | None) -> dict[str, bytes]:
 
 
 def refresh_under_lease(archive: Archive, command: str, seconds: float) -> None:
-    """The same where nobody holds the lease, for the newest catalog; the archive moves on to it. A writer that holds
-    the lease writes the derived files with its next commit."""
+    """Write the derived files of the newest catalog, and reopen the archive at it, where nobody holds the lease. A
+    writer that holds the lease writes the derived files with its next commit."""
     if is_refreshed(archive):
         return
     with suppress(LockedError), HeldLease(archive.store, command, seconds) as lease:
@@ -72,7 +73,7 @@ def is_refreshed(archive: Archive) -> bool:
 
 
 def _written_for(archive: Archive) -> State | None:
-    """The state that the derived files were last written for; None where it is not known any more."""
+    """Return the state that the derived files were last written for; None where it is no longer known."""
     try:
         mark = load(Derived, archive.store.get(layout.DERIVED), layout.DERIVED)
         if mark.catalog == archive.state.number:
@@ -83,25 +84,30 @@ def _written_for(archive: Archive) -> State | None:
 
 
 def derived_files(archive: Archive, before: State | None = None) -> dict[str, bytes]:
-    """Key -> bytes of the derived files of the archive's catalog: all, or those that may differ since `before`."""
+    """Key -> bytes of the derived files of the archive's catalog: all, or those that may differ since `before`.
+
+    A partition that the newest restore point lacks has derived files while it has segments.
+    """
     head = archive.head
     assert head is not None  # noqa: S101 (callers look first)
-    partitions = None if before is None else changed_partitions(before, archive.state)
     starts = archive.starts()
-    here = {(t.name, t.incarnation, p.partition) for t in head.topics for p in t.partitions}
-    wanted = {*starts, *here} if partitions is None else partitions
-    since = before.newest.number if before is not None and before.newest is not None else 0
-    if partitions is not None and since < head.number:
-        wanted = wanted | _new_partitions(archive, head, since)
-    topics = list(_group_topics(archive, head, {place[:2] for place in wanted}, since))
+    partitions = {*starts, *((t.name, t.incarnation, p.partition) for t in head.topics for p in t.partitions)}
+    since = 0
+    if before is not None:
+        since = before.newest.number if before.newest is not None else 0
+        changed = changed_partitions(before, archive.state)
+        if since < head.number:
+            changed |= _new_partitions(archive, head, since)
+        partitions &= changed
+    topics = list(_group_topics(archive, head, {key[:2] for key in partitions}, since))
     files = _captured_files(archive, topics, archive.state)
     if before is not None:
         files = dict(files.items() - _written_files(archive, before, topics).items())
-    return files | partition_indexes(wanted, starts, spare_stems(archive.state))
+    return files | partition_indexes(partitions, starts, spare_stems(archive.state))
 
 
 def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State) -> dict[str, bytes]:
-    """The group files of `topics`, each as its last capture has the groups."""
+    """Return the group files of `topics` by the last capture of each."""
     together: dict[int, list[TopicState]] = {}
     for topic in topics:
         together.setdefault(topic.captured, []).append(topic)
@@ -112,7 +118,8 @@ def _captured_files(archive: Archive, topics: Iterable[TopicState], state: State
 
 
 def _written_files(archive: Archive, before: State, topics: Iterable[TopicState]) -> dict[str, bytes]:
-    """The group files of `topics` as they were written for `before`; none where its newest restore point is gone."""
+    """Return the group files of `topics` as they were written for `before`; none where the newest restore point of
+    `before` is gone."""
     point = before.newest
     if point is None or archive.state.point(point.number) != point:
         return {}
@@ -122,7 +129,7 @@ def _written_files(archive: Archive, before: State, topics: Iterable[TopicState]
 
 
 def changed_partitions(before: State, after: State) -> set[IncarnationPartition]:
-    """The partitions whose segments or log start differ: chunks that both states have are not read."""
+    """Return the partitions whose segments or log start differ. Chunks of tables that both states have are not read."""
     refs = [{c.ref.key for c in s.segments.chunks if c.ref is not None} for s in (before, after)]
     rows = [
         {
@@ -160,7 +167,7 @@ def _group_topics(
 
 
 def spare_stems(state: State) -> dict[tuple[IncarnationPartition, int], str]:
-    """By partition and first offset, the names of the segments that have a spare name."""
+    """Return, by partition and first offset, the names of the segments that have a spare name."""
     table = state.segments.read([*PLACE.names, "key"])
     table = table.filter(pc.match_substring_regex(table["key"], layout.SPARE_NAME))
     return {

@@ -35,18 +35,18 @@ class Hold:
 
 
 def held_points(state: State, holds: Sequence[Hold]) -> dict[int, list[str]]:
-    """The restore points that must stay, each with the names of its holds: an incarnation that is over goes with the
-    last restore point that has it."""
+    """Return the restore points that must stay, each with the names of its holds. A hold on an incarnation that has
+    ended is on the last restore point that has it."""
     names = ("topic", "incarnation", "partition", "last", "point")
     last_points = state.last_points()
-    held: dict[int, list[str]] = {}
+    names_by_point: dict[int, list[str]] = {}
     if not holds:
-        return held
+        return names_by_point
     for topic, incarnation, partition, last, point in zip(*state.segments.columns(*names), strict=True):
         number = last_points.get((topic, incarnation), 0)
         for hold in holds:
-            if hold.name in held.get(number, ()):
+            if hold.name in names_by_point.get(number, ()):
                 continue
             if hold.holds(topic, incarnation, partition, last, point):
-                held.setdefault(number, []).append(hold.name)
-    return held
+                names_by_point.setdefault(number, []).append(hold.name)
+    return names_by_point

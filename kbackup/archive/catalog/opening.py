@@ -48,8 +48,8 @@ def open_newest(store: Store, archive_id: str) -> Committed:
 
 
 def open_later(store: Store, base: Committed) -> Committed:
-    """The newest catalog, for who has opened `base` before: `base` itself where it is still the newest, for one LIST.
-    Chunks of tables that both have are not read again."""
+    """Return the newest catalog after `base`, or `base` itself where it is still the newest, for one LIST. Chunks of
+    tables that both have are not read again."""
     if base.catalog is not None:
         start = layout.catalog_key(base.state.number - 1) if base.state.number > 1 else ""
         numbers = [layout.parse_catalog_key(entry.key) for entry in store.list(layout.CATALOG, start)]
@@ -80,7 +80,7 @@ def read_catalog(store: Store, number: int, archive_id: str) -> Catalog:
 
 
 def check_catalog(catalog: Catalog, number: int, archive_id: str) -> None:
-    """`CorruptError` where catalog `number` is another one, or another archive's."""
+    """Raise `CorruptError` where catalog `number` has another number or is of another archive."""
     key = layout.catalog_key(number)
     check_archive(key, catalog.archive_id, archive_id)
     if catalog.number != number:

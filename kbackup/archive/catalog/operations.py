@@ -14,9 +14,10 @@ import pyarrow as pa
 from msgspec.structs import asdict
 
 from kbackup.archive.catalog.documents import OpenRun
-from kbackup.archive.catalog.state import Incarnation, Life, LostRange, Point, State
+from kbackup.archive.catalog.state import Life, LostRange, Point, State
 from kbackup.archive.models import Loss
 from kbackup.errors import LeaseLostError, RefusedError, UsageError
+from kbackup.types import Incarnation
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ def end_run(state: State, run: str) -> State:
 
 
 def check_open(state: State, run: str) -> None:
-    """`LeaseLostError` where a later run closed `run`."""
+    """Raise `LeaseLostError` where a later run closed `run`."""
     if state.open_run is None or state.open_run.run != run:
         raise LeaseLostError(
             "this run was closed by another writer; nothing more of it is committed",
@@ -51,8 +52,8 @@ def check_open(state: State, run: str) -> None:
 
 
 def next_incarnation(state: State, topic: str, topic_id: str) -> int:
-    """The number of a new incarnation of `topic`: the one that an interrupted run reserved for the same topic id, or
-    one that was never given."""
+    """Return the number of a new incarnation of `topic`: the number that an interrupted run reserved for the same topic
+    id, or a new one."""
     highest = state.highest.get(topic, 0)
     life = state.lives.get((topic, highest))
     if life is None or life.first is not None or life.retired or not topic_id or life.topic_id != topic_id:
@@ -102,12 +103,13 @@ def add_point(state: State, run: str, new: NewPoint) -> State:
 
 
 def skip_numbers(state: State, number: int) -> State:
-    """Go on with restore point `number`, where that is a later one than the next."""
+    """Raise the number of the next restore point to `number`, where it is lower."""
     return replace(state, next_point=max(number, state.next_point))
 
 
 def _advance(state: State, number: int, present: Mapping[Incarnation, str]) -> Any:
-    """The incarnations after restore point `number`, which has those `present`: others that lived ended before it."""
+    """Return the incarnations after restore point `number`, which has the `present` ones: other living incarnations
+    ended before it."""
     ended = [key for key, life in state.lives.items() if _is_open(life) and key not in present]
     new = [key for key in sorted(present) if key not in state.lives]
     known = {key: state.lives[key] for key in present if key in state.lives}
@@ -126,7 +128,7 @@ def _is_open(life: Life) -> bool:
 
 
 def drop_superseded(lives: Iterable[Life]) -> list[Life]:
-    """Without rows that say nothing any more: reserved or retired numbers below the highest of their topic."""
+    """Drop rows that nothing needs: reserved or retired numbers below the highest of their topic."""
     every = list(lives)
     highest: dict[str, int] = {}
     for life in every:
@@ -175,7 +177,7 @@ def label_point(state: State, name: str, number: int | None) -> State:
 
 
 def check_listed(state: State, numbers: Iterable[int]) -> None:
-    """`UsageError` for the first of `numbers` that is no restore point."""
+    """Raise `UsageError` for the first of `numbers` that is no restore point."""
     for number in sorted(set(numbers)):
         if state.point(number) is None:
             gone = number in state.past_manifests

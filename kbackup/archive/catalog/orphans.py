@@ -11,10 +11,11 @@ from msgspec.structs import astuple
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import Catalog, TableRef
 from kbackup.archive.catalog.opening import Committed, read_catalog, state_of
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Manifest, load
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.store.base import ObjectInfo, Store
+from kbackup.types import Incarnation, IncarnationPartition
 
 Ends = Mapping[IncarnationPartition, int]
 
@@ -35,8 +36,8 @@ class Orphans:
 
 
 def find_orphans(store: Store, newest: Committed, objects: Collection[ObjectInfo], cutoff: float) -> Orphans:
-    """The orphans among `objects`, a listing of the whole store, that no reader needs who opened the archive after
-    `cutoff` (seconds since the epoch by the store's clock)."""
+    """Return the orphans among `objects`, a listing of the whole store, that are not needed by readers who opened the
+    archive after `cutoff` (seconds since the epoch by the store's clock)."""
     for number in recent_catalogs(objects, newest.state, cutoff):
         try:
             oldest = _open_whole(store, newest, number)
@@ -83,18 +84,18 @@ def recent_catalogs(objects: Iterable[ObjectInfo], state: State, cutoff: float) 
 
 
 def _deciding(store: Store, newest: Committed, oldest: Committed) -> list[Committed]:
-    """The catalogs that decide, oldest first."""
+    """Return the catalogs that decide which objects are orphans, oldest first."""
     first = oldest.state.number
     archive_id = newest.state.archive_id
-    found = [newest]
+    catalogs = [newest]
     number = newest.state.reinstated
     while first < number:
         if number < newest.state.number:
-            found.append(open_catalog(store, number, archive_id))
+            catalogs.append(open_catalog(store, number, archive_id))
         number = min(number - 1, read_catalog(store, number - 1, archive_id).reinstated)
     if first < newest.state.number:
-        found.append(oldest)
-    return found[::-1]
+        catalogs.append(oldest)
+    return catalogs[::-1]
 
 
 def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
@@ -103,7 +104,8 @@ def _newest_manifest(store: Store, committed: Committed) -> Manifest | None:
 
 
 def _orphans(store: Store, kept: Sequence[Committed], objects: Iterable[ObjectInfo]) -> Orphans:
-    """The orphans by the catalogs that decide, `kept`, oldest first: they have to agree."""
+    """Return the objects that are orphans by the oldest and by the newest of the catalogs that decide, `kept`, oldest
+    first."""
     first = kept[0].state.number
     referred = set[str]().union(*map(referred_keys, kept))
     filled = {place for committed in kept for place in _filled(committed.state)}

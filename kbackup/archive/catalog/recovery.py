@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from kbackup.archive.catalog.retention import drop_points
-from kbackup.archive.catalog.state import Incarnation, Life, LostRange, Point, State
+from kbackup.archive.catalog.state import Life, LostRange, Point, State
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
+from kbackup.types import Incarnation
 
 _DAMAGE = ("topic", "incarnation", "partition", "first", "last", "point")
 
@@ -45,8 +46,8 @@ def rebuild(
     segments: pa.Table,
     losses: Sequence[dict[str, Any]] = (),
 ) -> State:
-    """`state` with restore points, incarnations and segments that were found beside it and that it lacks; `segments`
-    has the schema `tables.SEGMENTS`."""
+    """Return `state` with the restore points, incarnations and segments that it lacks; `segments` has the schema
+    `tables.SEGMENTS`."""
     known = {point.number for point in state.restore_points}
     fresh = Rows(SEGMENTS).append(segments).without("key", set(state.segments.columns("key")[0]))
     new = [point for point in points if point.number not in known]

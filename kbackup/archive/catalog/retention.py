@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from kbackup.archive.catalog.holds import Hold
 from kbackup.archive.catalog.operations import check_listed, drop_superseded
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, LogStart, PastPoint, State, mask
+from kbackup.archive.catalog.state import LogStart, PastPoint, State, mask
 from kbackup.archive.catalog.tables import Rows
 from kbackup.errors import RefusedError
+from kbackup.types import Incarnation, IncarnationPartition
 
 
 def expire_points(state: State, numbers: Iterable[int]) -> State:
@@ -32,7 +33,8 @@ def expire_points(state: State, numbers: Iterable[int]) -> State:
 
 
 def drop_points(state: State, numbers: Collection[int]) -> State:
-    """Without restore points, their pins and labels, and what no other restore point has. The numbers stay given."""
+    """Return `state` without restore points, their pins and labels, and what no other restore point has. The numbers
+    are not given again."""
     gone = [PastPoint(p.number, p.manifest) for p in state.restore_points if p.number in numbers]
     return drop_unreferenced(
         replace(
@@ -46,7 +48,8 @@ def drop_points(state: State, numbers: Collection[int]) -> State:
 
 
 def drop_unreferenced(state: State) -> State:
-    """Without the rows that concern no restore point: segments, losses and log starts of incarnations that are over."""
+    """Return `state` without the rows that concern no restore point: segments, losses and log starts of incarnations
+    that have ended."""
     last = state.last_points()
     lives = [
         life if life.first is None or key in last else life._replace(retired=True)
@@ -64,15 +67,16 @@ def drop_unreferenced(state: State) -> State:
 
 
 def _had(state: State, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
-    """bool[segments]: whether any restore point has the segment: it was added up to the last one of its incarnation."""
+    """Return for each segment whether any restore point has it: bool[segments]. A segment is in all restore points from
+    the one that added it to the last one of its incarnation."""
     topics, incarnations, points = state.segments.columns("topic", "incarnation", "point")
     keys = zip(topics, incarnations, strict=True)
     return mask(point <= last.get(key, 0) for key, point in zip(keys, points, strict=True))
 
 
 def _concern(losses: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
-    """bool[losses]: whether a restore point has the incarnation of the loss, or a later one of the topic: it says that
-    the loss came before."""
+    """Return for each loss whether a restore point has its incarnation, or a later one of the topic: bool[losses]. A
+    later incarnation tells that the loss came before it."""
     highest: dict[str, int] = {}
     for topic, incarnation in last:
         highest[topic] = max(incarnation, highest.get(topic, 0))
@@ -89,8 +93,8 @@ def _of(rows: Rows, last: Mapping[Incarnation, int]) -> npt.NDArray[np.bool_]:
 def old_starts(
     state: State, cutoff: int, spared: Collection[Incarnation] = (), holds: Sequence[Hold] = ()
 ) -> dict[IncarnationPartition, int]:
-    """New log starts that let go of records from before `cutoff` (ms since the epoch), by whole segments from the start
-    of each partition. Segments that a pinned restore point has stay, those of `holds`, and incarnations `spared`."""
+    """Return new log starts that expire records from before `cutoff` (ms since the epoch), by whole segments from the
+    start of each partition. Segments of pinned restore points, of `holds` and of incarnations `spared` stay."""
     last, pinned = state.last_points(), sorted(state.pins)
     lives = state.lives
     names = ["topic", "incarnation", "partition", "first", "last", "max_timestamp", "point"]
@@ -99,17 +103,17 @@ def old_starts(
     stopped: set[IncarnationPartition] = set()
     for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
         topic, incarnation, partition, _, end, newest, point = row
-        key, place = (topic, incarnation), (topic, incarnation, partition)
-        if place in stopped or key in spared:
+        incarnation_key, key = (topic, incarnation), (topic, incarnation, partition)
+        if key in stopped or incarnation_key in spared:
             continue
-        first = lives[key].first or 0
-        held = any(max(point, first) <= pin <= last[key] for pin in pinned) or any(
+        first = lives[incarnation_key].first or 0
+        held = any(max(point, first) <= pin <= last[incarnation_key] for pin in pinned) or any(
             hold.holds(topic, incarnation, partition, end, point) for hold in holds
         )
         if newest is None or newest >= cutoff or held:
-            stopped.add(place)
+            stopped.add(key)
             continue
-        starts[place] = end + 1
+        starts[key] = end + 1
     return starts
 
 
@@ -122,23 +126,23 @@ def expire_records(state: State, starts: Mapping[IncarnationPartition, int]) -> 
     for topic, incarnation, partition, end, count, size, point in zip(
         *state.segments.columns(*names), strict=True
     ):
-        place = (topic, incarnation, partition)
-        goes = end < starts.get(place, 0)
+        key = (topic, incarnation, partition)
+        goes = end < starts.get(key, 0)
         keep.append(not goes)
         if goes:
             if any(point <= pin <= last[topic, incarnation] for pin in pinned):
                 raise RefusedError(
-                    f"{topic}-{partition}: a pinned restore point has records below offset {starts[place]}",
+                    f"{topic}-{partition}: a pinned restore point has records below offset {starts[key]}",
                     "release the restore point first",
                 )
-            sums[place][0] += count
-            sums[place][1] += size
+            sums[key][0] += count
+            sums[key][1] += size
     if not sums:
         return state
     rows = dict(state.starts)
-    for place, (records, size) in sums.items():
-        old = rows.get(place, LogStart(*place, 0, 0, 0))
-        rows[place] = LogStart(*place, max(old.start, starts[place]), old.records + records, old.bytes + size)
+    for key, (records, size) in sums.items():
+        old = rows.get(key, LogStart(*key, 0, 0, 0))
+        rows[key] = LogStart(*key, max(old.start, starts[key]), old.records + records, old.bytes + size)
     return replace(
         state,
         segments=state.segments.where(np.array(keep, np.bool_)),

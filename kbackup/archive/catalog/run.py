@@ -85,11 +85,11 @@ class WritingRun:
         refresh_derived(self.archive)
 
     def check_fence(self) -> None:
-        """`LeaseLostError` where a later run closed this one. A later run may begin right after the check."""
+        """Raise `LeaseLostError` where a later run closed this one. A later run may begin right after the check."""
         check_open(open_newest(self.store, self.archive.info.id).state, self.run)
 
     def since(self) -> float:
-        """When this run began, in seconds since the epoch by the store's clock."""
+        """Return the time when this run began, in seconds since the epoch by the store's clock."""
         return self.store.stat(layout.catalog_key(self.began)).modified
 
     def end(self) -> None:

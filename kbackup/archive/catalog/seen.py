@@ -55,7 +55,7 @@ class SeenCatalog:
         return max((number for key in keys if (number := layout.parse_catalog_key(key))), default=0)
 
     def _read(self) -> int:
-        """0 where nothing, or nothing readable, is kept."""
+        """Return the highest number that was seen; 0 where none is kept or readable."""
         try:
             return int(json.loads(self._file.read_bytes())["catalog"])
         except (OSError, ValueError, KeyError, TypeError):

@@ -18,12 +18,7 @@ import pyarrow as pa
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun, Origin
 from kbackup.archive.catalog.tables import SEGMENTS, Rows
 from kbackup.archive.segments.table import integers, schema_of
-from kbackup.types import Int64Array
-
-Incarnation = tuple[str, int]
-"""(topic, incarnation)"""
-IncarnationPartition = tuple[str, int, int]
-"""(topic, incarnation, partition)"""
+from kbackup.types import Incarnation, IncarnationPartition, Int64Array
 
 
 class Point(NamedTuple):
@@ -164,7 +159,7 @@ class State:
 
     @cached_property
     def highest(self) -> Mapping[str, int]:
-        """By topic, the highest incarnation number that was ever given."""
+        """Return, by topic, the highest incarnation number that was ever given."""
         found: dict[str, int] = {}
         for topic, incarnation in self.lives:
             found[topic] = max(incarnation, found.get(topic, 0))
@@ -178,7 +173,7 @@ class State:
 
     @cached_property
     def past_manifests(self) -> Mapping[int, str]:
-        """By number, the manifest's checksum of every restore point that was let go."""
+        """Return, by number, the manifest's checksum of every restore point that was let go."""
         return dict(zip(*self.past.columns("number", "manifest"), strict=True))
 
     @cached_property
@@ -214,16 +209,16 @@ class State:
         return found if found is not None and found.number == number else None
 
     def last_points(self) -> dict[Incarnation, int]:
-        """By incarnation that a restore point has, the last restore point that has it."""
+        """Return the last restore point of each incarnation that a restore point has."""
         numbers: list[int] = self.numbers.tolist()
-        found: dict[Incarnation, int] = {}
+        points: dict[Incarnation, int] = {}
         for key, life in self.lives.items():
             if life.first is None:
                 continue
             at = len(numbers) if life.last is None else bisect_left(numbers, life.last + 1)
             if at and numbers[at - 1] >= life.first:
-                found[key] = numbers[at - 1]
-        return found
+                points[key] = numbers[at - 1]
+        return points
 
 
 def _points(table: pa.Table) -> Iterator[Point]:

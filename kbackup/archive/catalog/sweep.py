@@ -30,8 +30,8 @@ _THREADS = 16
 
 
 def commit_sweep(store: Store, newest: Committed, orphans: Orphans, author: Author) -> Committed:
-    """The commit before `orphans` of catalog `newest` are deleted: no undo reaches back behind it, and the history of
-    the catalogs that go stays in a table. `RefusedError` where rows were brought back in the meantime."""
+    """Commit that `orphans` of catalog `newest` are about to be deleted: no undo reaches back behind this commit, and
+    the history of deleted catalogs stays in a table. `RefusedError` where rows were brought back in the meantime."""
     if not orphans.objects:
         return newest
     numbers = [n for e in orphans.objects if (n := layout.parse_catalog_key(e.key)) is not None]
@@ -76,7 +76,8 @@ def read_history(store: Store, archive_id: str, numbers: Iterable[int]) -> list[
 
 
 def last_expiration(store: Store, newest: Committed) -> int | None:
-    """The catalog of the newest expiration that was not undone and that no sweep has reached; None without one."""
+    """Return the catalog of the newest expiration that was not undone and that no sweep has reached; None without
+    one."""
     undone = 0
     for number in range(newest.state.number, newest.state.swept + 1, -1):
         try:

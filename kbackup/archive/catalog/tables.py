@@ -116,11 +116,11 @@ class Rows:
         return Rows(self.schema, (*chunks, self._chunk(pa.concat_tables(joined))))
 
     def replace(self, rows: pa.Table | Sequence[dict[str, Any]] | Sequence[NamedTuple]) -> Rows:
-        """All rows anew, as one chunk."""
+        """Return all rows anew, as one chunk."""
         return Rows(self.schema).append(rows)
 
     def where(self, mask: npt.NDArray[np.bool_]) -> Rows:
-        """The rows where `mask` (bool[rows], in order) is true; chunks that lose none stay as they are."""
+        """Return the rows where `mask` (bool[rows], in order) is true. Chunks that lose no row stay as they are."""
         chunks: list[Chunk] = []
         at = 0
         for chunk in self.chunks:

@@ -87,7 +87,7 @@ def missing_indexes(topic: str, files: Iterable[str]) -> Iterator[Flaw]:
 
 
 def _files(store: Store, topic: str) -> list[ObjectInfo]:
-    found = []
+    entries = []
     there = store.inner if isinstance(store, JavaFolder) else store
     for entry in there.list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
@@ -97,8 +97,8 @@ def _files(store: Store, topic: str) -> list[ObjectInfo]:
             layout.parse_group_offsets(name),
         )
         if any(k is not None for k in known):
-            found.append(entry)
-    return found
+            entries.append(entry)
+    return entries
 
 
 def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> ArchivedTopic:
@@ -130,8 +130,8 @@ def _topic(store: JavaFolder, topic: str, files: dict[str, ObjectInfo]) -> Archi
 
 def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo) -> Segment:
     """The segment of a records file, as its index describes it; checksums and timestamps are not known."""
-    found = store.segment(entry.key, entry.size)
-    index = found.index
+    read = store.segment(entry.key, entry.size)
+    index = read.index
     count = len(index)
     return Segment(
         topic=topic,
@@ -141,7 +141,7 @@ def segment_of(store: JavaFolder, topic: str, partition: int, entry: ObjectInfo)
         last=int(index.offsets[-1]) if count else -1,
         count=count,
         bytes=index.file_size,
-        stored=found.stored,
+        stored=read.stored,
         min_timestamp=None,
         max_timestamp=None,
         largest=int(np.max(index.lengths)) if count else 0,

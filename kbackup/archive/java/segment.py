@@ -50,7 +50,8 @@ def java_segment(store: Store, key: str, size: int) -> JavaSegment:
 
 
 def _whole(key: str, size: int, data: bytes | None) -> JavaSegment | None:
-    """None where the records file and its index don't tell the same, and more than one of them can be read."""
+    """Return the segment by the records file and its index; None where they disagree, and more than one of them can be
+    read."""
     try:
         index = decode_index(data or b"", layout.index_key_of(key))
     except CorruptError:

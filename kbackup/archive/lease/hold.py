@@ -185,12 +185,12 @@ class HeldLease:
         """Return whether a renewal whose answer was lost took effect. Raises the error of a store that does not
         answer."""
         try:
-            held, etag = read_lease(self._store)
+            current, etag = read_lease(self._store)
         except NotFoundError:
             return False
-        if held.owner != lease.owner:
+        if current.owner != lease.owner:
             return False
-        self._etag, self._deadline = etag, self._deadline_of(held, began)
+        self._etag, self._deadline = etag, self._deadline_of(current, began)
         return True
 
     def _deadline_of(self, lease: Lease, began: float) -> _Deadline:

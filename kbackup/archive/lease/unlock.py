@@ -38,15 +38,16 @@ class Seen:
 
     @property
     def state(self) -> State:
-        """`dead`: it ran out and was not given back, so whoever held it has crashed, hangs or is cut off."""
+        """Return the state of the lease. `dead`: it ran out and was not given back, because its holder crashed,
+        hangs or is cut off."""
         if self.lease.released:
             return "released"
         return "alive" if datetime.fromisoformat(self.lease.expires_at) > datetime.now(UTC) else "dead"
 
 
 def inspect_lease(store: Store) -> Seen | None:
-    """The lease at `store`; None where no writer ever took it. `NoArchiveError` where there is no archive. An
-    encrypted one needs no key for it."""
+    """Return the lease at `store`, for which an encrypted archive needs no key; None where no writer ever took it.
+    `NoArchiveError` where there is no archive."""
     try:
         load(ArchiveInfo, store.get(layout.ARCHIVE), layout.ARCHIVE)
     except NotFoundError as error:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from kbackup.archive.java.content import is_java_archive, java_content, java_topics
 from kbackup.archive.models import Manifest
-from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, by_incarnation, topic_of
-from kbackup.archive.query.overview import as_restored, java_as_restored
+from kbackup.archive.query.content import ArchivedPartition, ArchivedTopic, Content, by_incarnation, topic_of
+from kbackup.archive.query.overview import content_as_restored, java_as_restored, view_as_restored
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.ranged import SegmentRanges
@@ -37,14 +37,14 @@ class Catalogue:
     warnings: tuple[str, ...] = ()
 
     def partition(self, topic: str, number: int) -> ArchivedPartition:
-        """`UsageError` where there is none."""
-        found = next(t for t in self.topics if t.name == topic)
-        for partition in found.partitions:
+        """Return a partition of a topic. `UsageError` where the topic has no such partition."""
+        match = next(t for t in self.topics if t.name == topic)
+        for partition in match.partitions:
             if partition.partition == number:
                 return partition
         raise UsageError(
             f"topic {topic} has no partition {number} in {self.location}",
-            f"run 'kbackup ls {topic}', which lists its {len(found.partitions)}",
+            f"run 'kbackup ls {topic}', which lists its {len(match.partitions)}",
         )
 
     @property
@@ -75,15 +75,23 @@ def catalogue(
         return Catalogue(store.url, None, None, content.topics, content.choice, content.warnings)
     if at is None:
         return catalogue_of(archive, archive.restore_point(point_name), topic)
-    content = as_restored(archive, point_name, at, topic)
+    content = _content_at(archive, point_name, topic, at)
     manifest = archive.restore_point(content.restore_point)
-    whole = Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
-    chosen = _chosen([t.name for t in whole.topics], topic, whole.location)
-    return replace(whole, topics=tuple(t for t in whole.topics if t.name in chosen))
+    return Catalogue(store.url, manifest.number, manifest.committed_at, content.topics, content.choice)
+
+
+def _content_at(archive: Archive, point_name: str, topic: str | None, at: int) -> Content:
+    """Return what a restore of that moment would read: everything, or one topic with what is to be said of it."""
+    view, topics = view_as_restored(archive, point_name, at, topic)
+    if topic is not None:
+        _chosen([t.name for t in topics], topic, f"{archive.store.url} as of {time_text(at)}")
+        topics = [t for t in topics if t.name == topic]
+        view = replace(view, excluded={name: text for name, text in view.excluded.items() if name == topic})
+    return content_as_restored(archive, view, topics, at)
 
 
 def catalogue_of(archive: Archive, manifest: Manifest, topic: str | None = None) -> Catalogue:
-    """The same of an archive that is open."""
+    """Return the catalogue of an archive that is open, of everything or one topic."""
     chosen = _chosen([t.name for t in manifest.topics], topic, f"restore point {manifest.number}")
     states = sorted((t for t in manifest.topics if t.name in chosen), key=lambda t: t.name)
     held, starts = by_incarnation(archive.segments(manifest, states)), archive.state.starts
@@ -115,35 +123,34 @@ def records(
     window: Window = EVERYTHING,
     most: int | None = None,
 ) -> Iterator[PartitionRecords]:
-    """The first `most` records of a partition that lie in `window`, in pieces of a few MiB.
-
-    By offsets it reads just these records; by times all of the segments that may hold some, as far as `most` wants.
-    A page of n records from offset o on is that of `Window(ranges=((o, end),))` and `most=n`; the next one begins
-    after its last offset.
-    """
-    left = most
+    """Yield the first `most` records of a partition in `window`, in blocks of a few MiB. By offsets it reads just these
+    records; by times all segments that may have some, until `most` are found. A page of n records from offset o on is
+    that of `Window(ranges=((o, end),))` and `most=n`; the next one begins after its last offset."""
+    remaining = most
     tp = TopicPartition(topic, partition.partition)
     for segment in filter(window.may_hold, partition.segments):
         ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
         for start, end in ranges:
-            for block in SegmentRanges(store, segment).between(start, end, None if window.timed else left):
-                wanted, _ = window.cut(block)
-                if left is not None:
-                    wanted = slice_block(wanted, 0, min(left, len(wanted)))
-                    left -= len(wanted)
-                if len(wanted):
-                    yield PartitionRecords(tp, wanted)
-                if left == 0:
+            for block in SegmentRanges(store, segment).between(
+                start, end, None if window.timed else remaining
+            ):
+                selected, _ = window.cut(block)
+                if remaining is not None:
+                    selected = slice_block(selected, 0, min(remaining, len(selected)))
+                    remaining -= len(selected)
+                if len(selected):
+                    yield PartitionRecords(tp, selected)
+                if remaining == 0:
                     return
 
 
 def tail(store: Store, topic: str, partition: ArchivedPartition, most: int) -> Iterator[PartitionRecords]:
-    """The last `most` records of a partition, in order; none of what comes before them is read."""
-    wanted: list[tuple[Segment, int]] = []
+    """Yield the last `most` records of a partition, in order. Records before them are not read."""
+    newest: list[tuple[Segment, int]] = []
     for segment in reversed(partition.segments):
         if most > 0:
-            wanted.append((segment, min(most, segment.count)))
+            newest.append((segment, min(most, segment.count)))
             most -= segment.count
-    for segment, count in reversed(wanted):
+    for segment, count in reversed(newest):
         for block in SegmentRanges(store, segment).last(count):
             yield PartitionRecords(TopicPartition(topic, partition.partition), block)

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from kbackup.archive.catalog.operations import loss_of
-from kbackup.archive.catalog.state import IncarnationPartition, LogStart
+from kbackup.archive.catalog.state import LogStart
 from kbackup.archive.models import GroupOffset, Loss, Manifest, TopicState
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive
 from kbackup.archive.segments.table import Segment
 from kbackup.metadata.entities import TopicMetadata
+from kbackup.types import Incarnation, IncarnationPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ArchivedPartition:
 
     @property
     def records(self) -> int:
-        """At most, where there is a window."""
+        """Return the number of records; an upper bound where there is a window."""
         if self.window is None:
             return sum(s.count for s in self.segments)
         return sum(map(self.window.at_most, self.segments))
@@ -40,7 +41,8 @@ class ArchivedPartition:
 
     @property
     def timestamps(self) -> tuple[int | None, int | None]:
-        """The least and the greatest, as far as they are known; bounds on them where there is a window."""
+        """Return the least and the greatest timestamp, as far as they are known; bounds on them where there is a
+        window."""
         low = min((s.min_timestamp for s in self.segments if s.min_timestamp is not None), default=None)
         high = max((s.max_timestamp for s in self.segments if s.max_timestamp is not None), default=None)
         return (low, high) if self.window is None else self.window.clip(low, high)
@@ -60,6 +62,10 @@ class ArchivedTopic:
     replication_factor: int | None
 
     @property
+    def key(self) -> Incarnation:
+        return self.name, self.incarnation
+
+    @property
     def segments(self) -> list[Segment]:
         return [s for p in self.partitions for s in p.segments]
 
@@ -69,7 +75,7 @@ class ArchivedTopic:
 
 
 def span(bounds: Iterable[tuple[int | None, int | None]]) -> tuple[int | None, int | None]:
-    """From the least to the greatest of them."""
+    """Return the least and the greatest of some bounds."""
     some = list(bounds)
     return (
         min((low for low, _ in some if low is not None), default=None),
@@ -100,8 +106,8 @@ def content_of(
     topics: Sequence[TopicState],
     groups: Sequence[TopicState] | None = None,
 ) -> Content:
-    """`topics` with all segments up to a restore point; one that its run did not look at comes as of the run that
-    did. Their groups' offsets are those of the captures that `groups` names, by default of their own."""
+    """Return `topics` with all segments up to a restore point. A topic that its run did not capture is as of the run
+    that did. The groups' offsets are from the captures that `groups` names, by default from those of the topics."""
     segments = by_incarnation(archive.segments(manifest, topics))
     metadata = {
         number: {t.name: t for t in archive.metadata(number).topics}
@@ -130,15 +136,15 @@ def content_of(
     )
 
 
-def by_incarnation(segments: Iterable[Segment]) -> dict[tuple[str, int], dict[int, list[Segment]]]:
-    """By topic and incarnation, then by partition, in the order that is given."""
-    found: dict[tuple[str, int], dict[int, list[Segment]]] = {}
+def by_incarnation(segments: Iterable[Segment]) -> dict[Incarnation, dict[int, list[Segment]]]:
+    """Group segments by incarnation, then by partition, in the given order."""
+    found: dict[Incarnation, dict[int, list[Segment]]] = {}
     for s in segments:
         found.setdefault((s.topic, s.incarnation), {}).setdefault(s.partition, []).append(s)
     return found
 
 
-def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, int]]) -> tuple[Loss, ...]:
+def _damaged(archive: Archive, manifest: Manifest, topics: Container[Incarnation]) -> tuple[Loss, ...]:
     """Return the losses of `topics` up to a restore point by missing or damaged objects."""
     rows = [
         row
@@ -155,8 +161,8 @@ def _damaged(archive: Archive, manifest: Manifest, topics: Container[tuple[str, 
 def narrowed(
     content: Content, window_of: Callable[[str, int], Window], least: Mapping[str, int], choice: Choice
 ) -> Content:
-    """The same cut to the window of each topic and partition. A partition above the first `least[topic]` ones is
-    kept only up to the last that has something left."""
+    """Return the content cut to the window of each topic and partition. A partition above the first `least[topic]` ones
+    is kept only up to the last one with records in its window."""
     topics = []
     for topic in content.topics:
         cut = [_cut(p, window_of(topic.name, p.partition)) for p in topic.partitions]
@@ -185,21 +191,21 @@ def topic_of(
     segments: Mapping[int, Sequence[Segment]],
     starts: Mapping[IncarnationPartition, LogStart] = MappingProxyType({}),
 ) -> ArchivedTopic:
-    """With what later runs have added to it, where their segments are among `segments` (by partition), and without
+    """Return a topic with the segments of later runs, where they are among `segments` (by partition), and without
     records before the log `starts`."""
     states = {p.partition: (p.start, p.end) for p in state.partitions}
     records = {p.partition: p.records for p in state.partitions}
     partitions = []
     for number in sorted({*states, *range(max(segments, default=-1) + 1)}):
-        held = tuple(segments.get(number, ()))
-        start, end = states.get(number, (held[0].first if held else 0, 0))
+        ours = tuple(segments.get(number, ()))
+        start, end = states.get(number, (ours[0].first if ours else 0, 0))
         went = starts.get((state.name, state.incarnation, number))
         gone = 0
         if went is not None:
             gone = went.records if went.start <= end else records.get(number, 0)
             start = min(max(start, went.start), max(start, end))
-        last = max(end, held[-1].last + 1 if held else 0)
-        partitions.append(ArchivedPartition(number, start, last, held, expired=gone))
+        last = max(end, ours[-1].last + 1 if ours else 0)
+        partitions.append(ArchivedPartition(number, start, last, ours, expired=gone))
     return ArchivedTopic(
         state.name,
         state.incarnation,
@@ -215,7 +221,7 @@ def group_offsets(
     archive: Archive, topics: Sequence[TopicState]
 ) -> tuple[dict[str, tuple[GroupOffset, ...]], dict[str, str]]:
     """Return the offsets of `topics` by group, and why by group that a capture is without."""
-    found: dict[str, list[GroupOffset]] = {}
+    offsets_by_group: dict[str, list[GroupOffset]] = {}
     not_carried: dict[str, str] = {}
     for number in sorted({t.captured for t in topics}):
         captured = {t.name for t in topics if t.captured == number}
@@ -225,5 +231,5 @@ def group_offsets(
         for group in document.groups:
             for offset in group.offsets:
                 if offset.topic in captured:
-                    found.setdefault(group.group, []).append(offset)
-    return {group: tuple(offsets) for group, offsets in sorted(found.items())}, not_carried
+                    offsets_by_group.setdefault(group.group, []).append(offset)
+    return {group: tuple(offsets) for group, offsets in sorted(offsets_by_group.items())}, not_carried

@@ -32,20 +32,20 @@ def not_reached(
         return ()
     states = {(t.name, t.incarnation): t for t in view.upto.topics}
     known = [(t, s) for t in content.topics if (s := states.get((t.name, t.incarnation))) is not None]
-    left = [
+    notes = [
         f"offsets {state.end} to {state.log_end - 1} of {topic.name}-{partition.partition}, or some of them, are not "
         f"in restore point {view.upto.number}"
         for topic, seen in known
         for partition, state in _unarchived(topic, seen)
         if asked(topic.name, partition.partition) and not _reaches(partition, window.to_time)
     ]
-    if len(left) > _NAMED:
-        left[_NAMED:] = [f"nor are offsets of {len(left) - _NAMED} more partitions"]
-    return (*_ends(archive, view, [state for _, state in known], window.to_time), *left)
+    if len(notes) > _NAMED:
+        notes[_NAMED:] = [f"nor are offsets of {len(notes) - _NAMED} more partitions"]
+    return (*_ends(archive, view, [state for _, state in known], window.to_time), *notes)
 
 
 def _ends(archive: Archive, view: View, states: Sequence[TopicState], to_time: int) -> Iterator[str]:
-    """Of runs that began before the window ends, and are the last to have looked at something of it."""
+    """Yield a note for each run that began before the window ends and was the last to capture a topic."""
     begun = {
         number: archive.capture(number).started_at
         for number in {s.captured for s in states} | {view.upto.number}

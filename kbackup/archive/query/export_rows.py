@@ -50,7 +50,8 @@ def to_export_batch(
     partitions: int,
     point: int,
 ) -> pa.RecordBatch:
-    """The block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point `point`."""
+    """Return the block's records in columns of `SCHEMA`. `partitions` is how many the topic had at restore point
+    `point`."""
     base = to_table_batch(block, topic, partition, segment)
     count = len(block)
     head = heads(block.data, block.positions)
@@ -75,7 +76,8 @@ def to_export_batch(
 
 
 def from_export_batch(batch: pa.RecordBatch) -> RecordBlock:
-    """Rows of one partition, their offsets rising, as they were archived. `UsageError` for what is no record."""
+    """Return the rows of one partition, in order of rising offsets, as they were archived. `UsageError` for a row that
+    is no record."""
     micros: Any = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).view(pa.int64())
     stamps = pc.coalesce(batch.column("rawTimestamp"), pc.divide(micros, pa.scalar(1000, pa.int64())))
     types = filled(batch.column("timestampType"), -1)
@@ -93,7 +95,7 @@ def from_export_batch(batch: pa.RecordBatch) -> RecordBlock:
 
 
 def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
-    """The header keys of the records that have one which is not UTF-8; null for all others."""
+    """Return the header keys of the records that have one which is not UTF-8; null for all others."""
     fields = layout(block, segment, 0)
     raw: Any = gather(block.data, fields.header_keys)
     shown = headers.flatten().field(0).cast(pa.large_binary())
@@ -105,7 +107,7 @@ def _raw_header_keys(block: RecordBlock, segment: str, headers: Any) -> Any:
 
 
 def _headers(shown: Any, raw: Any) -> Any:
-    """A column of `RECORDS` from the two columns of headers."""
+    """Make a column of `RECORDS` from the two columns of headers."""
     counts = filled(pc.list_value_length(shown), 0).astype(np.int64)
     starts: Any = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
     keys, values = shown.flatten().flatten()
@@ -120,7 +122,7 @@ def _headers(shown: Any, raw: Any) -> Any:
 
 
 def _unchecked(names: Any) -> Any:
-    """binary[n] as string[n], UTF-8 or not: Kafka takes any bytes, and `encode` does not look at them."""
+    """Return binary[n] as string[n], UTF-8 or not: Kafka takes any bytes, and `encode` does not look at them."""
     edges = np.concatenate(([0], np.cumsum(filled(pc.binary_length(names), 0)))).astype(np.int32)
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(names)], pa.int32()), names), b"")
     text = joined[0].as_py() if len(names) else b""

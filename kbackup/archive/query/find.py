@@ -1,4 +1,4 @@
-"""Searching records: pieces of segments are read and looked through by a few threads, and given in order."""
+"""Search records: a few threads read and search units of segments; results come in order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, NamedTuple
@@ -32,7 +33,6 @@ PARTS: tuple[Part, ...] = ("key", "value", "headers")
 _PIECE = 8 << 20
 """Bytes of records that a thread looks through at once; what it finds there is held until its turn comes."""
 _THREADS = 8
-_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Pattern:
     fields: tuple[Part, ...] = PARTS
 
     def require(self) -> None:
-        """`UsageError` for a regular expression that is none."""
+        """Raise `UsageError` for an invalid regular expression."""
         try:
             self._among(pa.array([b""], pa.large_binary()))
         except (pa.ArrowInvalid, UnicodeEncodeError) as error:
@@ -55,21 +55,28 @@ class Pattern:
             ) from None
 
     def matches(self, block: RecordBlock) -> npt.NDArray[np.bool_]:
-        """bool[n]: which records have it. The block is checked on the way."""
+        """Return which records match: bool[n]. The block is checked on the way."""
         fields = layout(block, "record block", 0)
-        found = np.zeros(len(block), np.bool_)
+        matching = np.zeros(len(block), np.bool_)
         if "key" in self.fields:
-            found |= self._within(block, fields.keys)
+            matching |= self._within(block, fields.keys)
         if "value" in self.fields:
-            found |= self._within(block, fields.values)
+            matching |= self._within(block, fields.values)
         if "headers" in self.fields and len(fields.header_keys.start):
             headers = self._within(block, fields.header_keys) | self._within(block, fields.header_values)
             owners = np.searchsorted(fields.header_starts, np.flatnonzero(headers), side="right") - 1
-            found[owners] = True
-        return found
+            matching[owners] = True
+        return matching
+
+    def position(self, field: bytes | None) -> int | None:
+        """Return the position of the first match in a field, in bytes; None without one."""
+        find_in = pc.find_substring_regex if self.regex else pc.find_substring
+        column = pa.array([field], pa.large_binary())
+        (position,) = find_in(column, pattern=self.text.encode(), ignore_case=self.ignore_case).to_pylist()
+        return position if position is not None and position >= 0 else None
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> npt.NDArray[np.bool_]:
-        """The same of any partition's records: a pattern is one of `Matches`."""
+        """Return which records match, whatever their partition: a pattern is one of `Matches`."""
         return self.matches(block)
 
     def _within(self, block: RecordBlock, fields: Fields) -> npt.NDArray[np.bool_]:
@@ -99,6 +106,15 @@ Seen = Callable[[int, int], None]
 """Is told, from any thread, how many records and bytes were looked through."""
 
 
+class Searched(NamedTuple):
+    """The result of a unit: matches among the records of `tp` before offset `end`, of `bytes` of records."""
+
+    tp: TopicPartition
+    end: int
+    bytes: int
+    matches: list[PartitionRecords]
+
+
 def find(
     store: Store,
     partitions: Iterable[tuple[str, ArchivedPartition]],
@@ -111,30 +127,48 @@ def find(
     Reading ends soon after it is closed. `CorruptError` comes in its turn: what was found before the damage
     is given.
     """
+    with closing(search(store, partitions, matches, window, seen)) as units:
+        for unit in units:
+            yield from unit.matches
+
+
+def search(
+    store: Store,
+    partitions: Iterable[tuple[str, ArchivedPartition]],
+    matches: Matches,
+    window: Window,
+    seen: Seen = lambda records, nbytes: None,
+    threads: int = _THREADS,
+    unit_bytes: int | None = None,
+) -> Generator[Searched, None, None]:
+    """Yield the result of each unit of about `unit_bytes`, in order; a search resumes at the end of the last one.
+
+    Reading and errors as for `find`.
+    """
     stop = threading.Event()
-    tasks = _tasks(store, partitions, window)
-    waiting: deque[Future[list[PartitionRecords]]] = deque()
-    with ThreadPoolExecutor(_THREADS, "find") as pool:
+    tasks = _tasks(store, partitions, window, unit_bytes or _PIECE)
+    waiting: deque[Future[Searched]] = deque()
+    with ThreadPoolExecutor(threads, "find") as pool:
         try:
             while True:
-                for task in islice(tasks, _THREADS + _AHEAD - len(waiting)):
+                for task in islice(tasks, threads + threads // 2 - len(waiting)):
                     waiting.append(pool.submit(_look, task, matches, window, seen, stop))
                 if not waiting:
                     return
-                yield from waiting.popleft().result()
+                yield waiting.popleft().result()
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
 
 
 def to_search(partition: ArchivedPartition, window: Window) -> tuple[int, int]:
-    """Records and bytes that have to be looked through, at most."""
+    """Return the records and bytes to search, at most."""
     segments = list(filter(window.may_hold, partition.segments))
     return sum(s.count for s in segments), sum(s.bytes for s in segments)
 
 
 def _tasks(
-    store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], window: Window
+    store: Store, partitions: Iterable[tuple[str, ArchivedPartition]], window: Window, unit_bytes: int
 ) -> Iterator[_Task]:
     for topic, partition in partitions:
         tp = TopicPartition(topic, partition.partition)
@@ -142,21 +176,20 @@ def _tasks(
             reader = SegmentRanges(store, segment)
             ranges = window.ranges if window.ranges is not None else ((segment.first, segment.last + 1),)
             for start, end in ranges:
-                for low, high in _pieces(segment, *reader.numbers(start, end)):
+                for low, high in _pieces(segment, *reader.numbers(start, end), unit_bytes):
                     yield _Task(tp, reader, low, high)
 
 
-def _pieces(segment: Segment, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """Of about `_PIECE` bytes."""
-    step = max(1, segment.count * _PIECE // max(segment.bytes, 1))
+def _pieces(segment: Segment, low: int, high: int, unit_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of records, from and to (exclusive), of about `unit_bytes`."""
+    step = max(1, segment.count * unit_bytes // max(segment.bytes, 1))
     for start in range(low, high, step):
         yield start, min(start + step, high)
 
 
-def _look(
-    task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event
-) -> list[PartitionRecords]:
-    found: list[PartitionRecords] = []
+def _look(task: _Task, matches: Matches, window: Window, seen: Seen, stop: threading.Event) -> Searched:
+    matching: list[PartitionRecords] = []
+    end = nbytes = 0
     for block in task.reader.numbered(task.low, task.high):
         if stop.is_set():
             break
@@ -164,13 +197,14 @@ def _look(
         if len(wanted):
             hits = select_records(wanted, matches(task.tp, wanted))
             if len(hits):
-                found.append(PartitionRecords(task.tp, _own(hits)))
+                matching.append(PartitionRecords(task.tp, _own(hits)))
         seen(len(block), block.nbytes)
-    return found
+        end, nbytes = int(block.offsets[-1]) + 1, nbytes + block.nbytes
+    return Searched(task.tp, end, nbytes, matching)
 
 
 def _own(block: RecordBlock) -> RecordBlock:
-    """In memory of its own: a few records don't keep the piece that they were found in."""
+    """Copy a block to memory of its own, so that a few records don't keep a large buffer."""
     return RecordBlock(
         block.data.copy(),
         block.offsets,

@@ -56,8 +56,8 @@ class GroupsOverview:
 
 
 def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]) -> ArchivedGroups:
-    """The groups' offsets of `topics` of a restore point; those of a topic that its run did not look at come from
-    the run that did."""
+    """Return the groups' offsets of `topics` at a restore point. Offsets of a topic that its run did not capture come
+    from the run that did."""
     captured: dict[int, set[str]] = {}
     for topic in topics:
         captured.setdefault(topic.captured, set()).add(topic.name)
@@ -65,14 +65,14 @@ def groups_at(archive: Archive, manifest: Manifest, topics: Sequence[TopicState]
     documents: dict[int, Groups] = {manifest.number: own}
     for seq in captured.keys() - documents.keys():
         documents[seq] = archive.groups(seq)
-    found: dict[str, Group] = {}
+    groups_by_name: dict[str, Group] = {}
     for seq, names in sorted(captured.items()):  # type and state are the newest
         for group in documents[seq].groups:
             ours = tuple(o for o in group.offsets if o.topic in names)
-            before = found[group.group].offsets if group.group in found else ()
+            before = groups_by_name[group.group].offsets if group.group in groups_by_name else ()
             if ours:
-                found[group.group] = _with(group, (*before, *ours))
-    groups = tuple(group for _, group in sorted(found.items()))
+                groups_by_name[group.group] = _with(group, (*before, *ours))
+    groups = tuple(group for _, group in sorted(groups_by_name.items()))
     return ArchivedGroups(manifest.number, own.captured_at, groups, own.not_carried)
 
 
@@ -90,7 +90,7 @@ def java_groups(store: Store, topics: Sequence[str]) -> ArchivedGroups:
 
 
 def groups_overview(archive: Archive, manifest: Manifest) -> GroupsOverview:
-    """Without topics that were deleted at the source by then."""
+    """Sum up the groups of a restore point, without topics that were deleted at the source by then."""
     there = [t for t in manifest.topics if t.state != "deleted"]
     ends = {(t.name, p.partition): p.end for t in there for p in t.partitions}
     return _overview(archive.store, groups_at(archive, manifest, there), ends)

@@ -1,6 +1,6 @@
 """Select the topics and groups of a moment: by which restore point, and why.
 
-`restore --to-time` and `info --at` both select here.
+`--to-time` of `restore` and of `info` both select here.
 
 Records are chosen by their own timestamps, from every run: one that came late stands in a much later segment. What
 has no timestamp of its own, topics and groups, is as of the newest restore point that was captured by then.
@@ -17,12 +17,12 @@ from kbackup.archive.models import Manifest, TopicState
 from kbackup.archive.query.content import Content, content_of
 from kbackup.archive.query.window import Choice, Window
 from kbackup.archive.reader import Archive
+from kbackup.types import Incarnation
 from kbackup.util.times import ms_of, time_text
 
 NO_POINTS = "a folder of the Java tool has no restore points: topics and groups are as they stand there"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_Incarnation = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,9 @@ class View:
 
 
 def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
-    """Of restore point `point_name` where `window` has no end in time. With one, 'latest' stands for whatever the
-    moment asks for, a number or a label for the topics and segments of that restore point."""
+    """Return the view of restore point `point_name`, where `window` has no end in time. With an end, 'latest' stands
+    for the restore points that the moment needs; a number or a label for the topics and segments of that restore
+    point."""
     upto = archive.restore_point(point_name)
     if window.to_time is None:
         captured_at = archive.groups(upto).captured_at
@@ -61,7 +62,7 @@ def view_of(archive: Archive, point_name: str | int, window: Window) -> View:
 
 
 def content_at(archive: Archive, view: View, topics: Sequence[TopicState]) -> Content:
-    """`topics` of the view, not cut to a window yet."""
+    """Return `topics` of the view, not cut to a window yet."""
     content = content_of(archive, view.upto, sorted(topics, key=lambda t: t.name), view.groups)
     oldest = archive.restore_points[0].number  # the next one, where the moment lies before all of them
     return replace(content, restore_point=oldest if view.as_of is None else view.as_of)
@@ -81,7 +82,7 @@ def choice_of(view: View, window: Window, ranges: Iterable[str], excluded: Itera
 
 
 def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[str, ...]) -> View:
-    """The topics of a restore point that was asked for, with the groups of `point`."""
+    """Return a view with the topics of a selected restore point and the groups of `point`."""
     return View(
         upto,
         tuple(t for t in upto.topics if t.state != "deleted"),
@@ -97,8 +98,8 @@ def _fixed(upto: Manifest, point: Manifest | None, at: str | None, notes: tuple[
 def captured_by(
     archive: Archive, points: Sequence[Point], moment: int
 ) -> tuple[Manifest | None, str | None, str]:
-    """The newest of `points` whose groups were captured by then, when that was, and both in words. Groups are
-    captured before ends are looked up, so no offset of them is later than its records."""
+    """Return the newest of `points` whose groups were captured by `moment`, with the time of that capture, and both in
+    words. Groups are captured before ends are looked up, so no offset of them is later than its records."""
     for point in reversed(points):
         if ms_of(point.started_at) <= moment:
             at = archive.groups(point.number).captured_at
@@ -122,14 +123,14 @@ def _at(
     window: Window,
 ) -> View:
     then = point.topics if point is not None else ()
-    there = {t.name: t for t in then if t.state != "deleted"}
+    existing = {t.name: t for t in then if t.state != "deleted"}
     after = next((p for p in points if point is None or p.number > point.number), None)
     captured = archive.restore_point(after.number).topics if after is not None else ()
     first = {_key(t): t for t in captured if after is not None and t.captured == after.number}
     had = {_key(t) for t in then}
     later = {key: t for key, t in ({_key(t): t for t in upto.topics} | first).items() if key not in had}
     within = _with_records(archive, upto, later.values(), window)
-    new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in there}
+    new = {t.name: t for key, t in later.items() if key in first and key in within and t.name not in existing}
     notes = [note] if point is None else [f"topics are as of restore point {point.number}", note]
     if new and after is not None:
         notes.append(
@@ -137,53 +138,53 @@ def _at(
             f"{', '.join(sorted(new))}"
         )
     known = {t.name: t for t in later.values()} | {t.name: t for t in then}
-    others = {name: t for name, t in known.items() if name not in there and name not in new}
+    others = {name: t for name, t in known.items() if name not in existing and name not in new}
     return View(
         upto,
-        (*there.values(), *new.values()),
+        (*existing.values(), *new.values()),
         others,
         then,
         point.number if point is not None else None,
         point.number if point is not None else None,
         at,
         tuple(notes),
-        _excluded([later[key] for key in within], there | new, others),
+        _excluded([later[key] for key in within], existing | new, others),
     )
 
 
-def _key(topic: TopicState) -> _Incarnation:
+def _key(topic: TopicState) -> Incarnation:
     return topic.name, topic.incarnation
 
 
 def _with_records(
     archive: Archive, upto: Manifest, topics: Iterable[TopicState], window: Window
-) -> list[_Incarnation]:
+) -> list[Incarnation]:
     """Return the incarnations with segments that may hold a record of the window. One without timestamps is none: it
     says nothing about when the topic was there."""
-    found = {
+    keys = {
         (s.topic, s.incarnation)
         for s in archive.segments(upto, list(topics))
         if s.min_timestamp is not None and window.may_hold(s)
     }
-    return sorted(found)
+    return sorted(keys)
 
 
 def _excluded(
     within: Iterable[TopicState], chosen: Mapping[str, TopicState], others: Mapping[str, TopicState]
 ) -> dict[str, str]:
     """Return a sentence for each topic of later runs that has records in the window and is not selected."""
-    said: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for topic in within:
         name = topic.name
         if others.get(name) == topic:
-            said[name] = (
+            reasons[name] = (
                 f"topic {name} was first captured later and has records in the window: "
                 "it is restored where it is asked for by name"
             )
         elif chosen.get(name) != topic:
             incarnation = (chosen.get(name) or others[name]).incarnation
-            said[name] = (
+            reasons[name] = (
                 f"topic {name} was begun anew later (incarnation {topic.incarnation}), with records in the window: "
-                f"of that time is incarnation {incarnation}; for the other name its restore point with --backup"
+                f"of that time is incarnation {incarnation}; for the other name its restore point with --restore-point"
             )
-    return said
+    return reasons

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from kbackup.archive.catalog.state import State
 from kbackup.archive.java.content import is_java_archive, java_content, java_topics
-from kbackup.archive.models import Loss, Manifest, Metadata
+from kbackup.archive.models import Loss, Manifest, Metadata, TopicState
 from kbackup.archive.query.content import ArchivedTopic, Content, content_of, narrowed
 from kbackup.archive.query.coverage import not_reached
-from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_of
+from kbackup.archive.query.moment import NO_POINTS, View, choice_of, content_at, view_of
 from kbackup.archive.query.points import PointOverview, point_overview
 from kbackup.archive.query.sums import Sums, sums_of, total
 from kbackup.archive.query.window import Choice, Window
@@ -103,7 +103,7 @@ def overview(
         manifest = archive.restore_point(point_name)
         content = content_of(archive, manifest, manifest.topics)
     else:
-        content = as_restored(archive, point_name, at, named)
+        content = content_as_restored(archive, *view_as_restored(archive, point_name, at, named), at)
         manifest = archive.restore_point(content.restore_point)
     metadata = archive.metadata(manifest)
     whole = _overview(store, content, manifest, archive.state, archive.losses(manifest))
@@ -115,11 +115,17 @@ def _settings(metadata: Metadata) -> dict[str, int]:
     return {name: len(each) for name, each in told.items() if isinstance(each, tuple)}
 
 
-def as_restored(archive: Archive, point_name: str, at: int, named: str | None) -> Content:
-    """Return the content that a restore with that end in time selects by default."""
+def view_as_restored(
+    archive: Archive, point_name: str, at: int, named: str | None
+) -> tuple[View, list[TopicState]]:
+    """Return the view of a restore with that end in time, and the topics that it selects: all, and `named`."""
+    view = view_of(archive, point_name, Window(to_time=at))
+    return view, [*view.topics, *(t for name, t in view.others.items() if name == named)]
+
+
+def content_as_restored(archive: Archive, view: View, topics: Sequence[TopicState], at: int) -> Content:
+    """Return what a restore with that end in time brings back of `topics`."""
     window = Window(to_time=at)
-    view = view_of(archive, point_name, window)
-    topics = [*view.topics, *(t for name, t in view.others.items() if name == named)]
     least = {t.name: len(t.partitions) for t in topics}
     content = content_at(archive, view, topics)
     beyond = not_reached(archive, view, content, window)
@@ -128,7 +134,7 @@ def as_restored(archive: Archive, point_name: str, at: int, named: str | None) -
 
 
 def java_as_restored(content: Content, at: int) -> Content:
-    """The same of a folder of the Java tool."""
+    """Return the content of a folder of the Java tool as a restore of moment `at` would read it."""
     return narrowed(content, lambda *_: Window(to_time=at), {}, Choice(to_time=at, notes=(NO_POINTS,)))
 
 
@@ -178,7 +184,7 @@ def _topic(topic: ArchivedTopic, content: Content, losses: Sequence[Loss]) -> To
 
 def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, ...]:
     ends = {p.partition: p.end for p in topic.partitions}
-    found = [
+    positions = [
         GroupPosition(
             group, o.partition, o.offset, max(0, ends.get(o.partition, o.offset) - o.offset), o.metadata
         )
@@ -186,4 +192,4 @@ def _positions(topic: ArchivedTopic, content: Content) -> tuple[GroupPosition, .
         for o in offsets
         if o.topic == topic.name
     ]
-    return tuple(sorted(found, key=lambda g: (g.group, g.partition)))
+    return tuple(sorted(positions, key=lambda g: (g.group, g.partition)))

@@ -56,22 +56,22 @@ class Sought(NamedTuple):
 
 
 def page_from(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
-    """The first records at or above `offset`, at most `most`."""
+    """Return the first records at or above `offset`, at most `most`."""
     wanted = [s for s in partition.segments if s.last >= offset]
     return _page(store, partition, offset, _parts(store, wanted, offset, min(most, MOST), back=False), False)
 
 
 def page_before(store: Store, partition: ArchivedPartition, offset: int, most: int) -> Page:
-    """The last records below `offset`, at most `most`."""
+    """Return the last records below `offset`, at most `most`."""
     wanted = [s for s in reversed(partition.segments) if s.first < offset]
     return _page(store, partition, offset, _parts(store, wanted, offset, min(most, MOST), back=True), True)
 
 
 def offset_at(store: Store, partition: ArchivedPartition, time: int, start: int = 0) -> Sought:
-    """The first record at or above offset `start` whose timestamp (ms) is `time` or later.
+    """Find the first record at or above offset `start` whose timestamp (ms) is `time` or later.
 
-    Timestamps are in no order, so all of the one segment is read where the first such record is, in pieces; and
-    whatever comes before it where the archive has no timestamps of its segments (files of the Java tool).
+    Timestamps are in no order: of the segment with the first such record all is read, in blocks, and also everything
+    before it where the archive has no timestamps of its segments (files of the Java tool).
     """
     window = Window(from_time=time, ranges=((start, 2**63 - 1),))
     looked = 0
@@ -97,17 +97,17 @@ class _Part(NamedTuple):
 def _parts(store: Store, segments: Iterable[Segment], offset: int, most: int, *, back: bool) -> list[_Part]:
     """Return what to read of `segments` (the nearest first), in order of offsets. Only the last one that is planned can
     have more than a page's bytes, and be cut short for it."""
-    found: list[_Part] = []
+    ranges: list[_Part] = []
     size = 0
     for segment in segments:
         edge = SegmentRanges(store, segment).number(offset)
         low, high = (max(0, edge - most), edge) if back else (edge, min(segment.count, edge + most))
-        found.append(_Part(segment, low, high))
+        ranges.append(_Part(segment, low, high))
         most -= high - low
         size += min(segment.bytes, (high - low) * segment.largest)
         if not most or size >= ROOM:
             break
-    return found[::-1] if back else found
+    return ranges[::-1] if back else ranges
 
 
 def _page(store: Store, partition: ArchivedPartition, offset: int, parts: list[_Part], back: bool) -> Page:

@@ -41,16 +41,17 @@ def list_points(archive: Archive) -> list[PointOverview]:
 
 
 def damaged_segments(state: State) -> dict[int, int]:
-    """By restore point, how many of its segments were found lost or damaged; those with none are left out."""
+    """Count, by restore point, its segments that were found lost or damaged; restore points without any are left
+    out."""
     numbers: list[int] = state.numbers.tolist()
     last = state.last_points()
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for row in state.losses.dicts():
         if row["kind"] == "damaged":
             end = last.get((row["topic"], row["incarnation"]), 0)
             for number in numbers[bisect_left(numbers, row["point"]) : bisect_left(numbers, end + 1)]:
-                found[number] = found.get(number, 0) + 1
-    return found
+                counts[number] = counts.get(number, 0) + 1
+    return counts
 
 
 def point_overview(point: Point, state: State, damaged: int = 0) -> PointOverview:

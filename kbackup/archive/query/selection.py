@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from kbackup.errors import UsageError, suggest_name
+from kbackup.util.printable import printable
 
 Kind = Literal["topic", "group"]
 
 
 def is_internal(topic: str) -> bool:
-    """Kafka's own topics, and by custom those of its tools, start with two underscores."""
+    """Return whether a topic is Kafka's own, or by custom one of its tools: their names begin with two underscores."""
     return topic.startswith("__")
 
 
@@ -70,7 +71,8 @@ def check_selection(
     reasons: Mapping[str, str] = MappingProxyType({}),
     internal: bool = False,
 ) -> None:
-    """`UsageError` where an exact name is none of `names`, or where nothing is selected though something is asked for.
+    """Raise `UsageError` where an exact name is none of `names`, or where nothing is selected though something is asked
+    for.
 
     `where` completes 'there is no topic orders …'. The error's hint is the one of `reasons` for that name, else the
     nearest name, else `hint`. An exclude pattern may match nothing. `internal` as for `Selection.unmatched`.
@@ -93,6 +95,15 @@ def check_selection(
     raise UsageError(
         f"no {kind} {where} matches {asked}", suggest_name(first.strip("/"), known, _pattern_hint(kind, hint))
     )
+
+
+def exact_entry(name: str) -> str:
+    """Return an entry that selects exactly `name`, printable and without blanks around it: the name, or a /regex/
+    where the name can't stand for itself."""
+    if name and name.isprintable() and name == name.strip() and not _is_regex(name):
+        return name
+    escaped = "".join(re.escape(sign) if sign.isprintable() else printable(sign) for sign in name)
+    return f"/{escaped or '(?:)'}/"
 
 
 def _pattern_hint(kind: str, hint: str) -> str:

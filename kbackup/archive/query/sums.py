@@ -46,19 +46,19 @@ def total(parts: Iterable[Sums]) -> Sums:
 
 
 def sums_of(partitions: Iterable[ArchivedPartition]) -> Sums:
-    """Of some partitions, of whatever topics."""
-    some = list(partitions)
-    segments: list[Segment] = [s for p in some for s in p.segments]
-    records = sum(p.records for p in some)
-    low, high = span(p.timestamps for p in some)
-    cut = any(p.window is not None for p in some)
+    """Sum up partitions, of one topic or several."""
+    counted = list(partitions)
+    segments: list[Segment] = [s for p in counted for s in p.segments]
+    records = sum(p.records for p in counted)
+    low, high = span(p.timestamps for p in counted)
+    cut = any(p.window is not None for p in counted)
     return Sums(
         records=records,
         bytes=sum(s.bytes for s in segments),
         stored_bytes=sum(s.stored for s in segments),
         segments=len(segments),
-        gaps=None if cut else sum(p.end - p.start for p in some) - records,
+        gaps=None if cut else sum(p.end - p.start for p in counted) - records,
         min_timestamp=low,
         max_timestamp=high,
-        expired_records=sum(p.expired for p in some),
+        expired_records=sum(p.expired for p in counted),
     )

@@ -46,11 +46,11 @@ def to_table_batch(
     headers: bool = True,
     columns: Sequence[str] | None = None,
 ) -> pa.RecordBatch:
-    """The block's records in columns of `SCHEMA`: `columns`, in their order, by default all, without headers where
-    `headers` is false. What is not asked for costs nothing. `CorruptError`, naming `segment`, for a block that is not
-    whole."""
+    """Return the block's records in columns of `SCHEMA`: `columns`, in their order, by default all; without headers
+    where `headers` is false. Columns that are not selected cost nothing. `CorruptError`, naming `segment`, for a
+    damaged block."""
     names = SCHEMA.names if columns is None else columns
-    wanted = [name for name in names if headers or name != "headers"]
+    selected = [name for name in names if headers or name != "headers"]
     fields = layout(block, segment, 0)
     count = len(block)
     make: dict[str, Callable[[], pa.Array[Any]]] = {
@@ -64,12 +64,12 @@ def to_table_batch(
         "headers": lambda: _headers(block, fields),
         "segment": lambda: pa.repeat(pa.scalar(segment, pa.string()), count),
     }
-    schema = pa.schema([SCHEMA.field(name) for name in wanted])
-    return pa.RecordBatch.from_arrays([make[name]() for name in wanted], schema=schema)
+    schema = pa.schema([SCHEMA.field(name) for name in selected])
+    return pa.RecordBatch.from_arrays([make[name]() for name in selected], schema=schema)
 
 
 def micros(timestamps: Int64Array) -> Int64Array:
-    """ms since the epoch as microseconds; see `SCHEMA` for those that they can't hold."""
+    """Return ms since the epoch as microseconds; see `SCHEMA` for values that don't fit."""
     return np.clip(timestamps, -_FURTHEST, _FURTHEST) * 1000
 
 
@@ -92,7 +92,7 @@ def _headers(block: RecordBlock, fields: Layout) -> pa.Array[Any]:
 
 
 def _texts(raw: Any) -> pa.Array[Any]:
-    """large_binary[n] as string[n]. Each different one that is not UTF-8 is looked at once."""
+    """Return large_binary[n] as string[n]. Each different value that is not UTF-8 is decoded once."""
     try:
         text: pa.Array[Any] = raw.cast(pa.string())
     except pa.ArrowInvalid:

@@ -53,7 +53,8 @@ class Window(Member, frozen=True, kw_only=True):
         return sum(max(0, min(b, end) - max(a, first)) for a, b in self.ranges)
 
     def clip(self, low: int | None, high: int | None) -> tuple[int | None, int | None]:
-        """Bounds on the timestamps of what is left of records between `low` and `high`."""
+        """Return bounds on the timestamps of the records in the window, where all have timestamps between `low` and
+        `high`."""
         if low is None or high is None:
             return low, high
         return (
@@ -62,17 +63,17 @@ class Window(Member, frozen=True, kw_only=True):
         )
 
     def cut(self, block: RecordBlock) -> tuple[RecordBlock, int]:
-        """The block's records in the window, and how many were left out for want of a timestamp alone."""
+        """Return the block's records in the window, and how many were left out only because they have no timestamp."""
         if not len(block):
             return block, 0
-        wanted = self._in_ranges(block.offsets)
+        selected = self._in_ranges(block.offsets)
         untimed = 0
         if self.timed:
             head = heads(block.data, block.positions)
             timed = head["type"] >= 0
-            untimed = int(np.count_nonzero(wanted & ~timed))
-            wanted &= timed & self._in_time(head["timestamp"])
-        return select_records(block, wanted), untimed
+            untimed = int(np.count_nonzero(selected & ~timed))
+            selected &= timed & self._in_time(head["timestamp"])
+        return select_records(block, selected), untimed
 
     def _in_ranges(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
         if self.ranges is None:

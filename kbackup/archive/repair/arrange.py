@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kbackup.archive.catalog.state import IncarnationPartition
 from kbackup.archive.models import Loss
 from kbackup.archive.repair.scan import Damaged, Whole
+from kbackup.archive.segments.salvage import drop_overlaps
 from kbackup.archive.segments.table import Segment
+from kbackup.types import IncarnationPartition
 
 
 @dataclass
@@ -21,8 +22,9 @@ class Arranged:
 
 
 def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
-    """Whole segments count, of two that overlap the one that begins first, of two that begin alike the longer. Damaged
-    ones, and indexes that go on behind their records, are losses up to the next segment."""
+    """Arrange whole segments by partition, without overlaps: of two that overlap the one that begins first counts, of
+    two that begin alike the longer one. Damaged segments, and indexes that go on behind their records, are losses up to
+    the next segment."""
     arranged = Arranged()
     holes: list[tuple[IncarnationPartition, int, int | None, str]] = []
     whole: list[Whole] = []
@@ -30,20 +32,16 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
         if isinstance(each, Whole):
             whole.append(each)
         else:
-            key = (each.target.topic, each.target.incarnation, each.target.partition)
+            key = each.target.incarnation_partition
             holes.append((key, each.start, None, each.why))
             arranged.skipped.append((each.key, each.why))
-    reached: dict[IncarnationPartition, int] = {}
-    for each in sorted(whole, key=_order):
-        s = each.segment
-        key = (s.topic, s.incarnation, s.partition)
-        if s.first < reached.get(key, 0):
-            arranged.skipped.append((s.key, "overlaps another segment"))
-            continue
-        arranged.segments.setdefault(key, []).append(s)
-        reached[key] = s.last + 1
+    kept, overlapping = drop_overlaps(whole, lambda each: each.segment)
+    arranged.skipped += [(each.segment.key, "overlaps another segment") for each in overlapping]
+    for each in kept:
+        key = each.segment.incarnation_partition
+        arranged.segments.setdefault(key, []).append(each.segment)
         if each.end is not None:
-            holes.append((key, s.last + 1, each.end, "records are cut off where one ends"))
+            holes.append((key, each.segment.last + 1, each.end, "records are cut off where one ends"))
     for key, start, end, why in sorted(holes, key=lambda hole: (hole[0], hole[1])):
         loss = _loss(key, start, end, why, arranged.segments.get(key, []))
         if loss is not None:
@@ -51,15 +49,10 @@ def arrange(scanned: Iterable[Whole | Damaged]) -> Arranged:
     return arranged
 
 
-def _order(each: Whole) -> tuple[str, int, int, int, int]:
-    s = each.segment
-    return s.topic, s.incarnation, s.partition, s.first, -s.last
-
-
 def _loss(
     key: IncarnationPartition, start: int, end: int | None, why: str, segments: list[Segment]
 ) -> Loss | None:
-    """None where other segments hold those records."""
+    """Return the loss of a range; None where other segments have its records."""
     if any(s.first <= start <= s.last for s in segments):
         return None
     following = min((s.first for s in segments if s.first > start), default=None)

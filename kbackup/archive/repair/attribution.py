@@ -10,13 +10,14 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from kbackup.archive import layout
-from kbackup.archive.catalog.state import IncarnationPartition, Life, State
+from kbackup.archive.catalog.state import Life, State
 from kbackup.archive.catalog.tables import SEGMENTS
 from kbackup.archive.models import Manifest, PartitionState
 from kbackup.archive.segments.table import Segment, in_order, to_batch
+from kbackup.types import IncarnationPartition
 
 Starts = Mapping[IncarnationPartition, Sequence[int]]
-"""(topic, incarnation, partition) -> the first offset of each segment that a partition index names."""
+"""The first offset of each segment that a partition index names."""
 
 
 def attribute(
@@ -25,12 +26,12 @@ def attribute(
     manifests: Mapping[int, Manifest],
     modified: Mapping[str, float] = MappingProxyType({}),
 ) -> pa.Table:
-    """Rows of `tables.SEGMENTS`: each segment by the restore point that added it. Left out are segments that no restore
-    point reaches, that lie before the log start, that overlap others, and that are known to be damaged.
+    """Return rows of `tables.SEGMENTS`: each segment with the restore point that added it. Segments are left out that
+    no restore point reaches, that lie before the log start, that overlap others, or that are known to be damaged.
 
     The first restore point added a segment whose manifest reaches behind the segment. Listed restore points before it
-    whose manifests are lost may have added it as well: each takes the oldest objects, by `modified`, as many as its
-    row counts.
+    whose manifests are lost may have added it as well: each takes the oldest objects, by `modified`, as many as its row
+    counts.
     """
     partitions = partitions_of(manifests)
     lost = sorted(set(state.numbers.tolist()) - manifests.keys())
@@ -43,19 +44,19 @@ def attribute(
         known.sort()
     kept: list[tuple[Segment, list[int]]] = []
     for segment in sorted(segments, key=by_preference):
-        place = partition_key(segment)
-        points = _possible(segment, partitions.get(place, ()), lost, state.lives.get(place[:2]))
-        start = state.starts.get(place)
+        key = segment.incarnation_partition
+        points = _possible(segment, partitions.get(key, ()), lost, state.lives.get(key[:2]))
+        start = state.starts.get(key)
         if not points or (start is not None and segment.last < start.start):
             continue
-        at = bisect_right(taken[place], (segment.first, 1 << 63))
-        beside = [each[:2] for each in taken[place][max(0, at - 1) : at + 1]]
-        if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(place, ())]):
+        at = bisect_right(taken[key], (segment.first, 1 << 63))
+        beside = [each[:2] for each in taken[key][max(0, at - 1) : at + 1]]
+        if any(a <= segment.last and segment.first <= b for a, b in [*beside, *damaged.get(key, ())]):
             continue
-        next_point = next((point for _, _, point in taken[place][at : at + 1] if point), None)
+        next_point = next((point for _, _, point in taken[key][at : at + 1] if point), None)
         if next_point is not None and not 0 < points[-1] <= next_point:
             points = [*(point for point in points if 0 < point < next_point), next_point]
-        taken[place].insert(at, (segment.first, segment.last, points[-1]))
+        taken[key].insert(at, (segment.first, segment.last, points[-1]))
         kept.append((segment, points))
     chosen = _chosen(kept, state, manifests, modified)
     rows = [(segment, point) for (segment, _), point in zip(kept, chosen, strict=True) if point]
@@ -64,7 +65,8 @@ def attribute(
 
 
 def by_preference(segment: Segment) -> tuple[object, ...]:
-    """The key to sort by: in order, and of two that begin alike first the one beside which the other is an orphan."""
+    """Return the key to sort segments by: in order; of two that begin alike, the one with the spare name first, because
+    the other is an orphan."""
     name = layout.parse_segment(segment.key.rpartition("/")[2])
     return (*in_order(segment), -(name.spare if name is not None else 0), -segment.last)
 
@@ -75,8 +77,8 @@ def _possible(
     lost: Sequence[int],
     life: Life | None,
 ) -> list[int]:
-    """The restore points that may have added a segment: those of `lost` manifests after the last one that does not
-    reach it, then the first one that does, 0 where none does."""
+    """Return the restore points that may have added a segment: those of `lost` manifests after the last restore point
+    that does not reach it, then the first one that does; 0 where none does."""
     reaching = next((number for number, p in states if p.end > segment.last), None)
     before = max((number for number, p in states if p.end <= segment.first), default=0)
     if reaching is not None:
@@ -92,7 +94,8 @@ def _chosen(
     manifests: Mapping[int, Manifest],
     modified: Mapping[str, float],
 ) -> list[int]:
-    """Of the restore points that may have added each segment, one; 0 for a segment of an interrupted run."""
+    """Return for each segment one of the restore points that may have added it; 0 for a segment of an interrupted
+    run."""
     chosen = [points[-1] for _, points in kept]
     counted = Counter(state.segments.columns("point")[0])
     counted.update(row["point"] for row in state.losses.dicts() if row["kind"] == "damaged")
@@ -120,17 +123,17 @@ def _has_expired(state: State, manifests: Mapping[int, Manifest], number: int) -
 def partitions_of(
     manifests: Mapping[int, Manifest],
 ) -> dict[IncarnationPartition, list[tuple[int, PartitionState]]]:
-    """By partition, how each restore point has it."""
-    found: dict[IncarnationPartition, list[tuple[int, PartitionState]]] = defaultdict(list)
+    """Return the state of each partition at each restore point."""
+    states: dict[IncarnationPartition, list[tuple[int, PartitionState]]] = defaultdict(list)
     for number, manifest in sorted(manifests.items()):
         for topic in manifest.topics:
             for p in topic.partitions:
-                found[topic.name, topic.incarnation, p.partition].append((number, p))
-    return found
+                states[topic.name, topic.incarnation, p.partition].append((number, p))
+    return states
 
 
 def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, int]]]:
-    """By partition, the first and last offsets of losses by damage."""
+    """Return, by partition, the first and last offsets of losses by damage."""
     found: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     for row in state.losses.dicts():
         if row["kind"] == "damaged" and row["start"] is not None and row["end"] is not None:
@@ -141,27 +144,27 @@ def damaged_ranges(state: State) -> dict[IncarnationPartition, list[tuple[int, i
 def unreached(
     segments: Iterable[Segment], state: State, manifests: Mapping[int, Manifest], named: Starts
 ) -> list[Segment]:
-    """Whole segments that lie behind everything that restore points have, without overlaps, in order. Of incarnations
-    that are known only those that a partition index names, which was written after a commit: others belong to a run
-    that was interrupted, and the next backup takes them over."""
+    """Return the whole segments behind the end of every restore point, without overlaps, in order. Of known
+    incarnations only segments that a partition index names: it was written after a commit. Other segments are of an
+    interrupted run, and the next backup salvages them."""
     partitions = partitions_of(manifests)
     known = {(t.name, t.incarnation) for m in manifests.values() for t in m.topics}
-    known |= {key for key, life in state.lives.items() if life.first is None and not life.retired}
-    reached = {place: max(p.end for _, p in states) for place, states in partitions.items()}
-    found: list[Segment] = []
+    known |= {topic_key for topic_key, life in state.lives.items() if life.first is None and not life.retired}
+    reached = {key: max(p.end for _, p in states) for key, states in partitions.items()}
+    unlisted: list[Segment] = []
     for segment in sorted(segments, key=by_preference):
-        place = partition_key(segment)
-        if place[:2] in known and segment.first not in named.get(place, ()):
+        key = segment.incarnation_partition
+        if key[:2] in known and segment.first not in named.get(key, ()):
             continue
-        if segment.first >= reached.get(place, 0):
-            found.append(segment)
-            reached[place] = segment.last + 1
-    return found
+        if segment.first >= reached.get(key, 0):
+            unlisted.append(segment)
+            reached[key] = segment.last + 1
+    return unlisted
 
 
 def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list[Segment]]:
-    """`segments` for one restore point each, which has one incarnation of a topic: the former ones first. `newest` maps
-    topics to their incarnation in the newest restore point."""
+    """Divide segments into new restore points, each with one incarnation of a topic, former incarnations first.
+    `newest` maps topics to their incarnation in the newest restore point."""
     every: dict[str, set[int]] = defaultdict(set)
     for name, incarnation in newest.items():
         every[name].add(incarnation)
@@ -172,13 +175,9 @@ def by_rank(segments: Sequence[Segment], newest: Mapping[str, int]) -> list[list
         for name, numbers in every.items()
         for rank, incarnation in enumerate(sorted(numbers, reverse=True))
     }
-    found: dict[int, list[Segment]] = defaultdict(list)
+    ranked: dict[int, list[Segment]] = defaultdict(list)
     for segment in segments:
-        found[ranks[segment.topic, segment.incarnation]].append(segment)
-    if found:
-        found[0] = found[0]
-    return [found[rank] for rank in sorted(found, reverse=True)]
-
-
-def partition_key(segment: Segment) -> IncarnationPartition:
-    return segment.topic, segment.incarnation, segment.partition
+        ranked[ranks[segment.topic, segment.incarnation]].append(segment)
+    if ranked:  # the newest incarnations have a restore point, also without segments
+        ranked.setdefault(0, [])
+    return [ranked[rank] for rank in sorted(ranked, reverse=True)]

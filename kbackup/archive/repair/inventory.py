@@ -11,32 +11,34 @@ import pyarrow as pa
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import drop_superseded, loss_row
-from kbackup.archive.catalog.state import Incarnation, Life, Point, State, mask
+from kbackup.archive.catalog.state import Life, Point, State, mask
 from kbackup.archive.models import Manifest
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.attribution import damaged_ranges
 from kbackup.archive.repair.base import Base, Documents, Sizes
+from kbackup.types import Incarnation
 
 
 def listed_manifests(state: State, documents: Documents) -> dict[int, Manifest]:
-    """By number, the manifests of restore points of `state` that are what it says."""
-    found: dict[int, Manifest] = {}
+    """Return, by number, the manifests of restore points of `state` that have the listed checksum."""
+    manifests: dict[int, Manifest] = {}
     for point in state.restore_points:
         document, _ = documents.get(point.documents[0], (None, None))
         if isinstance(document, Manifest) and document.checksum == point.manifest:
-            found[point.number] = document
-    return found
+            manifests[point.number] = document
+    return manifests
 
 
 def unlisted_points(base: Base, documents: Documents) -> dict[int, tuple[Manifest, Point]]:
-    """By number, restore points whose manifests are whole and that the base lacks. Of two with one number, the later
-    one. Below the next number of the newest catalog only those that its table of restore points may have lost. Beside
-    a whole base those of the open run alone: its catalog may be lost, and no later run has given the number away."""
+    """Return, by number, whole manifests of restore points that the base lacks. Of two with one number the later one is
+    returned. Below the next number of the newest catalog only restore points that its table may have lost are returned.
+    Beside a whole base only those of the open run are: its catalog may be lost, and no later run has given the number
+    away."""
     state = base.state
     known = set(state.numbers.tolist())
     least = 0 if "points" in base.stale or base.committed.catalog is None else state.next_point
     open_run = state.open_run.run if state.open_run is not None else ""
-    found = [
+    points = [
         (document, point_of(document, ref))
         for document, ref in documents.values()
         if isinstance(document, Manifest)
@@ -46,8 +48,8 @@ def unlisted_points(base: Base, documents: Documents) -> dict[int, tuple[Manifes
         and document.number not in known
         and state.past_manifests.get(document.number) != document.checksum
     ]
-    found.sort(key=lambda entry: (entry[0].number, entry[0].committed_at))
-    return {manifest.number: (manifest, point) for manifest, point in found}
+    points.sort(key=lambda entry: (entry[0].number, entry[0].committed_at))
+    return {manifest.number: (manifest, point) for manifest, point in points}
 
 
 def numbers_given(sizes: Sizes) -> int:
@@ -94,21 +96,21 @@ def lives_of(state: State, manifests: Mapping[int, Manifest], sizes: Sizes) -> l
 
 
 def losses_of(state: State, manifests: Mapping[int, Manifest]) -> list[dict[str, Any]]:
-    """Rows of `tables.LOSSES` that manifests tell of and `state` lacks."""
+    """Return the rows of `tables.LOSSES` that manifests have and `state` lacks."""
     known = {tuple(row.values()) for row in state.losses.dicts()}
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for number, manifest in sorted(manifests.items()):
         incarnations = {t.name: t.incarnation for t in manifest.topics}
         for loss in manifest.losses:
             row = loss_row(number, incarnations.get(loss.topic, 1), loss)
             if tuple(row.values()) not in known:
-                found.append(row)
-    return found
+                rows.append(row)
+    return rows
 
 
 def without_let_go(state: State) -> State:
-    """`state` without rows of segments that lie before the log start, or that are among the losses: an older table has
-    them still."""
+    """Return `state` without rows of segments before the log start or among the losses, which an older table still
+    has."""
     damaged = damaged_ranges(state)
     columns = state.segments.columns("topic", "incarnation", "partition", "first", "last")
     return replace(

@@ -9,57 +9,58 @@ from typing import Any
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import loss_row
-from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State
+from kbackup.archive.catalog.state import LogStart, State
 from kbackup.archive.models import Loss, Manifest, PartitionState
 from kbackup.archive.repair.attribution import Starts, damaged_ranges, partitions_of
 from kbackup.archive.repair.base import Sizes
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.index import decode_partition_index
 from kbackup.store.base import Store
+from kbackup.types import IncarnationPartition
 
 
 def named_starts(store: Store, sizes: Sizes) -> dict[IncarnationPartition, list[int]]:
     """Return the first offsets that partition indexes name; without damaged indexes, whose names and offsets don't
     agree."""
-    found: dict[IncarnationPartition, list[int]] = {}
+    starts_by_partition: dict[IncarnationPartition, list[int]] = {}
     for key in sizes:
-        place = layout.parse_topic_key(key)
-        partition = layout.parse_partition_index(place[1]) if place is not None else None
-        if place is not None and partition is not None:
+        parsed = layout.parse_topic_key(key)
+        partition = layout.parse_partition_index(parsed[1]) if parsed is not None else None
+        if parsed is not None and partition is not None:
             with suppress(CorruptError, NotFoundError):
                 entries = decode_partition_index(store.get(key), key)
                 starts = [entry.start_offset for entry in entries]
                 names = [layout.parse_segment(f"{entry.name}_index") for entry in entries]
                 if [name and name[:2] for name in names] == [(partition, start) for start in starts]:
-                    found[*place[0], partition] = starts
-    return found
+                    starts_by_partition[*parsed[0], partition] = starts
+    return starts_by_partition
 
 
 def missing_segments(state: State, manifests: Mapping[int, Manifest], named: Starts) -> list[dict[str, Any]]:
-    """Rows of `tables.LOSSES` for records that restore points promise and no segment has: segments that a partition
-    index names, and between two restore points fewer records than their manifests count."""
+    """Return rows of `tables.LOSSES` for records that restore points promise and no segment has: segments that a
+    partition index names, and between two restore points fewer records than their manifests count."""
     names = ("topic", "incarnation", "partition", "first", "last", "count", "point")
     sums: dict[IncarnationPartition, list[tuple[int, int]]] = defaultdict(list)
     firsts: dict[IncarnationPartition, set[int]] = defaultdict(set)
     columns = state.segments.columns(*names)
     for topic, incarnation, partition, first, _, count, point in zip(*columns, strict=True):
-        key = (topic, incarnation, partition)
-        sums[key].append((point, count))
-        firsts[key].add(first)
+        row_key = (topic, incarnation, partition)
+        sums[row_key].append((point, count))
+        firsts[row_key].add(first)
     damaged = damaged_ranges(state)
-    found: list[dict[str, Any]] = []
-    for place, states in partitions_of(manifests).items():
-        start = state.starts[place].start if place in state.starts else 0
-        holes = list(damaged.get(place, ()))
+    rows: list[dict[str, Any]] = []
+    for key, states in partitions_of(manifests).items():
+        start = state.starts[key].start if key in state.starts else 0
+        holes = list(damaged.get(key, ()))
         last = max(p.end for _, p in states)
-        starts = [first for first in named.get(place, ()) if start <= first < last]
+        starts = [first for first in named.get(key, ()) if start <= first < last]
         for first, end in zip(starts, [*starts[1:], last], strict=False):
-            if first not in firsts[place] and not any(a <= first <= b for a, b in holes):
+            if first not in firsts[key] and not any(a <= first <= b for a, b in holes):
                 point = next(number for number, p in states if p.end > first)
-                found.append(_hole(point, place, first, end, "the segment is missing or damaged"))
+                rows.append(_hole(point, key, first, end, "the segment is missing or damaged"))
                 holes.append((first, end - 1))
-        found += _uncounted(place, states, state.starts.get(place), sums[place], holes)
-    return found
+        rows += _uncounted(key, states, state.starts.get(key), sums[key], holes)
+    return rows
 
 
 def _uncounted(

@@ -15,12 +15,13 @@ from kbackup import __version__
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import loss_of
 from kbackup.archive.catalog.run import WritingRun
-from kbackup.archive.catalog.state import Incarnation, Point, State
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.models import Capture, Document, DocumentRef, Groups, Manifest, Metadata, Totals, load
 from kbackup.archive.new_point import point_of
 from kbackup.archive.repair.base import Documents
 from kbackup.archive.repair.topic_states import Row, lost_topic, rows_by_incarnation
 from kbackup.metadata.entities import NotCarried
+from kbackup.types import Incarnation
 
 _LOST = "is lost or damaged"
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.run import WritingRun
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition
-from kbackup.archive.models import Capture, Group, GroupOffset, Groups, Loss, Manifest, Metadata, TopicState
-from kbackup.archive.new_point import Draft
+from kbackup.archive.models import Group, GroupOffset, Groups, Loss, Manifest, Metadata, TopicState
+from kbackup.archive.new_point import Draft, put_capture
 from kbackup.archive.repair.topic_states import topic_states
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 from kbackup.formats.offsets import decode_group_offsets
 from kbackup.metadata.entities import NotCarried, TopicMetadata
 from kbackup.store.base import Store
+from kbackup.types import Incarnation, IncarnationPartition
 from kbackup.util.text import shorten
 from kbackup.util.times import now
 
@@ -61,14 +61,14 @@ def draft_behind(
     """Restore point `number` of `segments` behind `head`: their topics, with configs as far as `head` tells them. The
     `last` one has the other topics of `head` as well, as they are there."""
     archive = writing.archive
-    by_place: dict[IncarnationPartition, list[Segment]] = {}
+    by_partition: dict[IncarnationPartition, list[Segment]] = {}
     for s in segments:
-        by_place.setdefault((s.topic, s.incarnation, s.partition), []).append(s)
+        by_partition.setdefault(s.incarnation_partition, []).append(s)
     old = {(t.name, t.incarnation): t for t in (head.topics if head is not None else ())}
-    new = {place[:2] for place in by_place}
+    new = {place[:2] for place in by_partition}
     before = {(*key, p.partition): p for key in new & old.keys() for p in old[key].partitions}
     groups = groups_of_files(writing.store, keys, new)
-    made = topic_states(number, {*by_place, *before}, by_place, ids, before, groups)
+    made = topic_states(number, {*by_partition, *before}, by_partition, ids, before, groups)
     names = {topic.name for topic in made}
     carried = [t for t in old.values() if last and t.name not in names]
     needed = {t.captured for t in carried}
@@ -121,14 +121,7 @@ def draft_of(
         losses=losses,
         warnings=warnings,
         not_known=not_known(topics, {t.name for t in settings}),
-        captures=[
-            Capture(
-                number=number,
-                started_at=at,
-                groups=writing.put_document(number, layout.GROUPS, groups),
-                metadata=writing.put_document(number, layout.METADATA, metadata),
-            )
-        ],
+        captures=[put_capture(writing, number, at, groups, metadata)],
         groups=len(groups.groups),
         captured_topics=len(topics),
         captured_partitions=sum(len(t.partitions) for t in topics),
@@ -142,9 +135,9 @@ def not_known(topics: Sequence[TopicState], known: Collection[str] = ()) -> list
         return []
     names = [t.name for t in topics if t.name not in known]
     configs = f"configs and replication factor of {shorten(names, _SHOWN)}; " if names else ""
-    found = [
+    unknown = [
         f"{configs}group positions are those of the group files",
         "ACLs, users and settings of the cluster",
     ]
     nameless = [t.name for t in topics if not t.id]
-    return [*found, *([f"Kafka's ids of {shorten(nameless, _SHOWN)}"] if nameless else [])]
+    return [*unknown, *([f"Kafka's ids of {shorten(nameless, _SHOWN)}"] if nameless else [])]

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, Point, State
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.models import Groups, Manifest, PartitionState, TopicState
 from kbackup.archive.segments.table import Segment
+from kbackup.types import Incarnation, IncarnationPartition
 
 Row = tuple[int, int, int, int, int]
 """Restore point, partition, last offset, records, bytes of a segment or of a loss."""

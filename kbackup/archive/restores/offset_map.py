@@ -131,12 +131,12 @@ def read_map_parts(store: Store, restore_id: str, unit: int, last: MapPartName |
     """Everything that a unit has committed, `last` being the part named in its progress."""
     tables: list[pa.Table] = []
     while last is not None:
-        some = [
+        earlier = [
             _read_map_part(store, restore_id, unit, MapPartName(last.attempt, n))
             for n in range(last.number + 1)
         ]
-        tables = some + tables
-        last = previous_of(some[0])
+        tables = earlier + tables
+        last = previous_of(earlier[0])
     cut = NOTHING
     for table in tables:
         cut = cut.plus(_cut(table))

@@ -18,17 +18,17 @@ _SMALL = 1 << 20
 
 
 def check_bounds(file: pq.ParquetFile, stored: int, name: str, rows: int | None = None) -> None:
-    """`CorruptError` where file `name`, of `stored` bytes, has more rows than `rows` (what its document says; None: it
-    says nothing) or than so many bytes hold, or more bytes uncompressed."""
-    found = file.metadata.num_rows
+    """Raise `CorruptError` where file `name`, of `stored` bytes, has more rows than `rows` (by its document; None where
+    unknown) or than so many bytes can have, or more bytes uncompressed."""
+    row_count = file.metadata.num_rows
     size = sum(file.metadata.row_group(n).total_byte_size for n in range(file.metadata.num_row_groups))
-    if rows is not None and found > rows:
+    if rows is not None and row_count > rows:
         raise CorruptError(
-            f"file {name} has {found} rows, its document says {rows}",
+            f"file {name} has {row_count} rows, its document says {rows}",
             "check which tool wrote it; the table was not read",
         )
-    if found > _SMALL_ROWS + stored * _ROWS_A_BYTE or size > _SMALL + stored * _BYTES_A_BYTE:
+    if row_count > _SMALL_ROWS + stored * _ROWS_A_BYTE or size > _SMALL + stored * _BYTES_A_BYTE:
         raise CorruptError(
-            f"file {name} has {found} rows and {size} bytes uncompressed in {stored} bytes",
+            f"file {name} has {row_count} rows and {size} bytes uncompressed in {stored} bytes",
             "check which tool wrote it: no table of an archive is compressed like that, and it was not read",
         )

@@ -33,21 +33,21 @@ class Fetched(NamedTuple):
 
 
 def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
-    """Each of `spans`, in order, at most `_AHEAD` of them before they are asked for.
+    """Yield each of `spans`, in order. At most `_AHEAD` spans are fetched in advance.
 
-    Their bytes are memory of their own as long as anything refers to it. The object is one that is written once, so
-    that they are of one version.
+    The bytes have memory of their own as long as anything refers to it. The object is written once, so that all spans
+    are of one version.
     """
     if len(spans) < 2:
         for span in spans:
             yield _fetch(store, key, span)
         return
-    left = iter(spans)
+    remaining = iter(spans)
     waiting: deque[Future[Fetched]] = deque()
     with ThreadPoolExecutor(_AHEAD, "fetch") as threads:
         try:
             while True:
-                for wanted in islice(left, _AHEAD - len(waiting)):
+                for wanted in islice(remaining, _AHEAD - len(waiting)):
                     waiting.append(threads.submit(_fetch, store, key, wanted))
                 if not waiting:
                     return
@@ -57,7 +57,7 @@ def fetched(store: Store, key: str, spans: Sequence[Span]) -> Iterator[Fetched]:
 
 
 def even(size: int) -> list[Span]:
-    """An object of `size` bytes in spans of `SPAN`."""
+    """Divide an object of `size` bytes into spans of `SPAN`."""
     return [(start, min(start + SPAN, size)) for start in range(0, size, SPAN)]
 
 

@@ -8,7 +8,7 @@ from kbackup.errors import CorruptError
 
 
 def with_checked_key(segment: Segment) -> Segment:
-    """`CorruptError` for a segment whose key is not that of its topic, partition and first offset."""
+    """Return the segment; raise `CorruptError` where its key is not that of its topic, partition and first offset."""
     folder = layout.topic_dir(segment.topic, segment.incarnation)
     if not layout.is_records_key(segment.key, folder, segment.partition, segment.first):
         due = layout.records_key(folder, segment.partition, segment.first, layout.compression_of(segment.key))

@@ -21,7 +21,7 @@ _DIGITS = 16
 
 
 def digest_of(block: RecordBlock, number: int) -> str:
-    """Of record `number` of the block (negative: from its end), as `LastRecord` has it."""
+    """Return the digest of record `number` of the block (negative: from its end), as `LastRecord` has it."""
     start = int(block.positions[number])
     data = block.data[start : start + int(block.lengths[number])]
     return hashlib.sha256(data.tobytes()).hexdigest()[:_DIGITS]
@@ -33,7 +33,7 @@ def last_of(block: RecordBlock) -> LastRecord:
 
 
 def with_epoch(record: LastRecord, leader_epoch: int) -> LastRecord:
-    """An epoch of -1 is not known."""
+    """Return the record with a leader epoch; -1 is unknown."""
     return msgspec.structs.replace(record, leader_epoch=None if leader_epoch < 0 else leader_epoch)
 
 

@@ -62,7 +62,7 @@ class ReadUnit:
 
 
 def everything(segment: Segment) -> Window:
-    """The window of a segment that is wanted as it is."""
+    """Return the window of a segment that is read whole."""
     return _EVERYTHING
 
 
@@ -79,16 +79,16 @@ def plan_reads(
     and of others the records that are wanted are read alone.
     """
     parts: list[ReadUnit] = []
-    held: list[SegmentRange] = []
+    gathered: list[SegmentRange] = []
     size = 0
     for segment in segments:
         for piece in _pieces(segment, window_of(segment), cut_bytes):
-            if held and size + piece.bytes + _OPENING > part_bytes:
-                parts.append(ReadUnit(tuple(held)))
-                held, size = [], 0
-            held.append(piece)
+            if gathered and size + piece.bytes + _OPENING > part_bytes:
+                parts.append(ReadUnit(tuple(gathered)))
+                gathered, size = [], 0
+            gathered.append(piece)
             size += piece.bytes + _OPENING
-    return [*parts, ReadUnit(tuple(held))] if held else parts
+    return [*parts, ReadUnit(tuple(gathered))] if gathered else parts
 
 
 def read_unit(
@@ -133,20 +133,21 @@ def _pieces(segment: Segment, window: Window, cut_bytes: int) -> Iterator[Segmen
 
 
 def _spans(segment: Segment, window: Window) -> list[tuple[int, int]]:
-    """Offsets that are read, from and to (exclusive): those wanted, joined where little lies between them."""
+    """Return the ranges of offsets to read, from and to (exclusive): the selected ones, joined where few records lie
+    between them."""
     first, end = segment.first, segment.last + 1
     if window.ranges is None:
         return [(first, end)]
     near = _NEAR * (end - first) // segment.bytes
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for low, high in window.ranges:
         start, stop = max(low, first), min(high, end)
         if start >= stop:
             continue
-        if found and start - found[-1][1] <= near:
-            start = found.pop()[0]
-        found.append((start, stop))
-    return found
+        if spans and start - spans[-1][1] <= near:
+            start = spans.pop()[0]
+        spans.append((start, stop))
+    return spans
 
 
 def _slices(block: RecordBlock) -> Iterator[RecordBlock]:

@@ -44,16 +44,16 @@ class SegmentRanges:
         self._packed = layout.compression_of(segment.key) == "zstd"
 
     def between(self, start: int, stop: int, most: int | None = None) -> Iterator[RecordBlock]:
-        """The records with `start` <= offset < `stop`, the first `most` of them, as checked blocks."""
+        """Yield the records with `start` <= offset < `stop`, the first `most` of them, as checked blocks."""
         low, high = self._bounds(start)
         end = self._bounds(stop)[1]
-        left = self._segment.count if most is None else most
-        for part in self._entries(low, min(end, high + left)):
+        remaining = self._segment.count if most is None else most
+        for part in self._entries(low, min(end, high + remaining)):
             a, b = np.searchsorted(part.offsets, (start, stop)).tolist()
-            b = min(b, a + left)
+            b = min(b, a + remaining)
             yield from self._blocks(part, a, b)
-            left -= b - a
-            if not left or part.offsets[-1] >= stop - 1:
+            remaining -= b - a
+            if not remaining or part.offsets[-1] >= stop - 1:
                 return
 
     def numbered(self, low: int, high: int) -> Iterator[RecordBlock]:
@@ -66,8 +66,8 @@ class SegmentRanges:
         return self.numbered(max(0, self._segment.count - most), self._segment.count)
 
     def fitting(self, low: int, high: int, room: int, *, last: bool = False) -> Iterator[RecordBlock]:
-        """Of records number `low` to `high` (exclusive, so few that their entries are held at once) the first ones,
-        or the `last` ones, that are `room` bytes together; one in any case."""
+        """Yield the first of records number `low` to `high` (exclusive) that fit into `room` bytes, or the `last` ones;
+        at least one record. The range is small: its entries are held in memory."""
         for part in self._entries(low, high):
             lengths = part.lengths[::-1] if last else part.lengths
             count = max(1, int(np.searchsorted(np.cumsum(lengths), room, side="right")))
@@ -88,12 +88,13 @@ class SegmentRanges:
         return low
 
     def numbers(self, start: int, stop: int) -> tuple[int, int]:
-        """Numbers of records, from and to (exclusive), among which those with `start` <= offset < `stop` are."""
+        """Return the numbers of records, from and to (exclusive), that include all with `start` <= offset < `stop`."""
         return self._bounds(start)[0], self._bounds(stop)[1]
 
     def _bounds(self, offset: int) -> tuple[int, int]:
-        """The least and the greatest number that the first entry at or above `offset` can have (that of no entry where
-        there is none): each offset is above the one before it. Both are the same where there are no gaps."""
+        """Return the least and the greatest number that the first entry at or above `offset` can have (where there is
+        none, the number after the last). Each offset is above the one before it. Both are the same where no offset is
+        missing."""
         s = self._segment
         if offset <= s.first:
             return 0, 0
@@ -111,7 +112,7 @@ class SegmentRanges:
             yield part
 
     def _require_order(self, part: SegmentIndex, number: int, due: int) -> None:
-        """The part follows what came before, and stays within the segment."""
+        """Raise `CorruptError` unless the entries follow the entries before them and stay within the segment."""
         s = self._segment
         ends = part.file_size, int(part.offsets[0]), int(part.offsets[-1])
         if (due and part.positions[0] != due) or ends[0] > s.bytes or ends[1] < s.first or ends[2] > s.last:
@@ -178,13 +179,13 @@ class SegmentRanges:
 
 
 def _gathered(chunks: Iterator[bytes]) -> Iterator[bytearray]:
-    """Whole entries, up to about `_GATHERED` bytes of them."""
-    held = bytearray()
+    """Yield whole entries, about `_GATHERED` bytes at a time."""
+    gathered = bytearray()
     for chunk in chunks:
-        held += chunk
-        if len(held) >= _GATHERED:
-            whole = len(held) - len(held) % _ENTRY
-            yield held[:whole]
-            held = held[whole:]
-    if held:
-        yield held
+        gathered += chunk
+        if len(gathered) >= _GATHERED:
+            whole = len(gathered) - len(gathered) % _ENTRY
+            yield gathered[:whole]
+            gathered = gathered[whole:]
+    if gathered:
+        yield gathered

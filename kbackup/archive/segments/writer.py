@@ -16,7 +16,7 @@ from kbackup.formats.block import rotation_cut, slice_block
 from kbackup.formats.frames import FrameCompressor
 from kbackup.formats.index import encode_entries
 from kbackup.store.base import Store, Upload
-from kbackup.types import RecordBlock
+from kbackup.types import IncarnationPartition, RecordBlock
 
 _MAGIC = b"\x01"
 
@@ -31,6 +31,10 @@ class Target(NamedTuple):
     threshold: int
     compression: str
     spare: int = 0
+
+    @property
+    def incarnation_partition(self) -> IncarnationPartition:
+        return self.topic, self.incarnation, self.partition
 
     @property
     def directory(self) -> str:

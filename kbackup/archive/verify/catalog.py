@@ -147,7 +147,7 @@ def _check_history(catalogs: _Catalogs, result: Survey, findings: Findings) -> N
         catalog = catalogs.whole.get(number)
         if catalog is None:
             if number in catalogs.errors:
-                findings.found.add(of_error(key, catalogs.errors[number]))
+                findings.entries.add(of_error(key, catalogs.errors[number]))
             else:
                 findings.add(key, "is missing", ANOTHER_COPY)
             number, due = number - 1, ""
@@ -181,7 +181,7 @@ def _is_whole(chunk: Chunk, findings: Findings) -> bool:
         chunk.read()
     except CorruptError as error:
         key = chunk.ref.key if chunk.ref is not None else ""
-        findings.found.add(of_error(key, error))
+        findings.entries.add(of_error(key, error))
         return False
     return True
 
@@ -193,7 +193,12 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
         return set()
     keys = referred_keys(result.archive.committed)
     tables = [asdict(catalog.tables) for catalog in result.catalogs.values()]
-    refs = {ref.key: (name, ref) for each in tables for name, some in each.items() for ref in some}
+    refs = {
+        ref.key: (name, ref)
+        for each in tables
+        for name, keys_of_table in each.items()
+        for ref in keys_of_table
+    }
 
     def read(entry: tuple[str, TableRef]) -> list[str]:
         name, ref = entry
@@ -207,9 +212,9 @@ def check_earlier(store: Store, result: Survey, findings: Findings) -> set[str]:
         return []
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for some in pool.map(read, [entry for key, entry in refs.items() if key not in keys]):
-            keys.update(some)
-            keys.update(layout.index_key_of(key) for key in some if key.startswith(layout.TOPICS))
+        for keys_of_table in pool.map(read, [entry for key, entry in refs.items() if key not in keys]):
+            keys.update(keys_of_table)
+            keys.update(layout.index_key_of(key) for key in keys_of_table if key.startswith(layout.TOPICS))
     return keys | refs.keys()
 
 
@@ -240,5 +245,5 @@ def _manifest(
                 continue
             with damaged.catching(ref.key):
                 archive.read_document(ref)
-    findings.found |= damaged.found
-    return manifest, not damaged.found
+    findings.entries |= damaged.entries
+    return manifest, not damaged.entries

@@ -16,7 +16,7 @@ _THREADS = 16
 def check_derived(
     store: Store, files: dict[str, bytes], sizes: Sizes, deep: bool, findings: Findings
 ) -> None:
-    """By size, or by their bytes when `deep`."""
+    """Check derived files by their size, or by their bytes when `deep`."""
     same: list[str] = []
     for key, data in files.items():
         if key not in sizes:

@@ -10,7 +10,7 @@ from kbackup.archive.info import ANOTHER_COPY
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, NotFoundError
 
-REBUILD = "kbackup does without it, the Java tool does not; the next backup with new records writes it anew"
+REBUILD = "run kbackup repair --confirm for the Java tool, or wait for new records; kbackup does without it"
 CHANGED = f"it was changed after it was written; {ANOTHER_COPY}"
 
 
@@ -45,11 +45,11 @@ class Findings:
     """Collects; may be used by many threads."""
 
     def __init__(self) -> None:
-        self.found: set[Finding] = set()
+        self.entries: set[Finding] = set()
         self.notes: set[Note] = set()
 
     def add(self, file: str, message: str, hint: str) -> None:
-        self.found.add(Finding(file, message, hint))
+        self.entries.add(Finding(file, message, hint))
 
     def note(self, file: str, message: str, size: int = 0) -> None:
         self.notes.add(Note(file, message, size))
@@ -63,7 +63,7 @@ class Findings:
         except NotFoundError:
             self.add(file, "is missing", hint or ANOTHER_COPY)
         except CorruptError as error:
-            self.found.add(of_error(file, error))
+            self.entries.add(of_error(file, error))
 
 
 def of_error(file: str, error: CorruptError) -> Finding:

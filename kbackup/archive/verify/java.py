@@ -36,13 +36,13 @@ class _Partition:
 
 def survey_folder(store: JavaFolder, topics: list[str], findings: Findings) -> list[ToRead]:
     """Everything but the records themselves; returns what is to be read. What a killed sink leaves is noted."""
-    left: list[ToRead] = []
+    to_read: list[ToRead] = []
     for topic in topics:
         for number, partition in sorted(_partitions(store.inner, topic, findings).items()):
-            left += _check_partition(store, topic, number, partition, findings)
+            to_read += _check_partition(store, topic, number, partition, findings)
         for flaw in store.flaws(topic):
             _tell(flaw, findings)
-    return left
+    return to_read
 
 
 def _tell(flaw: Flaw, findings: Findings) -> None:
@@ -53,15 +53,15 @@ def _tell(flaw: Flaw, findings: Findings) -> None:
 
 
 def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _Partition]:
-    found: dict[int, _Partition] = {}
+    partitions: dict[int, _Partition] = {}
     for entry in store.list(f"{topic}/"):
         name = entry.key.removeprefix(f"{topic}/")
         segment = layout.parse_segment(name)
         number = layout.parse_partition_index(name)
         if segment is not None:
-            _add(found.setdefault(segment.partition, _Partition()), segment, entry, findings)
+            _add(partitions.setdefault(segment.partition, _Partition()), segment, entry, findings)
         elif number is not None:
-            found.setdefault(number, _Partition()).index = entry
+            partitions.setdefault(number, _Partition()).index = entry
         elif layout.parse_group_offsets(name) is not None:
             if not entry.size:
                 _tell(empty_groups(entry.key), findings)
@@ -70,13 +70,13 @@ def _partitions(store: Store, topic: str, findings: Findings) -> Mapping[int, _P
                 decode_group_offsets(store.get(entry.key), entry.key)
         else:
             findings.note(entry.key, "is no file of the format", entry.size)
-    for missing in sorted(set(range(max(found, default=-1) + 1)) - found.keys()):
+    for missing in sorted(set(range(max(partitions, default=-1) + 1)) - partitions.keys()):
         findings.add(
             f"{topic}/index_partition_{missing:03d}",
             f"is missing, as is every other file of partition {missing}",
             "is the folder complete?",
         )
-    return found
+    return partitions
 
 
 def _add(partition: _Partition, name: SegmentName, entry: ObjectInfo, findings: Findings) -> None:
@@ -129,7 +129,7 @@ def _check_order(segments: list[Segment], findings: Findings) -> None:
 def _check_index(store: Store, key: str, partition: _Partition, findings: Findings) -> None:
     """The partition index names exactly the segments that are there."""
     files = [*partition.records.values(), *partition.indexes.values()]
-    there = {_stem(entry.key) for entry in files}
+    stems = {_stem(entry.key) for entry in files}
     if partition.index is None:
         findings.note(key, "is missing: the partition's segments are read without it")
         return
@@ -143,11 +143,11 @@ def _check_index(store: Store, key: str, partition: _Partition, findings: Findin
         rest = len(data) - len(encode_partition_index([*entries.values()]))
         if rest:
             findings.note(key, "ends within an entry", rest)
-        for name in sorted(there - entries.keys()):
+        for name in sorted(stems - entries.keys()):
             findings.note(key, f"does not name {name}, which is there")
-        for name in sorted(entries.keys() - there):
+        for name in sorted(entries.keys() - stems):
             findings.add(key, f"names {name}, which is not there", ANOTHER_COPY)
-        for name in sorted(entries.keys() & there):
+        for name in sorted(entries.keys() & stems):
             if not name.endswith(f"_{entries[name].start_offset:010d}"):
                 findings.add(key, f"says that {name} starts at {entries[name].start_offset}", INDEX_HINT)
 

@@ -14,7 +14,15 @@ from kbackup.store.base import Store
 
 _THREADS = 32
 _ROOT = {layout.ARCHIVE, layout.LOCK, layout.LATEST, layout.DERIVED}
-INDEX_HINT = f"it follows from the records file beside it; {ANOTHER_COPY}"
+_FOLDERS = (
+    layout.RESTORES,
+    layout.DRILLS,
+    layout.VERIFICATIONS,
+    layout.MIRRORS,
+    layout.SCRATCH,
+    layout.KEYS,
+)
+INDEX_HINT = f"{ANOTHER_COPY}, or run kbackup repair --confirm: it follows from the records file beside it"
 
 
 def index_size(segment: Segment) -> int:
@@ -23,7 +31,7 @@ def index_size(segment: Segment) -> int:
 
 def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings) -> list[ToRead]:
     """Both files of every segment, by size; returns what there is to read of them."""
-    left: list[ToRead] = []
+    to_read: list[ToRead] = []
     for segment in segments:
         index = layout.index_key_of(segment.key)
         item = ToRead(
@@ -32,23 +40,23 @@ def check_present(segments: Iterable[Segment], sizes: Sizes, findings: Findings)
             _has(index, index_size(segment), sizes, INDEX_HINT, findings),
         )
         if item.records or item.index:
-            left.append(item)
-    return left
+            to_read.append(item)
+    return to_read
 
 
 def _has(key: str, size: int, sizes: Sizes, hint: str, findings: Findings) -> bool:
-    there = sizes.get(key)
-    if there is None:
+    stored = sizes.get(key)
+    if stored is None:
         findings.add(key, "is missing", hint)
-    elif there != size:
-        findings.add(key, f"has {there} bytes, not {size}", CHANGED)
-    return there == size
+    elif stored != size:
+        findings.add(key, f"has {stored} bytes, not {size}", CHANGED)
+    return stored == size
 
 
 def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Findings) -> int:
     """Checksums that the store keeps against the tables'; returns how many it keeps none for."""
-    wanted = [(i.segment.key, i.segment.crc) for i in items if i.records]
-    wanted += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]
+    expected = [(i.segment.key, i.segment.crc) for i in items if i.records]
+    expected += [(layout.index_key_of(i.segment.key), i.segment.index_crc) for i in items if i.index]
 
     def compare(entry: tuple[str, str]) -> bool:
         key, due = entry
@@ -61,7 +69,7 @@ def check_stored_checksums(store: Store, items: Iterable[ToRead], findings: Find
         return True
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        return sum(not told for told in pool.map(compare, wanted))
+        return sum(not compared for compared in pool.map(compare, expected))
 
 
 def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings: Findings) -> None:
@@ -77,8 +85,4 @@ def note_orphans(sizes: Sizes, referred: Collection[str], whole: bool, findings:
 
 
 def _is_ours(key: str) -> bool:
-    return (
-        key in _ROOT
-        or layout.parse_catalog_key(key) is not None
-        or key.startswith((layout.RESTORES, layout.DRILLS, layout.MIRRORS, layout.SCRATCH, layout.KEYS))
-    )
+    return key in _ROOT or layout.parse_catalog_key(key) is not None or key.startswith(_FOLDERS)

@@ -48,7 +48,7 @@ def check_segment(store: Store, item: ToRead) -> SegmentResult:
         with findings.catching(segment.key):
             _read(store, segment, index, seen)
             _compare(segment, seen, findings)
-    return SegmentResult(seen.count, seen.bytes, tuple(sorted(findings.found)))
+    return SegmentResult(seen.count, seen.bytes, tuple(sorted(findings.entries)))
 
 
 def _read(store: Store, segment: Segment, index: SegmentIndex | None, seen: _Seen) -> None:

@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kbackup.archive.catalog.state import IncarnationPartition, LogStart, State
+from kbackup.archive.catalog.state import LogStart, State
 from kbackup.archive.models import Manifest, PartitionState
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.archive.verify.findings import CHANGED, Findings
+from kbackup.types import IncarnationPartition
 
 
 @dataclass
@@ -41,7 +42,7 @@ def check_vectors(
         manifest_key = row.documents[0] if row is not None else ""
         while pending and pending[0] <= number:
             for segment in sorted(segments[pending.pop(0)], key=in_order):
-                key = (segment.topic, segment.incarnation, segment.partition)
+                key = segment.incarnation_partition
                 _check_segment(segment, states.get(key), manifest, findings)
                 _add(segment, sums[key], findings)
         for key, partition in states.items():

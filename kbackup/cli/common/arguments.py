@@ -8,7 +8,6 @@ from kbackup.archive.query.window import Window
 from kbackup.config.windows import ADDRESSES, TIMES, Address, parse_time
 from kbackup.config.windows import parse_address as parse_config_address
 from kbackup.errors import UsageError
-from kbackup.util.times import time_text
 
 
 def parse_address(text: str) -> Address:
@@ -37,25 +36,24 @@ def window_of(address: Address | None, times: Window) -> Window:
     return Window(from_time=times.from_time, to_time=times.to_time, ranges=((address.start or 0, end),))
 
 
-def times_of(from_time: str | None, to_time: str | None, at: int | None = None) -> Window:
-    """Return the window between two times, both included; `at` (ms) is a second upper bound.
+def times_of(from_time: str | None, to_time: str | None) -> Window:
+    """Return the window between two times, both included.
 
     Raises `UsageError` for an invalid time and for an empty window."""
-    start = moment_of("--from-time", from_time, up=True) if from_time is not None else None
-    end = moment_of("--to-time", to_time) if to_time is not None else None
-    last, until = "--to-time", to_time
-    if at is not None and (end is None or at < end):
-        end, last, until = at, "--at", time_text(at)
+    start = moment_of("--from-time", from_time, up=True)
+    end = moment_of("--to-time", to_time)
     if start is not None and end is not None and start > end:
         raise UsageError(
-            f"--from-time {from_time} is later than {last} {until}",
+            f"--from-time {from_time} is later than --to-time {to_time}",
             "give the earlier time as --from-time",
         )
     return Window(from_time=start, to_time=end)
 
 
-def moment_of(option: str, text: str, *, up: bool = False) -> int:
-    """Return a time in ms since the epoch. Raises `UsageError` if it is invalid."""
+def moment_of(option: str, text: str | None, *, up: bool = False) -> int | None:
+    """Return a time in ms since the epoch, None if none is given. Raises `UsageError` if it is invalid."""
+    if text is None:
+        return None
     try:
         return parse_time(text, int(time.time() * 1000), up=up)
     except ValueError:

@@ -10,6 +10,7 @@ from kbackup.cli.common.frame import State
 from kbackup.cli.common.human import human_duration, human_size, plural
 from kbackup.cli.common.key_options import key_option, key_options, options
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.point_options import time_key_options
 
 if TYPE_CHECKING:
     from kbackup.jobs.compare.report import AgainstReport
@@ -23,7 +24,8 @@ show_option = click.option(
     help="Number of differences to name; all are counted. [default 20]",
 )
 selection_options = options(
-    key_options("restore.to_time", "restore.from_time", "restore.range"),
+    time_key_options,
+    key_option("restore.range"),
     key_option("restore.topics", "-t", "--topic", "--topics"),
     key_option("restore.exclude_topics", "--exclude-topic", "--exclude-topics"),
 )

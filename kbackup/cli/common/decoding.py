@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,8 +75,7 @@ class DecodingRequest:
         requested = [part for part in self.decode if part != MM2] or (PARTS if named else ())
         rest = [part for part in requested if part not in decoders]
         if rest:
-            registry = _registry(frame)
-            decoders |= {part: ByRegistry(registry, HEADERS[part]) for part in rest}
+            decoders |= _by_registry(frame, rest)
         mm2 = MM2 in self.decode
         if self.strict and not decoders and not mm2:
             raise UsageError(
@@ -164,6 +164,18 @@ def _by_file(file: str, message: str | None) -> Decoder:
     from kbackup.schemas.files import file_codec
 
     return ByFile(file_codec(Path(file), message))
+
+
+def registry_decoding(frame: Frame) -> Decoding:
+    """Make the decoding by the schema registry of the configuration, and of MirrorMaker 2's internal topics.
+
+    Raises `UsageError` without a registry or its library."""
+    return Decoding(_by_registry(frame, PARTS), mm2=True)
+
+
+def _by_registry(frame: Frame, parts: Iterable[str]) -> dict[str, Decoder]:
+    registry = _registry(frame)
+    return {part: ByRegistry(registry, HEADERS[part]) for part in parts}
 
 
 def _registry(frame: Frame) -> SchemaRegistry:

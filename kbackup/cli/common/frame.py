@@ -12,9 +12,10 @@ import click
 
 from kbackup.cli.common.output import Reporter, configure_logging
 from kbackup.config import Config, Files, Loaded, Setting, exposes_secret, load
-from kbackup.errors import UsageError
+from kbackup.errors import KbackupError, UsageError
 
 if TYPE_CHECKING:
+    from kbackup.cli.common.notify.notifier import Notifier
     from kbackup.metrics.exposition import MetricsFile
 
 P = ParamSpec("P")
@@ -25,15 +26,19 @@ log = logging.getLogger(__name__)
 class State:
     """The values of the flags, collected while click parses them; one for each run, shared by group and command."""
 
+    arguments: list[str] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
     files: Files = field(default_factory=Files)
     json: bool = False
+    json_line: bool = False
     quiet: bool = False
     debug: bool = False
     verbose: int = 0
     reporter: Reporter | None = None
+    error: KbackupError | None = None
     metrics: MetricsFile | None = None
     accept_rollback: bool = False
+    notifier: Notifier | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,7 @@ class Frame:
     reporter: Reporter
     metrics: MetricsFile | None = None
     accept_rollback: bool = False
+    notifier: Notifier | None = None
 
     @property
     def config(self) -> Config:
@@ -57,6 +63,13 @@ class Frame:
                 "no archive is named", "give --archive, set KBACKUP_ARCHIVE, or archive in kbackup.toml"
             )
         return self.config.archive
+
+
+def start_reporter(state: State) -> Reporter:
+    """Configure logging and make the reporter of a command."""
+    configure_logging(2 if state.debug else state.verbose)
+    state.reporter = Reporter(json=state.json, one_line=state.json_line, quiet=state.quiet)
+    return state.reporter
 
 
 def load_config(state: State) -> Loaded:
@@ -79,10 +92,20 @@ def pass_frame(command: Callable[Concatenate[Frame, P], int | None]) -> Callable
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
-        state = click.get_current_context().ensure_object(State)
-        configure_logging(2 if state.debug else state.verbose)
-        state.reporter = Reporter(json=state.json, quiet=state.quiet)
-        frame = Frame(load_config(state), state.reporter, state.metrics, state.accept_rollback)
+        context = click.get_current_context()
+        state = context.ensure_object(State)
+        reporter = start_reporter(state)
+        loaded = load_config(state)
+        state.notifier = _notifier(loaded.config, context)
+        frame = Frame(loaded, reporter, state.metrics, state.accept_rollback, state.notifier)
         return command(frame, *args, **kwargs) or 0
 
     return run
+
+
+def _notifier(config: Config, context: click.Context) -> Notifier | None:
+    if not config.notify.url:
+        return None
+    from kbackup.cli.common.notify.notifier import notifier_for
+
+    return notifier_for(config, context.command_path.partition(" ")[2], context.params)

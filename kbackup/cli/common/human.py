@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 from kbackup.util.printable import printable as printable
+from kbackup.util.text import plural as plural
+from kbackup.util.times import duration_text, ms_of
 
 
 def human_size(nbytes: float) -> str:
@@ -25,11 +29,6 @@ def human_count(number: float) -> str:
     raise ValueError(f"{number} is not a number to count with")
 
 
-def plural(number: int, noun: str) -> str:
-    """1 and "group" is "1 group"; 2,000 are "2,000 groups"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def human_duration(seconds: float) -> str:
     """3725 is "1h02m", 65 is "1m05s", 4 is "4s"."""
     whole = round(seconds)
@@ -38,3 +37,8 @@ def human_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}m{whole % 60:02}s"
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def human_age(moment: str) -> str:
+    """Return the age of a time in RFC 3339 in its largest unit: "3h ago"; "0s ago" for a time to come."""
+    return f"{duration_text(time.time() - ms_of(moment) / 1000, units=1)} ago"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
+from kbackup.cli.common.aliased_option import AliasedOption
 from kbackup.cli.common.state_callbacks import record_key, store_file
 from kbackup.config import KEYS, Key
 
@@ -20,7 +21,7 @@ _METAVARS = {
     "text": "TEXT",
     "list": "NAME",
     "table": "NAME=VALUE",
-    "restore.backup": "[N|LABEL|latest]",
+    "restore.restore_point": "[N|LABEL|latest]",
 }
 
 
@@ -36,17 +37,24 @@ def options(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 
 def key_option(
-    path: str, *names: str, help: str | None = None, default: str | None = None
+    path: str,
+    *names: str,
+    help: str | None = None,
+    default: str | None = None,
+    aliases: Sequence[str] = (),
 ) -> Callable[[F], F]:
     """Return an option that sets the key `path`, with help and default from the table of keys.
 
     Its name is `--<last part of the path>`, unless `names` are given. `default` replaces the default in the help, for
-    commands with a default of their own. Lists and tables take one item for each use of the option.
+    commands with a default of their own. Lists and tables take one item for each use of the option. `aliases` are
+    former names that keep working.
     """
     key = KEYS[path]
     return click.option(
         *(names or _names(key)),
         path.replace(".", "_"),
+        cls=AliasedOption,
+        aliases=aliases,
         default=() if key.kind in ("list", "table") else None,
         multiple=key.kind in ("list", "table"),
         is_flag=key.kind == "flag",
@@ -57,6 +65,7 @@ def key_option(
         help=_help(key, help, default),
         expose_value=False,
         callback=record_key(key),
+        shell_complete=lambda context, parameter, start: [w for w in key.choices if w.startswith(start)],
     )
 
 
@@ -69,6 +78,7 @@ def client_file_option(section: str) -> Callable[[F], F]:
     """Return the option `--<section>-config`."""
     return click.option(
         f"--{section}-config",
+        type=click.Path(),
         metavar="FILE",
         help=f"Java client properties of the {section} cluster.",
         expose_value=False,
@@ -99,6 +109,6 @@ def _names(key: Key) -> tuple[str]:
 
 def _help(key: Key, text: str | None, default: str | None) -> str:
     notes = ["repeatable"] if key.kind in ("list", "table") else []
-    default = default or key.default_text
+    default = default or ("" if key.default is False else key.default_text)
     notes += [f"default {default}"] if default else []
     return f"{text or key.doc} [{', '.join(notes)}]" if notes else text or key.doc

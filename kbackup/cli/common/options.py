@@ -12,6 +12,7 @@ import click
 
 from kbackup.cli.common.key_options import F, cluster_options, key_option, options
 from kbackup.cli.common.metrics_file import OPTION
+from kbackup.cli.common.point_options import point_option, to_time_option
 from kbackup.cli.common.state_callbacks import (
     ignore_value,
     record_key,
@@ -31,6 +32,7 @@ common_options = options(
     _hidden_option(
         "--config",
         callback=store_file("config"),
+        type=click.Path(),
         metavar="FILE",
         help="Configuration file. [default ./kbackup.toml]",
     ),
@@ -43,7 +45,10 @@ common_options = options(
         help="Set any key. [repeatable]",
     ),
     _hidden_option(
-        "--json", callback=store_flag("json"), is_flag=True, help="Print one JSON document on stdout."
+        "--json",
+        callback=store_flag("json"),
+        is_flag=True,
+        help="Print one JSON document on stdout; --json=line prints it on one line.",
     ),
     _hidden_option(
         "-q", "--quiet", callback=store_flag("quiet"), is_flag=True, help="Print no notes and no progress."
@@ -61,6 +66,7 @@ common_options = options(
     _hidden_option(
         OPTION,
         callback=ignore_value,
+        type=click.Path(),
         metavar="FILE",
         help="Write metrics for node_exporter's textfile collector, also after an error.",
     ),
@@ -93,19 +99,8 @@ cache_option = key_option(
 state_options = options(
     common_options,
     archive_option,
-    click.option(
-        "-b",
-        "--backup",
-        default="latest",
-        show_default=True,
-        metavar="[N|LABEL|latest]",
-        help="Restore point to show.",
-    ),
-    click.option(
-        "--at",
-        metavar="TIME",
-        help="Show what 'restore --to-time TIME' would bring back: 2026-01-31T12:00:00Z, ms since 1970, or '2h ago'.",
-    ),
+    point_option(default="latest"),
+    to_time_option(),
     cache_option,
 )
 """Select the state of an archive to read."""

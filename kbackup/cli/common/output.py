@@ -1,7 +1,7 @@
 """Print the output of a command: data on stdout, everything else on stderr.
 
-With `--json` stdout holds exactly one JSON document, and tables and lines print nothing. Without `--json` the document
-prints nothing. A command calls both.
+With `--json` stdout holds exactly one JSON document, printed at the end of the command with its exit code; tables and
+lines print nothing. Without `--json` the document prints nothing. A command calls both.
 """
 
 from __future__ import annotations
@@ -9,44 +9,68 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TextIO
 
 import msgspec
 
 from kbackup.cli.common.progress import Progress
-from kbackup.util.printable import printable, printable_lines, shorten
+from kbackup.cli.common.table import Cell, Column, cell_text, print_table
+from kbackup.errors import KbackupError
+from kbackup.util.printable import printable, printable_lines
 
-Cell = str | int | float | None
-
-_NAME = 24  # characters of a name that a table keeps on a terminal, however narrow
-_PADDED = 60  # characters up to which a column of text is padded
-_GAP = 2  # blanks between columns
+KEPT_WARNINGS = 20
 
 
 class Reporter:
     """Prints the output of a command. Streams are looked up at each use.
 
-    `quiet` silences notes and progress, never data, warnings and errors. `documents` counts the printed JSON documents:
-    none or one.
+    `quiet` silences notes and progress, never data, warnings and errors. `one_line` prints the JSON document on one
+    line. `documents` counts the JSON documents of a command: its report, or the records that it has printed. `report`,
+    `summary` and `warnings` keep the document, the last line and the first warnings.
     """
 
-    def __init__(self, *, json: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, json: bool = False, one_line: bool = False, quiet: bool = False) -> None:
         self.json = json
+        self.one_line = one_line
         self.quiet = quiet
         self.documents = 0
+        self.report: object = None
+        self.summary = ""
+        self.warnings: list[str] = []
+        self._fields: dict[str, object] | None = None
 
-    def document(self, value: object) -> None:
-        """Print the JSON document: anything that msgspec can encode. A second call raises `RuntimeError`."""
+    def document(self, value: object, *, at_once: bool = False) -> None:
+        """Take the JSON document, an object that msgspec can encode: `finish` prints it, or this call with `at_once`.
+
+        A second call raises `RuntimeError`."""
+        self.report = value
         if not self.json:
             return
         if self.documents:
             raise RuntimeError("a command prints one JSON document")
         self.documents += 1
-        _print(_json(value), sys.stdout)
+        fields: dict[str, object] = msgspec.to_builtins(value, str_keys=True)
+        if at_once:
+            self._print_document(fields)
+        else:
+            self._fields = fields
+
+    def finish(self, exit_code: int, error: KbackupError | None = None) -> None:
+        """Print the JSON document with the exit code and the error of the command, if there is anything to tell.
+
+        After records or a document that was printed at once, errors go to stderr alone."""
+        if not self.json or (self._fields is None and (error is None or self.documents)):
+            return
+        failure = {} if error is None else {"error": _error_fields(error)}
+        self._print_document({**(self._fields or {}), **failure, "exit_code": exit_code})
+
+    def _print_document(self, fields: Mapping[str, object]) -> None:
+        _print(json_text(fields, indent=-1 if self.one_line else 2), sys.stdout)
 
     def line(self, text: str = "") -> None:
+        self.summary = text or self.summary
         if not self.json:
             _print(printable(text), sys.stdout)
 
@@ -57,19 +81,10 @@ class Reporter:
         for name, value in rows:
             self.line(f"{name:<{width}} {value}")
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Print a table; columns of numbers are aligned right, None is "-".
-
-        On a narrow terminal, names lose their middle. Elsewhere nothing is cut."""
-        if self.json:
-            return
-        cells = [tuple(row) for row in rows]
-        right = [all(isinstance(row[at], int | float | None) for row in cells) for at in range(len(columns))]
-        text = [[printable(cell_text(cell)) for cell in row] for row in cells]
-        if sys.stdout.isatty():
-            _rich_table(columns, text, right)
-        else:
-            _plain_table(columns, text, right)
+    def table(self, columns: Sequence[str | Column], rows: Iterable[Sequence[Cell]]) -> None:
+        """Print a table, as `print_table` does."""
+        if not self.json:
+            print_table(columns, [*rows])
 
     def note(self, text: str) -> None:
         """Print information for people on stderr."""
@@ -82,6 +97,7 @@ class Reporter:
             self.note(text)
 
     def warning(self, text: str) -> None:
+        self.warnings += [text] if len(self.warnings) < KEPT_WARNINGS else []
         _print(f"warning: {printable(text)}", sys.stderr)
 
     def progress(self, label: str, *, records: int | None = None, nbytes: int | None = None) -> Progress:
@@ -89,18 +105,17 @@ class Reporter:
         return Progress(label, records, nbytes, shown=not self.quiet)
 
 
-def cell_text(cell: Cell) -> str:
-    if cell is None:
-        return "-"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+def _error_fields(error: KbackupError) -> dict[str, object]:
+    fields = {"type": type(error).__name__, "message": error.message, "hint": error.hint}
+    return {**fields, "exit_code": error.exit_code}
 
 
-def _json(value: object) -> str:
-    """Return indented JSON with control characters escaped; its content is unchanged."""
+def json_text(value: object, indent: int) -> str:
+    """Return JSON with control characters escaped; its content is unchanged. A negative indent makes one line."""
     try:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+        text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
     except UnicodeEncodeError:  # half a surrogate pair: an argument or a file name that is not UTF-8
-        text = json.dumps(msgspec.to_builtins(value, str_keys=True), indent=2)
+        text = json.dumps(value, indent=indent if indent >= 0 else None)
     lines = text.split("\n")
     return "\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in lines)
 
@@ -117,53 +132,6 @@ def _escaped(sign: str) -> str:
 
 def _print(text: str, stream: TextIO) -> None:
     print(text, file=stream, flush=True)
-
-
-def _plain_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
-    lines = [[name.upper() for name in columns], *rows]
-    widths = [
-        width if to_right else max((len(line[at]) for line in lines if len(line[at]) <= _PADDED), default=0)
-        for at, (width, to_right) in enumerate(zip(_widths(lines), right, strict=True))
-    ]
-    for line in lines:
-        cells = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        )
-        _print((" " * _GAP).join(cells).rstrip(), sys.stdout)
-
-
-def _widths(lines: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*lines, strict=True)]
-
-
-def _fitted(columns: Sequence[str], rows: list[list[str]], room: int) -> list[list[str]]:
-    """Return the rows with names shortened to fit `room` characters, the widest column first.
-
-    Text with blanks is not shortened: it is wrapped."""
-    widths = _widths([columns, *rows])
-    for at in sorted(range(len(columns)), key=lambda at: -widths[at]):
-        excess = sum(widths) + _GAP * (len(columns) - 1) - room
-        if excess > 0 and not any(" " in row[at] for row in rows):
-            widths[at] = min(widths[at], max(widths[at] - excess, _NAME))
-    return [
-        [cell if " " in cell else shorten(cell, width) for cell, width in zip(row, widths, strict=True)]
-        for row in rows
-    ]
-
-
-def _rich_table(columns: Sequence[str], rows: list[list[str]], right: list[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name, to_right in zip(columns, right, strict=True):
-        table.add_column(name, justify="right" if to_right else "left", overflow="fold")
-    console = Console(file=sys.stdout)
-    for row in _fitted(columns, rows, console.width):
-        table.add_row(*map(Text, row))
-    console.print(table)
 
 
 class _Stderr(logging.Handler):

@@ -14,7 +14,7 @@ from kbackup.archive.query import browse
 from kbackup.archive.query.browse import Catalogue
 from kbackup.archive.query.content import ArchivedPartition
 from kbackup.archive.query.window import Window
-from kbackup.cli.common.arguments import moment_of, times_of, window_of
+from kbackup.cli.common.arguments import times_of, window_of
 from kbackup.cli.common.decoding import Decoding, DecodingRequest, decoding_options
 from kbackup.cli.common.frame import Frame
 from kbackup.cli.common.key_options import options
@@ -35,10 +35,12 @@ class OpenedArchive(NamedTuple):
     catalogue: Catalogue
 
 
-def open_archive_at(frame: Frame, backup: str, at: int | None, topic: str | None) -> OpenedArchive:
-    """Open the archive as of a restore point, or of the time `at` (ms); notes name the selection."""
+def open_archive_at(
+    frame: Frame, restore_point: str, to_time: int | None, topic: str | None
+) -> OpenedArchive:
+    """Open the archive as of a restore point, or of a time (ms since the epoch); notes name the selection."""
     store = cached_archive_store(frame)
-    catalogue = browse.catalogue(store, backup, topic, at)
+    catalogue = browse.catalogue(store, restore_point, topic, to_time)
     if catalogue.choice is not None:
         frame.reporter.note(f"{catalogue.archive} as a restore would bring it back:")
         show_window(catalogue.choice, frame.reporter)
@@ -49,12 +51,10 @@ def open_archive_at(frame: Frame, backup: str, at: int | None, topic: str | None
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """The values of the options that `cat` and `find` share; `at` in ms since the epoch."""
+    """The values of the options that `cat` and `find` share."""
 
-    backup: str
-    at: int | None
-    from_time: str | None
-    to_time: str | None
+    restore_point: str
+    times: Window
     limit: int | None
     style: Style
     decoding: DecodingRequest
@@ -67,16 +67,16 @@ class RecordRequest:
         return show, decoding
 
     def window(self, address: Address | None) -> Window:
-        return window_of(address, times_of(self.from_time, self.to_time, self.at))
+        return window_of(address, self.times)
 
     def open(self, frame: Frame, address: Address | None) -> OpenedArchive:
-        return open_archive_at(frame, self.backup, self.at, address.topic if address is not None else None)
+        topic = address.topic if address is not None else None
+        return open_archive_at(frame, self.restore_point, self.times.to_time, topic)
 
 
 record_options = options(
     state_options,
-    click.option("--from-time", metavar="TIME", help="Print records from this time on, inclusive."),
-    click.option("--to-time", metavar="TIME", help="Print records up to this time, inclusive."),
+    click.option("--from-time", metavar="TIME", help="Records from this time on, inclusive."),
     click.option("-c", "--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N records."),
     style_options,
     decoding_options,
@@ -90,9 +90,8 @@ def with_record_request(command: Callable[..., int | None]) -> Callable[..., int
     @functools.wraps(command)
     def run(frame: Frame, /, **given: Any) -> int | None:
         style, decoding = _pop_fields(Style, given), _pop_fields(DecodingRequest, given)
-        at = given.pop("at")
-        moment = moment_of("--at", at) if at is not None else None
-        request = _pop_fields(RecordRequest, given, at=moment, style=style, decoding=decoding)
+        times = times_of(given.pop("from_time"), given.pop("to_time"))
+        request = _pop_fields(RecordRequest, given, times=times, style=style, decoding=decoding)
         return command(frame, request, **given)
 
     return run

@@ -20,10 +20,12 @@ from kbackup.cli.common.options import (
     target_options,
 )
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.point_options import point_key_option
 from kbackup.cli.common.session import archive_store, show_connecting, spark_session, state_store
 from kbackup.errors import EXIT_LOSS, EXIT_OK, KbackupError, UsageError
 from kbackup.jobs.drill.report import DrillReport, count_drill, store_report
 from kbackup.store import Store
+from kbackup.util.commands import kafka_command
 
 
 @click.command("drill")
@@ -31,7 +33,7 @@ from kbackup.store import Store
 @common_options
 @archive_option
 @target_options
-@key_option("restore.backup", "-b", "--backup")
+@point_key_option
 @selection_options
 @key_option("restore.topic_config", "--topic-config")
 @key_option("restore.groups", "-g", "--group", "--groups")
@@ -62,9 +64,9 @@ def command(
 ) -> int:
     """Restore a restore point for practice, compare the result with the archive, and report.
 
-    Records go to scratch topics, groups to scratch groups. The command deletes both at the end, also after an error or
-    Ctrl-C. It stores the report in the archive as drills/<id>/report.json and report.html. It ends with exit code 3
-    when anything differs or could not be deleted, and after an error with the code of that error.
+    Records go to scratch topics, groups to scratch groups; both are deleted at the end, also after an error or Ctrl-C.
+    The archive gets the report as drills/<id>/report.json and report.html. Ends with exit code 3 when anything differs
+    or could not be deleted.
     """
     config, reporter = frame.config, frame.reporter
     store = archive_store(frame)
@@ -117,6 +119,20 @@ def _publish(report: DrillReport, folder: Path | None, state: Store, reporter: R
         reporter.warning(f"the report could not be stored: {error}")
 
 
+def _deletions(report: DrillReport) -> list[str]:
+    """Return the commands that delete the topics and groups which are still on the target."""
+    names = [*report.kept, *report.left]
+    groups = [name.removeprefix("group ").partition(": ")[0] for name in names if name.startswith("group ")]
+    commands = []
+    if any(name.startswith("topic") for name in names):
+        pattern = report.prefix.replace(".", r"\.") + ".*"
+        commands.append(kafka_command("kafka-topics", report.target, "--delete", "--topic", pattern))
+    if groups:
+        options = [word for group in groups for word in ("--group", group)]
+        commands.append(kafka_command("kafka-consumer-groups", report.target, "--delete", *options))
+    return commands
+
+
 def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
     if report.comparison is not None:
         show_comparison(report.comparison, reporter)
@@ -126,6 +142,8 @@ def _show(report: DrillReport, state: Store, reporter: Reporter) -> None:
             reporter.warning(finding)
     for name in report.kept:
         reporter.note(f"kept: {name}")
+    for command in _deletions(report):
+        reporter.note(f"to delete what the drill left: {command}")
     if report.error is not None:
         reporter.warning(f"the drill ended with an error: {report.error.message}")
         if report.error.hint:

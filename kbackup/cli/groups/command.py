@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kbackup.cli.common.arguments import moment_of
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.key_options import key_option, options
 from kbackup.cli.common.options import archive_option, common_options, s3_options, target_options
+from kbackup.cli.common.point_options import point_option, to_time_option
 from kbackup.cli.common.session import archive_store
 from kbackup.cli.groups import tables as tables
-from kbackup.config import parse_time
 from kbackup.config.windows import TIMES
 from kbackup.errors import EXIT_LOSS, EXIT_OK, NoArchiveError, UsageError
 from kbackup.store import Store, open_store
 
 if TYPE_CHECKING:
-    from kbackup.jobs.groups.job import Prepared
-    from kbackup.jobs.groups.selection import Moment
+    from kbackup.jobs.groups.job import Moment, Prepared
     from kbackup.kafka.admin.cluster import Cluster
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,20 +36,9 @@ def command() -> None:
     """Show, plan, set and undo offsets of consumer groups."""
 
 
-def _time(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    try:
-        return parse_time(value, now=time.time_ns() // 1_000_000)
-    except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not {TIMES}") from error
-
-
 _moment_options = options(
-    click.option("-b", "--backup", metavar="[N|LABEL|latest]", help="Groups as of this restore point."),
-    click.option(
-        "--at", metavar="TIME", callback=_time, help=f"Groups as captured last up to this time: {TIMES}."
-    ),
+    point_option("Groups as of this restore point."),
+    to_time_option(f"Groups as of this time: {TIMES}."),
 )
 _selection_options = options(
     key_option("restore.restore_id", help="Restore whose offset map to use."),
@@ -74,7 +62,7 @@ _selection_options = options(
 @_moment_options
 @s3_options
 @pass_frame
-def show(frame: Frame, group: str | None, backup: str | None, at: int | None) -> None:
+def show(frame: Frame, group: str | None, restore_point: str | None, to_time: str | None) -> None:
     """Show the groups of an archive; with GROUP, its offsets, leader epochs and metadata.
 
     Lag counts the archived offsets after the group's offset.
@@ -83,7 +71,7 @@ def show(frame: Frame, group: str | None, backup: str | None, at: int | None) ->
     from kbackup.archive.query.group_overview import groups_overview, java_groups_overview
     from kbackup.archive.reader import open_archive
 
-    store, moment = archive_store(frame), _moment(backup, at)
+    store, moment = archive_store(frame), _moment(restore_point, to_time)
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -115,14 +103,14 @@ def show(frame: Frame, group: str | None, backup: str | None, at: int | None) ->
 @_selection_options
 @s3_options
 @pass_frame
-def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
+def plan(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Show which offsets each group would get on the target, and why; write nothing.
 
     Ends with exit code 3 when a group could not be set, or not in all its partitions.
     """
     from kbackup.jobs.groups.job import plan_report
 
-    cluster, prepared = _prepare(frame, same_offsets, _moment(backup, at))
+    cluster, prepared = _prepare(frame, same_offsets, _moment(restore_point, to_time))
     report = plan_report(cluster, prepared, named=not same_offsets)
     tables.show_plan(report, frame.reporter)
     frame.reporter.document(report)
@@ -136,7 +124,7 @@ def plan(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -
 @_selection_options
 @s3_options
 @pass_frame
-def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) -> int:
+def apply(frame: Frame, same_offsets: bool, restore_point: str | None, to_time: str | None) -> int:
     """Set groups on the target, by the offset map of an earlier restore.
 
     First stores the present offsets of the groups for 'kbackup groups undo'. Skips groups with live members. Ends with
@@ -144,7 +132,7 @@ def apply(frame: Frame, same_offsets: bool, backup: str | None, at: int | None) 
     """
     from kbackup.jobs.groups import job as groups_apply
 
-    cluster, prepared = _prepare(frame, same_offsets, _moment(backup, at))
+    cluster, prepared = _prepare(frame, same_offsets, _moment(restore_point, to_time))
     report = groups_apply.apply(cluster, _state(frame), prepared)
     tables.show_applied(report, frame.reporter)
     frame.reporter.document(report)
@@ -169,14 +157,14 @@ def undo(frame: Frame, number: int | None) -> int:
     groups with live members. Ends with exit code 3 when a group could not be put back.
     """
     from kbackup.archive.query.selection import Selection
-    from kbackup.jobs.groups import undo as groups_undo
+    from kbackup.jobs.groups.job import undo as undo_groups
 
     restore = frame.config.restore
     if restore.restore_id is None:
         raise UsageError("no restore is named", "give --restore-id")
     selection = Selection.of(restore.groups, restore.exclude_groups)
     cluster = _cluster(frame)
-    report = groups_undo.undo(cluster, _state(frame), restore.restore_id, number, selection)
+    report = undo_groups(cluster, _state(frame), restore.restore_id, number, selection)
     tables.show_undone(report, frame.reporter)
     frame.reporter.document(report)
     return EXIT_LOSS if report.missing else EXIT_OK
@@ -195,12 +183,12 @@ def _state(frame: Frame) -> Store:
     return open_store(config.restore.state, config.s3, config.encryption.key or "")
 
 
-def _moment(backup: str | None, at: int | None) -> Moment:
-    from kbackup.jobs.groups.selection import Moment
+def _moment(restore_point: str | None, to_time: str | None) -> Moment:
+    from kbackup.jobs.groups.job import Moment
 
-    if backup is not None and at is not None:
-        raise UsageError("--backup and --at exclude each other", "give one of them")
-    return Moment(backup, at)
+    if restore_point is not None and to_time is not None:
+        raise UsageError("--restore-point and --to-time exclude each other", "give one of them")
+    return Moment(restore_point, moment_of("--to-time", to_time))
 
 
 def _prepare(frame: Frame, same_offsets: bool, moment: Moment) -> tuple[Cluster, Prepared]:

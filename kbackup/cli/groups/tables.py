@@ -6,14 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kbackup.cli.common.human import plural
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.table import Cell
 from kbackup.errors import UsageError, suggest_name
 
 if TYPE_CHECKING:
     from kbackup.archive.query.group_overview import GroupOverview, GroupsOverview
-    from kbackup.jobs.groups.apply import GroupResult
-    from kbackup.jobs.groups.job import GroupsPlanReport, GroupsReport
-    from kbackup.jobs.groups.undo import UndoReport
+    from kbackup.jobs.groups.job import GroupResult, GroupsPlanReport, GroupsReport, UndoReport
 
 
 def find_group(overview: GroupsOverview, name: str) -> GroupOverview:
@@ -24,7 +23,7 @@ def find_group(overview: GroupsOverview, name: str) -> GroupOverview:
     if name in overview.not_carried:
         raise UsageError(
             f"group {name} was not captured: {overview.not_carried[name]}",
-            "select another restore point with --backup",
+            "select another restore point with --restore-point",
         )
     hint = suggest_name(name, [g.group for g in overview.groups], "run 'kbackup groups show' to list them")
     raise UsageError(f"there is no group {name} in {_origin(overview)}", hint)

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 def command(frame: Frame, label: str | None) -> None:
     """Archive the whole metadata of a cluster in one new restore point, without records.
 
-    Run it before each step of a migration. It reads the brokers, and ZooKeeper and a controller's metadata log if
-    [source] names them. Topics and groups stay as in the restore point before. Secrets are archived in an encrypted
-    archive only.
+    Run it before each step of a migration. It reads the brokers, and what else [source] names: ZooKeeper, a
+    controller's metadata log. Topics and groups stay as before. Secrets go into an encrypted archive only.
     """
     from kbackup.jobs.migrate.archive import archive_metadata
 

@@ -11,6 +11,7 @@ from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import plural
 from kbackup.cli.common.options import archive_option, common_options, s3_options
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store
 
 if TYPE_CHECKING:
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
 @click.command("bootstrap")
 @common_options
 @archive_option
-@click.option(
-    "-b",
-    "--backup",
-    default="latest",
-    show_default=True,
-    metavar="[N|LABEL|latest]",
-    help="Restore point to read.",
-)
+@point_option(default="latest")
 @click.option(
     "--base",
     type=click.Path(path_type=Path),
@@ -44,17 +38,17 @@ if TYPE_CHECKING:
 )
 @s3_options
 @pass_frame
-def command(frame: Frame, backup: str, base: Path, out: Path) -> None:
+def command(frame: Frame, restore_point: str, base: Path, out: Path) -> None:
     """Write the bootstrap.checkpoint of a new KRaft cluster, in which users keep their passwords.
 
-    Adds SCRAM credentials, client quotas, valid delegation tokens and the next producer id of a restore point to the
-    file that 'kafka-storage format' wrote. Replace that file with the result before the controller's first start. Needs
-    an encrypted archive that holds the secrets.
+    Adds SCRAM credentials, client quotas, valid delegation tokens and the next producer id to the file that
+    'kafka-storage format' wrote. Put the result in its place before the controller's first start. Needs an encrypted
+    archive with the secrets.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.bootstrap import make_bootstrap
 
-    report = make_bootstrap(open_archive(archive_store(frame)), backup, base, out)
+    report = make_bootstrap(open_archive(archive_store(frame)), restore_point, base, out)
     show(report, frame.reporter)
 
 

@@ -8,8 +8,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from kbackup.cli.common.human import printable
-from kbackup.cli.common.output import Reporter, cell_text, json_line
+from kbackup.cli.common.output import Reporter, json_line
 from kbackup.cli.common.stop_signals import stop_at_signals
+from kbackup.cli.common.table import cell_text
 from kbackup.cli.migrate.state_text import state_document, state_fields, state_line
 from kbackup.jobs.common.stop import Stop
 from kbackup.util.times import now

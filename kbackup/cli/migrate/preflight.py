@@ -22,9 +22,9 @@ from kbackup.cli.migrate.options import controller_config_option
 def command(frame: Frame, controller_files: tuple[Path, ...]) -> int:
     """Check whether a cluster is ready for its migration from ZooKeeper to KRaft.
 
-    Reads the brokers, ZooKeeper (zookeeper.connect in [source]), the controllers' properties files
-    (--controller-config) and the archive, and changes nothing. Prints each check with a hint, also a check that could
-    not run. Ends with exit code 0 when the cluster is ready, 3 when it is ready with warnings, 10 when it is not ready.
+    Reads the brokers, ZooKeeper (zookeeper.connect in [source]), --controller-config and the archive; changes nothing.
+    Prints each check with a hint. Ends with exit code 0 when the cluster is ready, 3 with warnings, 10 when it is not
+    ready.
     """
     from kbackup.jobs.migrate.preflight.checks import judge
     from kbackup.jobs.migrate.preflight.read import read_preflight

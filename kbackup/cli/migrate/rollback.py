@@ -55,9 +55,9 @@ def command(
 ) -> None:
     """Show the steps back to ZooKeeper; with --confirm, delete the migration's znodes.
 
-    --confirm deletes /controller and /migration and nothing else. Its guards are: the migration is not finished, no
-    KRaft controller is alive, no broker runs as a KRaft broker, and the newest restore point holds both znodes
-    unchanged. Ends with exit code 10 when a guard refuses, or there is no way back.
+    --confirm deletes /controller and /migration alone. It refuses unless the migration is not finished, no KRaft
+    controller is alive, no broker runs as a KRaft broker, and the newest restore point holds both znodes unchanged.
+    Ends with exit code 10 when refused, or without a way back.
     """
     from kbackup.jobs.migrate.rollback.delete import delete_znodes
     from kbackup.jobs.migrate.rollback.guards import guards_of

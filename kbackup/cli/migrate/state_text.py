@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kbackup.cli.common.human import plural
-from kbackup.cli.common.output import Cell, Reporter
+from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.table import Cell
 from kbackup.jobs.migrate.states.judge import StateReport
 
 

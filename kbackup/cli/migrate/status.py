@@ -34,11 +34,10 @@ if TYPE_CHECKING:
 def command(frame: Frame, metrics_urls: tuple[str, ...], follow: bool, interval: float) -> int:
     """Show the state of a migration from ZooKeeper to KRaft, and the next step.
 
-    Shows what each of three witnesses says: the metrics of controllers (--metrics-url), the znodes (zookeeper.connect
-    in [source]) and a controller's metadata log (metadata.log.dir in [source]). Ends with exit code 3 when witnesses
-    disagree.
+    Asks three witnesses: metrics of controllers (--metrics-url), znodes (zookeeper.connect in [source]) and a
+    controller's metadata log (metadata.log.dir in [source]). Ends with exit code 3 when they disagree.
 
-    --follow redraws a terminal. Elsewhere it prints a line for each change, with --json a JSON document.
+    --follow redraws a terminal; elsewhere it prints a line or a JSON document for each change.
     """
     from kbackup.jobs.migrate.states.judge import judge
     from kbackup.jobs.migrate.states.metrics import shown_url

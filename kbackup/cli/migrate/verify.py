@@ -8,8 +8,14 @@ import click
 
 from kbackup.cli.common.frame import Frame, pass_frame
 from kbackup.cli.common.human import plural
-from kbackup.cli.common.options import archive_option, common_options, s3_options, source_options
+from kbackup.cli.common.options import (
+    archive_option,
+    common_options,
+    s3_options,
+    source_options,
+)
 from kbackup.cli.common.output import Reporter
+from kbackup.cli.common.point_options import point_option
 from kbackup.cli.common.session import archive_store
 from kbackup.config import parse_duration
 from kbackup.errors import EXIT_OK, CorruptError, UsageError
@@ -21,14 +27,7 @@ if TYPE_CHECKING:
 @click.command("verify")
 @common_options
 @archive_option
-@click.option(
-    "-b",
-    "--backup",
-    default="latest",
-    show_default=True,
-    metavar="[N|LABEL|latest]",
-    help="Restore point to compare with.",
-)
+@point_option(default="latest")
 @click.option(
     "--lag",
     default="10s",
@@ -38,12 +37,11 @@ if TYPE_CHECKING:
 @source_options
 @s3_options
 @pass_frame
-def command(frame: Frame, backup: str, lag: str) -> int:
+def command(frame: Frame, restore_point: str, lag: str) -> int:
     """Compare ZooKeeper, KRaft and the archive, and name each difference.
 
-    Compares what [source] names (the brokers, ZooKeeper, a controller's metadata log), and a restore point if an
-    archive is set. While a migration writes both sides, ZooKeeper follows with a lag. Ends with exit code 13 when there
-    is any difference.
+    Compares what [source] names (brokers, ZooKeeper, a controller's metadata log), and a restore point if an archive is
+    set. Ends with exit code 13 when there is any difference.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.migrate.verify import verify_migration
@@ -53,7 +51,7 @@ def command(frame: Frame, backup: str, lag: str) -> int:
     except ValueError:
         raise UsageError(f"--lag {lag} is not a duration", "give a duration such as 10s") from None
     archive = open_archive(archive_store(frame)) if frame.config.archive else None
-    report = verify_migration(frame.config.sources, archive, backup, seconds)
+    report = verify_migration(frame.config.sources, archive, restore_point, seconds)
     show(report, frame.reporter)
     return CorruptError.exit_code if report.differences else EXIT_OK
 

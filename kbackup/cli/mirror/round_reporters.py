@@ -59,11 +59,15 @@ class ApplyRoundReporter(RoundReporter):
             self._reporter.note(f"flow {flow.name}: created topic {topic}")
         for topic, partitions in report.grown.items():
             self._reporter.note(f"flow {flow.name}: topic {topic} has {plural(partitions, 'partition')} now")
-        for text in (
+        messages = [
             *(r.message for r in report.applied.recreated),
-            *(lost.message for lost in report.applied.too_late),
-        ):
-            self._reporter.warning(f"flow {flow.name}: {text}")
+            *(r.message for r in report.applied.too_late),
+        ]
+        incidents = tuple(f"flow {flow.name}: {message}" for message in messages)
+        for text in incidents:
+            self._reporter.warning(text)
+        if incidents:
+            self._notify_loss(incidents, report)
         self._warn_of_refusals(flow, report)
         if report.applied.records:
             self._reporter.note(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @key_option("follow.max_age_seconds", "--max-age", default="the interval")
 @key_option("follow.stale_after_seconds", "--stale-after")
 @key_option("follow.listen", "--listen")
-@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
+@key_option("restore.state", "--state")
 @s3_options
 @spark_options
 @pass_frame
@@ -45,9 +45,8 @@ def command(
 ) -> int:
     """Run the flows of a MirrorMaker 2 properties FILE until stopped.
 
-    The take half backs a source up into its archive. The apply half writes the archive's records to a target, exactly
-    once. Without --take and --apply, both run in this process. `kbackup.archive` in FILE, or --archive, names the
-    archives: `s3://bucket/{source}`.
+    The take half backs a source up into its archive. The apply half writes to a target, exactly once. Without --take
+    and --apply, both run. `kbackup.archive` in FILE, or --archive, names the archives: `s3://bucket/{source}`.
 
     Ends with exit code 3 when records were lost, a source topic was recreated, or the target refused a topic, a config
     or an ACL.

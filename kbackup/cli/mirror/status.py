@@ -28,13 +28,13 @@ _INCIDENTS = 5  # number of the newest to show
 @archive_option
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @click.option("--partitions", is_flag=True, help="Show the applied position of each partition.")
-@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
+@key_option("restore.state", "--state")
 @s3_options
 @pass_frame
 def command(frame: Frame, names: tuple[str, ...], partitions: bool) -> None:
     """Show each flow of an archive: applied restore point, records and seconds behind, topics held back.
 
-    "-" stands for an unknown value. The command reads the archive alone: no cluster and no properties file.
+    "-" is an unknown value. The command reads the archive alone.
     """
     from kbackup.jobs.mirror.status import flows_of
 

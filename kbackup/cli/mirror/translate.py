@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 @click.option("--flow", "names", multiple=True, metavar="A->B", help="Use only this flow. [repeatable]")
 @common_options
 @archive_option
-@key_option("restore.state", "--state", help="Address of the flows' state. Unset: the archive.")
+@key_option("restore.state", "--state")
 @s3_options
 @pass_frame
 def command(frame: Frame, file: Path, group: str, names: tuple[str, ...]) -> None:
     """Show the position of a source's GROUP in the target of each flow of a properties FILE.
 
-    'exact' is the position by the offset map, as of the newest restore point. 'checkpoint' is the answer of
-    RemoteClusterUtils.translateOffsets. The command changes nothing.
+    'exact' is the position by the offset map, 'checkpoint' the answer of RemoteClusterUtils.translateOffsets.
     """
     from kbackup.archive.reader import open_archive
     from kbackup.jobs.mirror.positions.report import translate_group

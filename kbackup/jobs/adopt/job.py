@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run
 from kbackup.archive.catalog.run import WritingRun, begin_writing, open_or_create
-from kbackup.archive.catalog.state import IncarnationPartition
 from kbackup.archive.java.content import empty_groups, is_java_archive, java_topics, missing_indexes
 from kbackup.archive.java.folder import JavaFolder
 from kbackup.archive.java.segment import Flaw
@@ -22,8 +21,9 @@ from kbackup.archive.new_point import new_point, put_manifest
 from kbackup.archive.reader import open_archive
 from kbackup.archive.repair.arrange import Arranged, arrange
 from kbackup.archive.repair.point import draft_of, groups_of_files
-from kbackup.archive.repair.scan import MOST_PARTITIONS, Damaged, ToScan, Whole, read_any
+from kbackup.archive.repair.scan import Damaged, ToScan, Whole
 from kbackup.archive.repair.topic_states import topic_states
+from kbackup.archive.segments.salvage import MOST_PARTITIONS, read_unlisted
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import Target
 from kbackup.errors import (
@@ -41,6 +41,7 @@ from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.progress import ProgressSender
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store, encryption_of
+from kbackup.types import IncarnationPartition
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")
 _EMPTY = 1  # bytes of a records file without records: the magic
@@ -56,7 +57,7 @@ class ConvertWork:
     def __call__(self, task: Sequence[ToScan], progress: ProgressSender) -> Iterator[Whole | Damaged]:
         for item in task:
             try:
-                segment, index, _, end = read_any(self.store, item)
+                segment, index, _, end = read_unlisted(self.store, item.target, item.key)
             except (CorruptError, NotFoundError) as error:
                 why = error.message.removeprefix("file ").removeprefix(item.key).lstrip(": ")
                 yield Damaged(item.target, item.start, item.key, why)
@@ -85,8 +86,7 @@ def _copy(store: Store, key: str, to: Segment, index: bytes) -> None:
         except AlreadyExistsError:
             # an adoption that was cut off had come so far
             there = Target(to.topic, to.incarnation, to.partition, 0, layout.compression_of(to.key))
-            item = ToScan(there, to.key, to.stored, to.first)
-            if read_any(store, item).segment.crc != to.crc:
+            if read_unlisted(store, there, to.key).segment.crc != to.crc:
                 raise wrong from None
     store.put(layout.index_key_of(to.key), index)
 
@@ -98,8 +98,8 @@ def adopt(
     spark: Spark,
     listener: Listener,
 ) -> RepairReport:
-    """Without `confirm` nothing is written. `RefusedError` where there is an archive with restore points already, or
-    what is left of one, `NoArchiveError` where there is no folder of the Java tool."""
+    """Make an archive of a folder of the Java tool; without `confirm` nothing is written. `RefusedError` where there is
+    an archive with restore points already, or the remains of one, `NoArchiveError` where there is no such folder."""
     phases = Phases(listener)
     if encryption_of(store) is not None:
         raise UsageError(
@@ -115,7 +115,8 @@ def adopt(
 
 
 def _check_address(store: Store) -> None:
-    """An adoption that was interrupted has left an archive without a restore point: the next one goes on."""
+    """Check that the address has a folder and no archive with restore points. An interrupted adoption has left an
+    archive without one: the next adoption continues."""
     try:
         archive = open_archive(store)
     except NoArchiveError:
@@ -147,15 +148,15 @@ def _adopt(
     folder = JavaFolder(store)
     with phases.step("list objects"):
         sizes = {entry.key: entry.size for entry in store.list()}
-        items, partitions, found, warnings = _survey(store, sizes)
+        items, partitions, scanned, warnings = _survey(store, sizes)
     archive_id = ""
     if lease is not None:
         open_or_create(store)
     writing = begin_writing(store, lease, "adopt") if lease is not None else None
     with phases.step("read segments"):
-        found += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
-    warnings += [text for each in found if isinstance(each, Whole) for text in each.warnings]
-    chosen = arrange(found)
+        scanned += read_back(items, ConvertWork(folder, writing is not None), spark, listener)
+    warnings += [text for each in scanned if isinstance(each, Whole) for text in each.warnings]
+    chosen = arrange(scanned)
     if writing is not None:
         with phases.step("commit"):
             archive_id = writing.archive.info.id
@@ -181,7 +182,7 @@ def _commit(
     chosen: Arranged,
     warnings: Sequence[str],
 ) -> None:
-    """The one restore point of the folder."""
+    """Commit the one restore point of the folder."""
     places = set(partitions)
     groups = groups_of_files(folder, sizes, {place[:2] for place in places}, root="")
     topics = topic_states(writing.next_point, places, chosen.segments, {}, {}, groups)
@@ -200,10 +201,10 @@ def _commit(
 def _survey(
     store: Store, sizes: Mapping[str, int]
 ) -> tuple[list[ToScan], list[IncarnationPartition], list[Whole | Damaged], list[str]]:
-    """The segments that are there, the partitions, segments that partition indexes name and that are not there, and
-    warnings of files that are missing or empty."""
+    """Return the segments of the folder, its partitions, missing segments that partition indexes name, and warnings of
+    files that are missing or empty."""
     items: list[ToScan] = []
-    places: set[IncarnationPartition] = set()
+    partitions: set[IncarnationPartition] = set()
     missing: list[Whole | Damaged] = []
     flaws: list[Flaw] = []
     for topic in java_topics(store):
@@ -214,18 +215,18 @@ def _survey(
             segment = layout.parse_segment(name)
             number = layout.parse_partition_index(name)
             if segment is not None and segment.partition < MOST_PARTITIONS:
-                places.add((topic, 1, segment.partition))
+                partitions.add((topic, 1, segment.partition))
                 if segment.kind != "index" and sizes[key] > _EMPTY:
                     target = Target(topic, 1, segment.partition, 0, layout.compression_of(key))
                     items.append(ToScan(target, key, sizes[key], segment.start))
             elif number is not None and number < MOST_PARTITIONS:
-                places.add((topic, 1, number))
+                partitions.add((topic, 1, number))
                 missing += _not_there(store, sizes, topic, number, key)
             elif layout.parse_group_offsets(name) is not None and not sizes[key]:
                 flaws.append(empty_groups(key))
         names = [key.removeprefix(f"{topic}/") for key in sizes if key.startswith(f"{topic}/")]
         flaws += missing_indexes(topic, names)
-    return items, sorted(places), missing, [flaw.message for flaw in flaws]
+    return items, sorted(partitions), missing, [flaw.message for flaw in flaws]
 
 
 def _not_there(

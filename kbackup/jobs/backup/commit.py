@@ -23,11 +23,14 @@ def commit(
     read: Read,
     last: bool,
 ) -> Manifest:
-    """The commit; `run` stands at the new restore point then, and has ended where it is the `last` one."""
+    """Commit the restore point of a capture. Afterwards `run` continues from it, and has ended if this is the `last`
+    restore point."""
     plan, groups, segments = captured.plan, captured.groups, read.segments
     writing, number = run.writing, run.writing.next_point
     losses: list[Loss] = [*plan.losses, *(retention_loss(v.tp, v.start, v.end) for v in read.vanished)]
-    not_carried = [f"group {group} is not carried: {why}" for group, why in groups.not_carried.items()]
+    not_carried = [
+        f"group {group} is not in this restore point: {why}" for group, why in groups.not_carried.items()
+    ]
     topics = next_states(number, plan, segments, read.lasts)
     older = {t.captured for t in topics} - {number}
     draft = Draft(
@@ -64,7 +67,7 @@ def commit(
 
 
 def _capture(run: Run, captured: Captured, number: int) -> Capture:
-    """Documents of the capture; one that says the same as the newest restore point's is not written again."""
+    """Write the documents of the capture. A document that equals the newest restore point's is not written again."""
     old = (
         next((c for c in run.head.captures if c.number == run.head.number), None)
         if run.head is not None

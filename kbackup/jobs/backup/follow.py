@@ -20,7 +20,6 @@ from kbackup.jobs.backup.commit import refresh
 from kbackup.jobs.backup.hold_back import (
     NO_PATIENCE,
     Patience,
-    Place,
     held_back,
     hold_back,
     new_bytes,
@@ -37,7 +36,7 @@ from kbackup.metrics.events import Listener, Phases
 from kbackup.metrics.registry import counted, failed
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
-from kbackup.types import TopicPartition
+from kbackup.types import IncarnationPartition, TopicPartition
 from kbackup.util.times import now
 
 _LOG_ENDS_EVERY = 5.0  # s, between reads of the log ends, which cost a request for 2,000 partitions
@@ -59,7 +58,7 @@ class Watcher(Protocol):
 
 @dataclass
 class FollowReport:
-    """Report of a follower from start to end. `restore_point` is the newest; `losses` counts by kind."""
+    """Report of a follower from start to end. `restore_point` is the archive's newest; `losses` counts by kind."""
 
     archive: str
     restore_point: int | None = None
@@ -100,7 +99,7 @@ class Follower:
         self.report = FollowReport(self.store.url)
         self._run: Run | None = None
         self._follows = True
-        self._since: dict[Place, float] = {}
+        self._since: dict[IncarnationPartition, float] = {}
         rhythm = self.rhythm
         share = min(1.0, rhythm.interval_seconds / max(rhythm.max_age_seconds, rhythm.interval_seconds))
         self._patience = Patience(rhythm.small_bytes, rhythm.max_age_seconds, rhythm.small_segments, share)
@@ -121,6 +120,7 @@ class Follower:
         open_or_create(self.store)
         with HeldLease(self.store, "kbackup backup --follow", self.options.lease_seconds) as lease:
             self._run = begin(self.options, self.source, self.store, *connected, lease)
+            self.report.restore_point = self._run.parent
             run_rounds(self.stop, lambda last: self._attempt(lease, last), self._failed)
         self.report.seconds = round(self.clock() - began, 3)
         return self.report

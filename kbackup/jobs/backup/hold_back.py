@@ -16,11 +16,9 @@ import msgspec
 
 from kbackup.archive.models import Group, Groups, PartitionState
 from kbackup.jobs.backup.plan import PartitionPlan, Plan
+from kbackup.types import IncarnationPartition
 
 TYPICAL_RECORD = 1024  # bytes; of a partition of which nothing is archived yet
-
-Place = tuple[str, int, int]
-"""Topic, incarnation, partition."""
 
 
 class Patience(NamedTuple):
@@ -39,13 +37,13 @@ NO_PATIENCE = Patience(0, 0.0, 0)
 
 
 def new_bytes(offsets: int, before: PartitionState | None) -> float:
-    """About how much `offsets` new offsets hold, by the mean of what is archived: nobody knows before reading."""
+    """Estimate the bytes of `offsets` new offsets by the mean of the archived records."""
     if before is None or not before.records:
         return offsets * float(TYPICAL_RECORD)
     return offsets * before.bytes / before.records
 
 
-def waiting(plan: Plan) -> dict[Place, PartitionPlan]:
+def waiting(plan: Plan) -> dict[IncarnationPartition, PartitionPlan]:
     """Partitions that have something new to read."""
     return {
         (t.name, t.incarnation, p.partition): p
@@ -55,9 +53,11 @@ def waiting(plan: Plan) -> dict[Place, PartitionPlan]:
     }
 
 
-def hold_back(plan: Plan, patience: Patience, since: Mapping[Place, float], now: float) -> Plan:
-    """`plan` without the partitions that wait. `since` says for how long there has been something new in each:
-    as `now`, in seconds; one that is not there has just got it."""
+def hold_back(
+    plan: Plan, patience: Patience, since: Mapping[IncarnationPartition, float], now: float
+) -> Plan:
+    """Return `plan` without the partitions that wait. `since` has the time, in seconds like `now`, from which each
+    partition has new records; a partition that it lacks has them from now on."""
     small = {
         place: since.get(place, now)
         for place, p in waiting(plan).items()
@@ -69,7 +69,7 @@ def hold_back(plan: Plan, patience: Patience, since: Mapping[Place, float], now:
     return hold_partitions(plan, set(longest[go:]))
 
 
-def hold_partitions(plan: Plan, held: set[Place]) -> Plan:
+def hold_partitions(plan: Plan, held: set[IncarnationPartition]) -> Plan:
     if not held:
         return plan
     topics = tuple(
@@ -86,8 +86,8 @@ def hold_partitions(plan: Plan, held: set[Place]) -> Plan:
     return replace(plan, topics=topics)
 
 
-def held_back(plan: Plan) -> dict[Place, int]:
-    """Archived end of each partition that waits."""
+def held_back(plan: Plan) -> dict[IncarnationPartition, int]:
+    """Return the archived end of each partition that waits."""
     return {
         (t.name, t.incarnation, p.partition): p.end
         for t in plan.topics
@@ -97,7 +97,7 @@ def held_back(plan: Plan) -> dict[Place, int]:
 
 
 def clamp(groups: Groups, plan: Plan) -> Groups:
-    """`groups` as far as what is archived goes: nowhere past the end of a partition that is held back."""
+    """Return `groups` with no position past the end of a partition that is held back."""
     ends = {(topic, partition): end for (topic, _, partition), end in held_back(plan).items()}
     if not ends:
         return groups

@@ -15,9 +15,9 @@ _SHOWN = 5
 
 
 def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: bool) -> None:
-    """`MismatchError` where the newest restore point is of another cluster than `cluster_id`.
+    """Raise `MismatchError` where the newest restore point is of another cluster than `cluster_id`.
 
-    Ids that are not known ('') fit every cluster: of an adopted folder, and of a source that tells none.
+    An unknown id ('') fits every cluster: an adopted folder and some sources have none.
     """
     if head is None or adopt or not head.cluster_id or not cluster_id or head.cluster_id == cluster_id:
         return
@@ -29,8 +29,8 @@ def check_cluster(head: Manifest | None, cluster_id: str, archive: str, adopt: b
 
 
 def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: bool) -> None:
-    """`RefusedError` where the archive has a topic without an id (it was adopted, or repaired with nothing left that
-    told it) and the cluster has one with: records of another topic of that name would go on after it."""
+    """Raise `RefusedError` where the archive has a topic without an id (after an adoption, or a repair without it) and
+    the cluster has the topic with an id: records of another topic of that name would follow."""
     if head is None or adopt:
         return
     unknown = {t.name for t in head.topics if not t.id}
@@ -46,7 +46,7 @@ def check_identity(head: Manifest | None, selected: Sequence[LiveTopic], adopt: 
 
 
 def check_same_topics(cluster: Cluster, plan: Plan) -> None:
-    """`ClusterError` where a topic was made anew while it was read: its records may be of either."""
+    """Raise `ClusterError` where a topic was created anew during the read: its records may be of either topic."""
     now_there = cluster.topics(t.name for t in plan.topics)
     for topic in plan.topics:
         present = now_there.get(topic.name)

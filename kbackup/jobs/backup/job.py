@@ -22,7 +22,7 @@ from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
 from kbackup.util.times import now
 
-__all__ = ["BackupReport", "backup", "begin", "begin_point", "connect"]
+__all__ = ["BackupReport", "Plan", "backup", "begin", "begin_point", "connect"]
 
 
 def backup(
@@ -34,8 +34,8 @@ def backup(
     show_plan: Callable[[Plan], None] = lambda plan: None,
     label: str = "",
 ) -> BackupReport:
-    """One restore point of the cluster, with `label` (`points.check_label` permits it); raises a `KbackupError` when
-    there is none in the end."""
+    """Take one restore point of the cluster, with `label` (`points.check_label` permits it). Raises a `KbackupError`
+    where no restore point was taken."""
     metering.backup_begins()
     phases = Phases(listener)
     started_at = now()
@@ -55,7 +55,7 @@ def backup(
 
 
 def connect(source: Properties) -> tuple[Cluster, str, int]:
-    """The source, its id, and how many brokers it has."""
+    """Return the source, its id, and the number of its brokers."""
     cluster = Cluster(source, "source")
     return cluster, *cluster.connect()
 

@@ -24,7 +24,7 @@ _FROM_THE_START = (
 
 
 def backup_begins() -> None:
-    """Counters are there from the start, so that the first loss is seen as an increase."""
+    """Set the counters to 0 at the start, so that the first loss is seen as an increase."""
     for name in _FROM_THE_START:
         counted.add(name, 0)
     for kind in LOSSES:
@@ -59,7 +59,8 @@ def backed_up(report: BackupReport) -> None:
 
 
 def lag_of(topics: Iterable[TopicState]) -> dict[str, list[int]]:
-    """Topic -> what each of its partitions lacked when it was captured last; topics that are captured alone."""
+    """Return, by topic, the records that each of its partitions lacked at its last capture; only topics that are
+    captured."""
     return {t.name: [max(0, p.log_end - p.end) for p in t.partitions] for t in topics if t.state == "present"}
 
 

@@ -30,8 +30,8 @@ def next_states(
     segments: Sequence[Segment],
     lasts: Mapping[TopicPartition, LastRecord] = MappingProxyType({}),
 ) -> tuple[TopicState, ...]:
-    """The new vector of archived offsets: what this run captured, and what it carries on unchanged. `lasts` are the
-    last records that it read."""
+    """Return the new vector of archived offsets: the captured partitions, and the others unchanged. `lasts` are the
+    last records that this run read."""
     added: dict[TopicPartition, _Added] = defaultdict(_Added)
     for segment in segments:
         sums = added[TopicPartition(segment.topic, segment.partition)]

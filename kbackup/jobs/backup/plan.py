@@ -63,10 +63,14 @@ def make_plan(
     """
     known = {t.name: t for t in head.topics} if head is not None else {}
     names = {t.name for t in selected}
-    there = set(existing)
+    on_source = set(existing)
     topics: list[TopicPlan] = []
     losses: list[Loss] = []
-    warnings = [] if names else ["no topic of the source is selected: this restore point captures none"]
+    warnings = (
+        []
+        if names
+        else ["no topic of the source is selected: this restore point captures none; correct backup.topics"]
+    )
     for topic in selected:
         before = known.get(topic.name)
         plan, lost, warned = _plan_topic(topic, before, next_incarnation, diverged)
@@ -77,7 +81,7 @@ def make_plan(
     for state in known.values():
         if state.name in names:
             continue
-        if state.name in there:
+        if state.name in on_source:
             carried.append(replace(state, state="unselected"))
             continue
         if state.state != "deleted":

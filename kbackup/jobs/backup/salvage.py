@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.operations import may_salvage
-from kbackup.archive.segments.read import salvage_segment
+from kbackup.archive.segments.salvage import (
+    RecordsObject,
+    drop_overlaps,
+    parse_records_object,
+    salvage_segment,
+)
 from kbackup.archive.segments.table import Segment
-from kbackup.archive.segments.writer import Target
 from kbackup.errors import CorruptError
 from kbackup.jobs.backup.plan import Plan, TopicPlan
 from kbackup.jobs.backup.run import Run
@@ -32,16 +36,11 @@ if TYPE_CHECKING:
 _PER_TASK = 16
 
 
-class Orphan(NamedTuple):
-    target: Target
-    key: str
-
-
 @dataclass(frozen=True)
 class SalvageWork:
     store: Store
 
-    def __call__(self, task: Sequence[Orphan], progress: ProgressSender) -> Iterator[Segment]:
+    def __call__(self, task: Sequence[RecordsObject], progress: ProgressSender) -> Iterator[Segment]:
         for orphan in task:
             with suppress(CorruptError):  # the tasks of the backup write it again
                 segment = salvage_segment(self.store, orphan.target, orphan.key)
@@ -72,32 +71,22 @@ def recover(
     return [s for s in kept if TopicPartition(s.topic, s.partition) not in cut]
 
 
-def _orphans(store: Store, topic: TopicPlan, known: Collection[str]) -> Iterator[Orphan]:
-    """Orphan segments of a topic at or beyond the archived end of their partition."""
+def _orphans(store: Store, topic: TopicPlan, known: Collection[str]) -> list[RecordsObject]:
+    """Return the orphan segments of a topic at or beyond the archived end of their partition."""
     ends = {p.partition: p.before.end for p in topic.partitions if p.before is not None}
-    for entry in store.list(layout.topic_dir(topic.name, topic.incarnation)):
-        name = layout.parse_segment(entry.key.rpartition("/")[2])
-        if name is None or name.kind == "index" or entry.key in known:
-            continue
-        if name.start >= ends.get(name.partition, 0):
-            # the threshold plays no part in reading
-            target = Target(
-                topic.name, topic.incarnation, name.partition, 0, layout.compression_of(entry.key)
-            )
-            yield Orphan(target, entry.key)
+    keys = [entry.key for entry in store.list(layout.topic_dir(topic.name, topic.incarnation))]
+    objects = filter(None, map(parse_records_object, keys))
+    return [o for o in objects if o.key not in known and o.start >= ends.get(o.target.partition, 0)]
 
 
 def _fitting(plan: Plan, segments: Sequence[Segment]) -> list[Segment]:
     """Return the segments that lie in the plan's ranges and don't overlap."""
     ranges = {r.tp: r for r in plan.ranges}
-    kept: list[Segment] = []
-    reached: dict[TopicPartition, int] = {}
-    for segment in sorted(segments, key=lambda s: (s.topic, s.partition, s.first, -s.last)):
-        tp = TopicPartition(segment.topic, segment.partition)
-        planned = ranges.get(tp)
-        if planned is None or segment.last >= planned.end:
-            continue
-        if segment.first >= reached.get(tp, planned.start):
-            kept.append(segment)
-            reached[tp] = segment.last + 1
-    return kept
+    fitting = [
+        s
+        for s in segments
+        if (planned := ranges.get(TopicPartition(s.topic, s.partition))) is not None
+        and planned.start <= s.first
+        and s.last < planned.end
+    ]
+    return drop_overlaps(fitting, lambda segment: segment)[0]

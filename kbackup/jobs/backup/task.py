@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kbackup.archive.models import LastRecord
 from kbackup.archive.segments.last_record import last_of, with_epoch
-from kbackup.archive.segments.read import salvage_segment
+from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError, Target
 from kbackup.errors import CorruptError, StoreError
@@ -84,10 +84,10 @@ class BackupWork:
 
         Where the ranges are larger than expected, they are written one after the other.
         """
-        held: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
+        blocks: dict[TopicPartition, list[RecordBlock]] = {r.tp: [] for r in task}
         size, whole = 0, True
         for tp, block in reader.read(task):
-            held[tp].append(block)
+            blocks[tp].append(block)
             size += block.nbytes
             progress.add(len(block), block.nbytes)
             if size > _HELD_BYTES:
@@ -95,10 +95,10 @@ class BackupWork:
                 break
         if not whole:
             for offsets in task:
-                yield from self._write(reader, offsets, held.pop(offsets.tp), False, progress)
+                yield from self._write(reader, offsets, blocks.pop(offsets.tp), False, progress)
             return
         with ThreadPoolExecutor(_WRITERS, "kbackup-write") as pool:
-            tries = pool.map(lambda offsets: self._try(reader, offsets, held.pop(offsets.tp)), task)
+            tries = pool.map(lambda offsets: self._try(reader, offsets, blocks.pop(offsets.tp)), task)
             for offsets, (segments, taken) in zip(task, tries, strict=True):
                 yield from segments
                 if taken is not None:

@@ -66,15 +66,15 @@ def groups(
         | absent
         | refused
     )
-    found: list[Group] = []
+    captured: list[Group] = []
     for name, offsets in sorted(committed.items()):
         kind = chosen[name].type
         if kind == OTHER and not offsets:
             not_carried[name] = _NO_OFFSETS
         if ours := as_stored(c for c in offsets if c.tp.topic in topics):
             kind = _WITH_OFFSETS if kind == OTHER else kind
-            found.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
-    return Groups(captured_at=now(), groups=tuple(found), not_carried=not_carried)
+            captured.append(Group(group=name, type=kind, state=chosen[name].state, offsets=ours))
+    return Groups(captured_at=now(), groups=tuple(captured), not_carried=not_carried)
 
 
 def _absent(selection: Selection, names: set[str], before: Groups | None, later: bool) -> dict[str, str]:

@@ -114,7 +114,10 @@ def settings_warnings(metadata: Metadata) -> list[str]:
     ]
     if denied:
         names = ", ".join(n.what for n in denied)
-        warnings.append(f"not in this restore point, since its user may not describe them: {names}")
+        warnings.append(
+            f"not in this restore point, since its user may not describe them: {names}; "
+            "to see which rights it lacks: kbackup check"
+        )
     return warnings
 
 

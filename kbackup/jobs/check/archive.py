@@ -56,7 +56,11 @@ def check_archive(steps: Steps, named: Callable[[], Store]) -> Archive | None:
     with steps.trying(WRITES[0]) as step:
         check_conditional_writes(store, scratch)
         step.detail = "two writers can't overwrite each other"
-    _check_writes(steps, store, f"{scratch}/object")
+    try:
+        _check_writes(steps, store, f"{scratch}/object")
+    except BaseException:  # an interrupt between upload and delete
+        store.delete([f"{scratch}/object"])
+        raise
     with steps.trying(WRITES[4]) as step:
         lease = holder(store)
         if lease is not None:

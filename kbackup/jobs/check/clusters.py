@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from kbackup.archive import layout
-from kbackup.archive.query.selection import Selection
+from kbackup.archive.query.selection import Selection, is_internal
 from kbackup.archive.reader import Archive
 from kbackup.config.jobs import Backup
 from kbackup.config.models import Config
@@ -19,10 +19,13 @@ from kbackup.jobs.metadata.read import sources_beside
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.consume.read import RangeReader
 from kbackup.kafka.produce.produce import BlockProducer
+from kbackup.metadata.entities import source_name
 from kbackup.metadata.sources import Sources
 from kbackup.types import OffsetRange, TopicPartition
+from kbackup.util.text import plural
 
 _READ_TOPICS = 20  # topics of which a record is read: a consumer prefetches from each
+_SHOWN_TOPICS = 10
 _MENDABLE = ("denied", "failed")
 
 
@@ -37,6 +40,17 @@ _SOURCE = (
 
 
 _TARGET = ("target: create topics", "target: transactions")
+
+
+def check_topic_names(steps: Steps, source: Mapping[str, str]) -> None:
+    """Connect to the source and list its topics, before any is selected."""
+    cluster = _reach(steps, source, "source")
+    if cluster is None:
+        return
+    with steps.trying("source: list topics") as step:
+        names = sorted(name for name in cluster.topic_names() if not is_internal(name))
+        more = ", …" if len(names) > _SHOWN_TOPICS else ""
+        step.detail = f"{len(names)}: {', '.join(names[:_SHOWN_TOPICS])}{more}" if names else "none yet"
 
 
 def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
@@ -78,7 +92,7 @@ def check_source(steps: Steps, config: Config, archive: Archive | None) -> None:
 def _check_groups(
     steps: Steps, cluster: Cluster, selection: Selection, topics: set[str], archive: Archive | None
 ) -> None:
-    """And the cluster's settings, which groups are a part of."""
+    """Check that groups can be captured, and the cluster's settings with them."""
     names: list[str] = []
     with steps.trying(_SOURCE[4]) as step:
         before = archive.groups(archive.head) if archive is not None and archive.head is not None else None
@@ -86,20 +100,20 @@ def _check_groups(
         names = [group.group for group in groups.groups]
         step.detail = f"{len(names)} with offsets of these topics"
         if groups.not_carried:
-            said = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
-            step.warn(f"{len(groups.not_carried)} can't be read: {said}", "give Describe on these groups")
+            reasons = "; ".join(f"{group}: {why}" for group, why in groups.not_carried.items())
+            step.warn(f"{len(groups.not_carried)} can't be read: {reasons}", "give Describe on these groups")
     with steps.trying(_SOURCE[5]) as step:
         untold = [n for n in capture_settings(cluster, names).not_carried if n.reason in _MENDABLE]
-        step.detail = "ACLs, SCRAM users, configs, quotas and tokens are told"
+        step.detail = "ACLs, SCRAM users, configs, quotas and tokens are readable"
         if untold:
-            said = "; ".join(f"{n.what}: {n.why}" for n in untold)
-            step.warn(f"a restore point would not hold {said}", "give these rights, or do without")
+            reasons = "; ".join(f"{n.what}: {n.why}" for n in untold)
+            step.warn(f"a restore point would not hold {reasons}", "give these rights, or do without")
 
 
 def check_beside(steps: Steps, sources: Sources) -> None:
     """Read the additional sources of metadata, as a backup does."""
     for asked in sources_beside(sources):
-        with steps.trying(f"source: {asked.source}") as step:
+        with steps.trying(f"source: {source_name(asked.source)}") as step:
             reading = asked.read()
             step.detail = f"{asked.name}, cluster {reading.cluster_id or 'unknown'}"
             if reading.outdated:
@@ -118,7 +132,7 @@ def _reach(
     with steps.trying(f"{role}: reach") as step:
         cluster = Cluster(properties, role)
         cluster_id, brokers = cluster.connect()
-        step.detail = f"cluster {cluster_id}, {brokers} broker(s)"
+        step.detail = f"cluster {cluster_id}, {plural(brokers, 'broker')}"
         check_id(cluster_id)
         return cluster
     return None
@@ -146,7 +160,7 @@ def _read_samples(source: Mapping[str, str], options: Backup, live: list[LiveTop
         records = sum(len(block) for _, block in reader.read(ranges))
     finally:
         reader.close()
-    return f"{records} record(s) from {len(ranges)} topic(s)"
+    return f"{plural(records, 'record')} from {plural(len(ranges), 'topic')}"
 
 
 def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) -> None:

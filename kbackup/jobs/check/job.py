@@ -15,6 +15,8 @@ from kbackup.spark.progress import ProgressSender
 from kbackup.spark.tasks import Spark, run_tasks
 from kbackup.store.base import Store
 
+__all__ = ["CheckReport", "Step", "check"]
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -29,8 +31,8 @@ def check(
     target: bool = False,
     spark: Spark | None = None,
 ) -> CheckReport:
-    """`store` gives the archive's store or says why it can't. `target` also checks what a restore needs, `spark`
-    that a task runs."""
+    """Try what a backup needs; with `target` also what a restore needs, with `spark` that a task runs. `store` returns
+    the archive's store or raises the reason why it can't."""
     steps = Steps(show)
     with steps.trying("configuration") as step:
         step.detail = "loaded"

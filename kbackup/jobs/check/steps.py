@@ -55,9 +55,13 @@ class Steps:
             yield step
         except KbackupError as error:
             step.status = "failed"
-            self._end(Step(name, "failed", error.message, error.hint, error.exit_code))
+            self.fail(name, error)
         else:
             self._end(Step(name, step.status, step.detail, step.hint))
+
+    def fail(self, name: str, error: KbackupError) -> None:
+        """End a step that failed."""
+        self._end(Step(name, "failed", error.message, error.hint, error.exit_code))
 
     def skip(self, names: tuple[str, ...], why: str) -> None:
         for name in names:

@@ -115,21 +115,21 @@ def _all_partitions(plan: RestorePlan) -> list[UnitRange]:
 def inspect_cluster(compare_plan: ComparePlan, cluster: Cluster, against: Against) -> None:
     """Add to the plan the offsets to read of each partition of the cluster, and its missing topics."""
     names = [t.target for t in compare_plan.plan.topics]
-    there = cluster.topics(names)
-    compare_plan.absent = set(names) - there.keys()
+    topics = cluster.topics(names)
+    compare_plan.absent = set(names) - topics.keys()
     compare_plan.findings += [
         f"topic {name} is not in the {against} cluster" for name in sorted(compare_plan.absent)
     ]
     parts = _all_partitions(compare_plan.plan)
-    known = [p.tp for p in parts if p.target in there and p.partition in there[p.target].partitions]
+    known = [p.tp for p in parts if p.target in topics and p.partition in topics[p.target].partitions]
     compare_plan.findings += [
         f"partition {p.tp} is not in the {against} cluster"
         for p in parts
-        if p.target in there and p.partition not in there[p.target].partitions
+        if p.target in topics and p.partition not in topics[p.target].partitions
     ]
     starts, compare_plan.ends = cluster.log_starts(known), cluster.log_ends(known, compare_plan.isolation)
     if against == "target":
-        compare_plan.unstamped = _unstamped(cluster, there)
+        compare_plan.unstamped = _unstamped(cluster, topics)
     for part in parts:
         compare_plan.partitions.append(_compared(compare_plan, part, starts.get(part.tp, 0), against))
 

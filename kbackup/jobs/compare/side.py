@@ -189,14 +189,14 @@ def count_equal(one: Side, other: Side, records: int) -> int:
     alike = records if same.all() else int(np.argmin(same))
     if not alike:
         return 0
-    mine, theirs = _bodies(x, one.at, alike), _bodies(y, other.at, alike)
-    if len(mine.data) == len(theirs.data) and np.array_equal(mine.starts, theirs.starts):
-        differ = mine.data != theirs.data
-        _blank(differ, mine.starts, mine.bodies)
-        starts = mine.starts
+    ours, others = _bodies(x, one.at, alike), _bodies(y, other.at, alike)
+    if len(ours.data) == len(others.data) and np.array_equal(ours.starts, others.starts):
+        differ = ours.data != others.data
+        _blank(differ, ours.starts, ours.bodies)
+        starts = ours.starts
     else:  # records with and without timestamps, where these don't count
-        differ = _packed(mine) != _packed(theirs)
-        lengths = mine.ends - mine.bodies
+        differ = _packed(ours) != _packed(others)
+        lengths = ours.ends - ours.bodies
         starts = np.cumsum(lengths) - lengths
     if not differ.any():
         return alike

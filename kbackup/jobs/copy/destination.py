@@ -31,12 +31,12 @@ def claim(source: Store, info: ArchiveInfo, target: Store) -> None:
 
 def _is_ours(info: ArchiveInfo, target: Store) -> bool:
     try:
-        there = load(ArchiveInfo, target.get(layout.ARCHIVE), layout.ARCHIVE)
+        existing = load(ArchiveInfo, target.get(layout.ARCHIVE), layout.ARCHIVE)
     except NotFoundError:
         return False
-    if there.id != info.id:
+    if existing.id != info.id:
         raise RefusedError(
-            f"{target.url} is another archive ({there.id}, not {info.id})",
+            f"{target.url} is another archive ({existing.id}, not {info.id})",
             "copy to an empty address, or to this archive's own copy",
         )
     return True

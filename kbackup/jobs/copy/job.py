@@ -22,10 +22,13 @@ from kbackup.archive.segments.table import SCHEMA, Segment, from_batches
 from kbackup.archive.segments.transfer import THREADS, Due, missing, objects_of, put_same, send
 from kbackup.errors import RefusedError
 from kbackup.jobs.copy.destination import claim
+from kbackup.jobs.copy.promote import promote
 from kbackup.jobs.copy.sidecars import copy_beside, copy_keys
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.store.crypt.raw import stored
+
+__all__ = ["CopyReport", "copy_archive", "promote"]
 
 SEGMENTS_AT_ONCE = 10_000
 """So many segments are compared and sent at a time."""
@@ -143,7 +146,7 @@ def _report(
 
 
 def _check(there: Archive, source: State, ours: State, url: str) -> None:
-    """`RefusedError` where `there` can't go on to `ours`, which is `source` or a restore point of it."""
+    """Raise `RefusedError` where `there` can't become `ours`, which is `source` or a restore point of it."""
     check_lineage(there.state, source, url)
     numbers = {p.number for p in there.restore_points}
     if (
@@ -186,7 +189,7 @@ def _copy_segments(copy: _Copy, segments: Sequence[Segment]) -> None:
 
 
 def _copy_documents(copy: _Copy, points: Sequence[Point]) -> None:
-    """The documents of restore points, each checked against what refers to it."""
+    """Copy the documents of restore points, each checked against the reference to it."""
     archive, target = copy.source, copy.writing.store
 
     def check(point: Point) -> None:

@@ -11,7 +11,8 @@ from kbackup.store.crypt.raw import stored
 
 
 def copy_keys(source: Store, target: Store) -> None:
-    """The files of data keys: before anything that is encrypted under them. They are created and never replaced."""
+    """Copy the files of data keys, before the objects that are encrypted under them. They are created and never
+    replaced."""
     raw_source, raw_target = stored(source), stored(target)
     there = {entry.key for entry in raw_target.list(layout.KEYS)}
     for entry in raw_source.list(layout.KEYS):
@@ -20,22 +21,23 @@ def copy_keys(source: Store, target: Store) -> None:
 
 
 def copy_beside(source: Store, target: Store) -> int:
-    """Files of restores and drills that are not there, or not the same: a report stands for a finished one, and goes
-    after the others. Returns how many. Data keys that came since, under which some of them may be, go last."""
+    """Copy the files of restores and drills that are missing or different, and return their number. Reports are copied
+    last: a report tells that its restore is finished. Data keys that came since, under which some files may be
+    encrypted, follow."""
     raw_source, raw_target = stored(source), stored(target)
 
     def one(key: str) -> int:
         data = raw_source.get(key)
-        if key in there and raw_target.get(key) == data:
+        if key in sizes and raw_target.get(key) == data:
             return 0
         raw_target.put(key, data)
         return 1
 
     copied = 0
     for folder in (layout.RESTORES, layout.DRILLS):
-        there = {entry.key: entry.size for entry in raw_target.list(folder)}
+        sizes = {entry.key: entry.size for entry in raw_target.list(folder)}
         found = list(raw_source.list(folder))
-        changed = [e.key for e in found if there.get(e.key) != e.size or e.key.endswith(".json")]
+        changed = [e.key for e in found if sizes.get(e.key) != e.size or e.key.endswith(".json")]
         reports = [key for key in changed if key.endswith("/" + layout.REPORT)]
         with ThreadPoolExecutor(THREADS) as pool:
             copied += sum(pool.map(one, [key for key in changed if key not in set(reports)]))

@@ -19,7 +19,10 @@ from kbackup.jobs.diff.types import (
     Value,
     View,
 )
+from kbackup.jobs.diff.views import check_selections, live_view, point_view
 from kbackup.metadata.entities import Acl
+
+__all__ = ["Diff", "Value", "View", "acl_order", "check_selections", "diff", "live_view", "point_view"]
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -126,15 +129,15 @@ def _values(
     """Nothing where one side is unknown."""
     if old is None or new is None:
         return ()
-    found = []
+    changes = []
     for key in sorted({*old, *new}):
         if key not in old:
-            found.append(Value(*key, "appeared", None, new[key]))
+            changes.append(Value(*key, "appeared", None, new[key]))
         elif key not in new:
-            found.append(Value(*key, "gone", old[key], None))
+            changes.append(Value(*key, "gone", old[key], None))
         elif old[key] != new[key]:
-            found.append(Value(*key, "changed", old[key], new[key]))
-    return tuple(found)
+            changes.append(Value(*key, "changed", old[key], new[key]))
+    return tuple(changes)
 
 
 def _owned(owner: str, configs: Mapping[str, str]) -> dict[tuple[str, str], str | None]:

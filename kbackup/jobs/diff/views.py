@@ -27,12 +27,12 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
     known = {seq: {t.name: t for t in found.topics} for seq, found in metadata.items()}
     stood: dict[str, dict[tuple[str, int], int]] = {}
     captured: dict[int, set[str]] = {point.number: set()} if groups.include else {}
-    groups_there: set[str] = set()
+    known_groups: set[str] = set()
     for t in states:
         captured.setdefault(t.captured, set()).add(t.name)
     for seq, of_run in captured.items():
         of_capture = archive.groups(seq)
-        groups_there |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
+        known_groups |= {g.group for g in of_capture.groups} | set(of_capture.not_carried)
         _add_groups(stood, of_capture, of_run, groups)
     views = {
         t.name: _topic_view(
@@ -44,8 +44,8 @@ def point_view(archive: Archive, point: Manifest, topics: Selection, groups: Sel
         for t in states
     }
     name = f"restore point {point.number}"
-    topics_there = (t.name for t in point.topics if t.state != "deleted")
-    return _view(name, metadata[point.number], views, stood, groups, (topics_there, groups_there))
+    known_topics = (t.name for t in point.topics if t.state != "deleted")
+    return _view(name, metadata[point.number], views, stood, groups, (known_topics, known_groups))
 
 
 def live_view(
@@ -55,12 +55,12 @@ def live_view(
     cluster = Cluster(properties, role)
     cluster_id, brokers = cluster.connect()
     names = cluster.topic_names()
-    found = cluster.topics(topics.topics(names))
-    captured = capture.groups(cluster, groups, set(found), later=True)
+    selected = cluster.topics(topics.topics(names))
+    captured = capture.groups(cluster, groups, set(selected), later=True)
     listed = [g.group for g in cluster.groups.listed()[0]] if groups.include else []
-    live = capture.live_topics(cluster, found, isolation)
-    told = capture.read_brokers(cluster, found, cluster_id, (g.group for g in captured.groups))
-    metadata = merge([told], now(), brokers).metadata
+    live = capture.live_topics(cluster, selected, isolation)
+    reading = capture.read_brokers(cluster, selected, cluster_id, (g.group for g in captured.groups))
+    metadata = merge([reading], now(), brokers).metadata
     known = {t.name: t for t in metadata.topics}
     views = {
         t.name: _topic_view(
@@ -69,12 +69,12 @@ def live_view(
         for t in live
     }
     stood: dict[str, dict[tuple[str, int], int]] = {}
-    _add_groups(stood, captured, set(found), groups)
+    _add_groups(stood, captured, set(selected), groups)
     return _view(f"{role} cluster {cluster_id}", metadata, views, stood, groups, (names, listed))
 
 
 def check_selections(views: Sequence[View], topics: Selection, groups: Selection) -> None:
-    """`UsageError` for a selection that matches nothing in any of `views`."""
+    """Raise `UsageError` for a selection that matches nothing in any of `views`."""
     where, hint = f"in {' or '.join(view.name for view in views)}", "see 'kbackup info'"
     check_selection(topics, "topic", {n for view in views for n in view.all_topics}, where, hint)
     check_selection(groups, "group", {n for view in views for n in view.all_groups}, where, hint)

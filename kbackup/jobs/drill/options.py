@@ -41,9 +41,9 @@ def pinned(options: Restore, content: Content) -> Restore:
     fixed = msgspec.structs.replace(options, from_time=_text(choice.from_time), to_time=_text(choice.to_time))
     if choice.to_time is not None:  # then a number asks for other topics than the moment does
         return fixed
-    return msgspec.structs.replace(fixed, backup=content.restore_point or options.backup)
+    return msgspec.structs.replace(fixed, restore_point=content.restore_point or options.restore_point)
 
 
 def _text(ms: int | None) -> str | None:
-    """With leading zeros, as ten digits would look like seconds."""
+    """Return a number with leading zeros, as ten digits would look like seconds."""
     return None if ms is None else f"{ms:013d}"

@@ -166,12 +166,14 @@ class DrillRun:
             self.warnings += self.scratch.others(self.made)
 
     def findings(self) -> list[str]:
-        found = list(self.restored.missing) if self.restored is not None else []
+        missing = self.restored.missing if self.restored is not None else ()
+        # the drill deletes its groups: the command that would set a group has nothing to set
+        lines = [message.partition(", then: kbackup ")[0] for message in missing]
         if self.comparison is not None:
-            found += self.comparison.findings
+            lines += self.comparison.findings
             if not self.comparison.records:
-                found.append("nothing was compared: there is no record in what was chosen")
-        return found + [f"left on the target: {name}" for name in self.undeleted]
+                lines.append("nothing was compared: there is no record in what was chosen")
+        return lines + [f"left on the target: {name}" for name in self.undeleted]
 
     def report(self, error: KbackupError | None) -> DrillReport:
         findings = self.findings()
@@ -210,7 +212,7 @@ class DrillRun:
 
 
 def _restore_point(store: Store, number: int) -> Manifest | None:
-    """None for a folder of the Java tool."""
+    """Return the restore point of the drill; None for a folder of the Java tool."""
     try:
         return open_archive(store).restore_point(number)
     except NoArchiveError:

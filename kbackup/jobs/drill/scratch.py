@@ -44,7 +44,7 @@ class Scratch:
     prefix: str
 
     def check_free(self) -> None:
-        """`RefusedError` where anything has the prefix already: a drill must not write into it."""
+        """Raise `RefusedError` where anything has the prefix already: a drill must not write into it."""
         if not _PREFIX.fullmatch(self.prefix):
             raise UsageError(
                 f"prefix {self.prefix!r} can't be used", "use 4 to 100 letters, digits, '.', '_' and '-'"

@@ -7,26 +7,20 @@ already is not written again, whoever was killed when. The archive is only read.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kbackup.archive.lease.hold import HeldLease
 from kbackup.archive.query.export_rows import SCHEMA
-from kbackup.archive.query.selection import Selection
-from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.segments.parallel import WHOLE, plan_reads
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError, RefusedError, UnreachableError
 from kbackup.jobs.export.delta_table import DeltaTable, app_id
-from kbackup.jobs.export.destination import FOLDER, Destination, ExportInfo, Reached
-from kbackup.jobs.export.plan import Addition, Additions
+from kbackup.jobs.export.destination import FOLDER, ExportInfo
+from kbackup.jobs.export.plan import Addition
 from kbackup.jobs.export.read import ReadRows
-from kbackup.metrics.events import Listener, Phases
+from kbackup.jobs.export.run import ExportRun, TableReport, losses_of
 from kbackup.spark.delta import delta_session, hadoop_options
 from kbackup.spark.frames import batch_frame
-from kbackup.spark.tasks import Spark
-from kbackup.store import S3Options
-from kbackup.store.base import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,46 +29,11 @@ PART_BYTES = 128 << 20
 """Of records that one task writes: a file for each date of them."""
 
 
-@dataclass(frozen=True)
-class TableReport:
-    """Restore points, in order, and records that were appended to a table."""
-
-    url: str
-    restore_points: tuple[int, ...]
-    records: int
-
-
-@dataclass(frozen=True)
-class ExportReport:
-    """`restore_point` is the newest one, which all tables are at now; `tables` are those that got something. `losses`
-    says, in words, of what records may have expired before they were exported."""
-
-    kind: str
-    url: str
-    archive: str
-    restore_point: int
-    tables: tuple[TableReport, ...]
-    losses: tuple[str, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def records(self) -> int:
-        return sum(t.records for t in self.tables)
-
-
 @dataclass
-class _Export:
-    """An export under way. `since` is the restore point that all tables are known to have been at."""
+class _DeltaExport:
+    """An export of Delta tables under way, with its counts for the listener."""
 
-    archive: Archive
-    destination: Destination
-    s3: S3Options
-    additions: Additions
-    lease: HeldLease
-    spark: Spark
-    listener: Listener
-    since: int
-    losses: list[str] = field(default_factory=list)
+    run: ExportRun
     records: int = 0
     bytes: int = 0
     expected: int = 0
@@ -85,7 +44,7 @@ class _Export:
         done: list[TableReport] = []
         failed: dict[str, KbackupError] = {}
         for url, topic in topics.items():
-            table = DeltaTable(self.session, url, hadoop_options(self.s3, url))
+            table = DeltaTable(self.session, url, hadoop_options(self.run.job.s3, url))
             try:
                 report = self.table(table, topic)
             except (LeaseLostError, UnreachableError):  # others would fail alike
@@ -95,15 +54,15 @@ class _Export:
                 continue
             done += [report] if report is not None else []
         if failed:
-            raise _all_of(failed, len(topics), self.losses)
+            raise _all_of(failed, len(topics), self.run.losses)
         return done
 
     def table(self, table: DeltaTable, topic: str | None) -> TableReport | None:
         """Brings one table up to date; None where there is nothing for it."""
-        app = app_id(self.archive.info.id)
+        app, additions = app_id(self.run.archive.info.id), self.run.additions
         reached = table.reached(app)
-        due = list(self.additions.after(reached, topic))
-        self.losses += losses_of(self.additions, max(reached, self.since), table.url, topic)
+        due = list(additions.after(reached, topic))
+        self.run.losses += losses_of(additions, max(reached, self.run.since), table.url, topic)
         self.expected += sum(addition.records for addition in due)
         for addition in due:
             self._append(table, app, addition)
@@ -114,19 +73,19 @@ class _Export:
     def _append(self, table: DeltaTable, app: str, addition: Addition) -> None:
         point = addition.point
         note = {
-            "archive": self.archive.info.id,
+            "archive": self.run.archive.info.id,
             "restorePoint": point.number,
             "committedAt": point.committed_at,
             "records": addition.records,
         }
         parts = plan_reads(addition.segments, part_bytes=PART_BYTES, cut_bytes=WHOLE)
-        work = ReadRows(self.archive.store, point.number, addition.partitions)
+        work = ReadRows(self.run.archive.store, point.number, addition.partitions)
 
         def show(records: int, size: int) -> None:
-            self.listener.progress(self.records + records, self.bytes + size, self.expected)
+            self.run.job.listener.progress(self.records + records, self.bytes + size, self.expected)
 
         with batch_frame(self.session, parts, work, SCHEMA, show) as rows:
-            self.lease.check()
+            self.run.lease.check()
             table.append(rows, app, point.number, note)
         self.records += addition.records
         self.bytes += addition.bytes
@@ -134,70 +93,37 @@ class _Export:
     @property
     def session(self) -> SparkSession:
         if self._session is None:
-            self._session = delta_session(self.spark())
+            self._session = delta_session(self.run.job.spark())
         return self._session
 
     _session: SparkSession | None = None
 
 
-def export_delta(
-    options: Export,
-    url: str,
-    store: Store,
-    s3: S3Options,
-    spark: Spark,
-    listener: Listener,
-    lease_seconds: float,
-) -> ExportReport:
-    """Export every restore point of `store` that the tables at `url` don't have yet, in order. Where it fails, or is
-    killed, the tables are at a restore point each, and the next export continues from there. A table that can't be
-    written does not stop the others: its error is raised after them."""
-    phases = Phases(listener)
-    destination = Destination.at(url, s3)
-    selection = Selection.of(options.topics, options.exclude_topics)
-    with phases.step("connect"):
-        archive = open_archive(store)
-        destination.check_apart(store)
-        additions = Additions(archive, selection)
-        newest = additions.newest
-        additions.check_names()
-    with destination.held(lease_seconds) as lease:
-        with phases.step("plan"):
-            destination.claim(_info(archive, options))
-            destination.check_same_lineage(archive)
-            due = Reached(
-                archive_id=archive.info.id,
-                restore_point=newest,
-                topics=options.topics,
-                exclude_topics=options.exclude_topics,
-            )
-            since = destination.reached(due)
-            topics = additions.topics_after(since)
-            lacking = [*additions.missed(since), *additions.damaged(since)]
-            topics = sorted({*topics, *(tp.topic for tp, _ in lacking)})
-        with phases.step("run"):
-            run = _Export(archive, destination, s3, additions, lease, spark, listener, since)
-            if options.one_table:
-                done = run.every({destination.url: None} if topics else {})
-            else:
-                _check_folders(topics)
-                done = run.every({f"{destination.url}/{topic}": topic for topic in topics})
-        with phases.step("commit"):
-            destination.note_reached(due)
-    return ExportReport(
-        "delta", destination.url, store.url, newest, tuple(done), tuple(run.losses), phases.seconds
-    )
+class DeltaFormat:
+    """Delta tables: one of each topic, or one of all. A table that can't be written does not stop the others: its error
+    is raised after them."""
 
+    kind = "delta"
 
-def losses_of(additions: Additions, since: int, url: str, topic: str | None = None) -> list[str]:
-    """Return the losses of a table that was at restore point `since`, in words. A new table does not lose records that
-    expired before."""
-    expired = [
-        f"records of {tp} below offset {start} have expired, and may not all have been exported: {url} was at "
-        f"restore point {since}"
-        for tp, start in (additions.missed(since, topic) if since else [])
-    ]
-    return [*expired, *(message for _, message in additions.damaged(since, topic))]
+    def info(self, archive_id: str, options: Export) -> ExportInfo:
+        if not options.one_table:
+            return ExportInfo(archive_id=archive_id, kind="delta tables")
+        return ExportInfo(
+            archive_id=archive_id,
+            kind="delta table",
+            topics=options.topics,
+            exclude_topics=options.exclude_topics,
+        )
+
+    def write(self, run: ExportRun) -> Sequence[TableReport]:
+        additions, url = run.additions, run.destination.url
+        lacking = [*additions.missed(run.since), *additions.damaged(run.since)]
+        topics = sorted({*additions.topics_after(run.since), *(tp.topic for tp, _ in lacking)})
+        export = _DeltaExport(run)
+        if run.job.options.one_table:
+            return export.every({url: None} if topics else {})
+        _check_folders(topics)
+        return export.every({f"{url}/{topic}": topic for topic in topics})
 
 
 def _all_of(failed: Mapping[str, KbackupError], tables: int, losses: Sequence[str]) -> KbackupError:
@@ -218,14 +144,3 @@ def _check_folders(topics: Sequence[str]) -> None:
             f"topic {FOLDER} can't have a table of its own: that is where exports keep what they are about",
             f"give --exclude-topic {FOLDER}, or --one-table",
         )
-
-
-def _info(archive: Archive, options: Export) -> ExportInfo:
-    if not options.one_table:
-        return ExportInfo(archive_id=archive.info.id, kind="delta tables")
-    return ExportInfo(
-        archive_id=archive.info.id,
-        kind="delta table",
-        topics=options.topics,
-        exclude_topics=options.exclude_topics,
-    )

@@ -115,7 +115,7 @@ class Destination:
             yield lease
 
     def check_apart(self, archive: Store) -> None:
-        """`UsageError` where the destination is in the folder of `archive`, or has it or another one in its own:
+        """Raise `UsageError` where the destination is in the folder of `archive`, or has it or another one in its own:
         Delta's VACUUM deletes every file around a table that the table does not know."""
         check_apart(self.store, archive)
         try:
@@ -125,7 +125,7 @@ class Destination:
         raise UsageError(f"{self.url} is an archive: there is {layout.ARCHIVE}", _APART)
 
     def claim(self, info: ExportInfo) -> None:
-        """`RefusedError` where the destination holds another export."""
+        """Raise `RefusedError` where the destination holds another export."""
         try:
             self.own.put_new(_EXPORT, dump(info))
         except AlreadyExistsError:

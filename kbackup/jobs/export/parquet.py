@@ -7,7 +7,7 @@ is done again, and what is there already stays. `points/<n>.json` is the commit 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,28 +19,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kbackup.archive.models import dump
-from kbackup.archive.query.selection import Selection
-from kbackup.archive.reader import open_archive
 from kbackup.archive.segments.parallel import WHOLE, ReadUnit, SegmentRange, plan_reads, read_range
 from kbackup.config.jobs import Export
 from kbackup.errors import AlreadyExistsError
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.export.delta import ExportReport, TableReport, losses_of
 from kbackup.jobs.export.destination import (
     Destination,
     ExportedFile,
     ExportedPoint,
     ExportInfo,
-    Reached,
     point_key,
     point_of,
 )
-from kbackup.jobs.export.plan import Addition, Additions
+from kbackup.jobs.export.plan import Addition
 from kbackup.jobs.export.read import ReadRows
-from kbackup.metrics.events import Listener, Phases
+from kbackup.jobs.export.run import ExportRun, TableReport, losses_of
 from kbackup.spark.progress import ProgressSender
-from kbackup.spark.tasks import Spark, run_counted
-from kbackup.store import S3Options
+from kbackup.spark.tasks import run_counted
 from kbackup.store.base import Store
 from kbackup.types import RecordBlock
 
@@ -78,21 +73,21 @@ class WriteFiles:
 def chunks(blocks: Iterator[RecordBlock]) -> Iterator[list[RecordBlock]]:
     """The blocks' records in chunks that end with the record that makes them larger than `CHUNK_BYTES`: wherever the
     blocks end."""
-    held: list[RecordBlock] = []
+    gathered: list[RecordBlock] = []
     size = 0
     for block in blocks:
         at = 0
         while at < len(block):
             fits = rotation_cut(block.lengths[at:], size, CHUNK_BYTES)
             if fits:
-                held.append(slice_block(block, at, at + fits))
-                size += held[-1].nbytes
+                gathered.append(slice_block(block, at, at + fits))
+                size += gathered[-1].nbytes
                 at += fits
             if at < len(block):
-                yield held
-                held, size = [], 0
-    if held:
-        yield held
+                yield gathered
+                gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -108,62 +103,38 @@ def by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         yield (str(np.datetime64(day, "D")) if day >= 0 else _NO_DATE), whole.slice(start, stop - start)
 
 
-def export_parquet(
-    options: Export,
-    url: str,
-    store: Store,
-    s3: S3Options,
-    spark: Spark,
-    listener: Listener,
-    lease_seconds: float,
-) -> ExportReport:
-    """Every restore point of `store` that the files at `url` don't have yet, in order."""
-    phases = Phases(listener)
-    destination = Destination.at(url, s3)
-    with phases.step("connect"):
-        archive = open_archive(store)
-        destination.check_apart(store)
-        additions = Additions(archive, Selection.of(options.topics, options.exclude_topics))
-        newest = additions.newest
-        additions.check_names()
-    done: list[Addition] = []
-    with destination.held(lease_seconds) as lease:
-        with phases.step("plan"):
-            destination.claim(
-                ExportInfo(
-                    archive_id=archive.info.id,
-                    kind="parquet",
-                    topics=options.topics,
-                    exclude_topics=options.exclude_topics,
-                )
+class ParquetFormat:
+    """Parquet files in folders by topic and date, without a table format."""
+
+    kind = "parquet"
+
+    def info(self, archive_id: str, options: Export) -> ExportInfo:
+        return ExportInfo(
+            archive_id=archive_id,
+            kind="parquet",
+            topics=options.topics,
+            exclude_topics=options.exclude_topics,
+        )
+
+    def write(self, run: ExportRun) -> Sequence[TableReport]:
+        destination = run.destination
+        reached = _reached(destination)
+        run.losses += losses_of(run.additions, max(reached, run.since), destination.url)
+        done: list[Addition] = []
+        for addition in list(run.additions.after(reached)):
+            run.lease.check()
+            files = _write(addition, run)
+            point = ExportedPoint(
+                archive_id=run.archive.info.id,
+                restore_point=addition.point.number,
+                committed_at=addition.point.committed_at,
+                files=tuple(sorted(files, key=lambda f: f.path)),
             )
-            destination.check_same_lineage(archive)
-            reached = _reached(destination)
-            due = list(additions.after(reached))
-            here = Reached(
-                archive_id=archive.info.id,
-                restore_point=newest,
-                topics=options.topics,
-                exclude_topics=options.exclude_topics,
-            )
-            losses = losses_of(additions, max(reached, destination.reached(here)), destination.url)
-        with phases.step("run"):
-            for addition in due:
-                lease.check()
-                files = _write(addition, store, destination, spark, listener)
-                point = ExportedPoint(
-                    archive_id=archive.info.id,
-                    restore_point=addition.point.number,
-                    committed_at=addition.point.committed_at,
-                    files=tuple(sorted(files, key=lambda f: f.path)),
-                )
-                lease.check()
-                destination.own.put(point_key(addition.point.number), dump(point))
-                done.append(addition)
-        destination.note_reached(here)
-    table = TableReport(destination.url, tuple(a.point.number for a in done), sum(a.records for a in done))
-    tables = (table,) if done else ()
-    return ExportReport("parquet", destination.url, store.url, newest, tables, tuple(losses), phases.seconds)
+            run.lease.check()
+            destination.own.put(point_key(addition.point.number), dump(point))
+            done.append(addition)
+        numbers = tuple(a.point.number for a in done)
+        return [TableReport(destination.url, numbers, sum(a.records for a in done))] if done else []
 
 
 def _reached(destination: Destination) -> int:
@@ -171,9 +142,8 @@ def _reached(destination: Destination) -> int:
     return max((point_of(entry.key) or 0 for entry in destination.own.list("points/")), default=0)
 
 
-def _write(
-    addition: Addition, store: Store, destination: Destination, spark: Spark, listener: Listener
-) -> list[ExportedFile]:
-    work = WriteFiles(destination.store, ReadRows(store, addition.point.number, addition.partitions))
+def _write(addition: Addition, run: ExportRun) -> list[ExportedFile]:
+    job = run.job
+    work = WriteFiles(run.destination.store, ReadRows(job.store, addition.point.number, addition.partitions))
     parts = plan_reads(addition.segments, cut_bytes=WHOLE)
-    return run_counted(spark, parts, work, listener, addition.records)
+    return run_counted(job.spark, parts, work, job.listener, addition.records)

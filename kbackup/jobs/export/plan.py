@@ -12,10 +12,8 @@ from kbackup.archive.reader import Archive
 from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.errors import RefusedError
-from kbackup.types import TopicPartition
+from kbackup.types import Incarnation, TopicPartition
 
-TopicKey = tuple[str, int]
-"""Topic and incarnation."""
 _Added = tuple[int, Segment]
 """A segment and the number of the run that added it."""
 
@@ -26,7 +24,7 @@ class Addition(NamedTuple):
 
     point: Point
     segments: tuple[Segment, ...]
-    partitions: dict[TopicKey, int]
+    partitions: dict[Incarnation, int]
 
     @property
     def records(self) -> int:
@@ -44,7 +42,7 @@ class Additions:
     def __init__(self, archive: Archive, selection: Selection) -> None:
         self._archive, self._selection = archive, selection
         self._added: dict[int, dict[str, list[_Added]]] = {}
-        self._counts: dict[int, dict[TopicKey, int]] = {}
+        self._counts: dict[int, dict[Incarnation, int]] = {}
         self._missed: dict[int, list[tuple[TopicPartition, int]]] = {}
 
     @property
@@ -53,7 +51,7 @@ class Additions:
         return self._archive.find_point("latest").number
 
     def check_names(self) -> None:
-        """`UsageError` for a selection that matches no topic that was ever archived."""
+        """Raise `UsageError` for a selection that matches no topic that was ever archived."""
         known = [t.name for t in self._archive.restore_point("latest").topics]
         check_selection(
             self._selection, "topic", known, f"in {self._archive.store.url}", "'kbackup ls' lists them"
@@ -107,13 +105,13 @@ class Additions:
                 "export from the archive that is ahead, or to another destination",
             )
 
-    def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[TopicKey, int]:
+    def _partitions(self, point: Point, segments: Sequence[Segment]) -> dict[Incarnation, int]:
         """Return the number of partitions of each topic; of an ended incarnation, those with segments."""
         if point.number not in self._counts:
             topics = self._archive.manifest(point).topics
             self._counts[point.number] = {(t.name, t.incarnation): len(t.partitions) for t in topics}
         counts = self._counts[point.number]
-        partitions: dict[TopicKey, int] = {}
+        partitions: dict[Incarnation, int] = {}
         for s in segments:
             key = s.topic, s.incarnation
             partitions[key] = max(partitions.get(key, counts.get(key, 0)), s.partition + 1)

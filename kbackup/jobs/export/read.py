@@ -10,10 +10,9 @@ import pyarrow as pa
 from kbackup.archive.query.export_rows import to_export_batch
 from kbackup.archive.segments.parallel import ReadUnit, SegmentRange, read_range
 from kbackup.formats.block import rotation_cut, slice_block
-from kbackup.jobs.export.plan import TopicKey
 from kbackup.spark.progress import ProgressSender
 from kbackup.store.base import Store
-from kbackup.types import RecordBlock
+from kbackup.types import Incarnation, RecordBlock
 
 BATCH_BYTES = 4 << 20
 """Bytes of records that become one batch, where one record is not more."""
@@ -25,7 +24,7 @@ class ReadRows:
 
     store: Store
     point: int
-    partitions: Mapping[TopicKey, int]
+    partitions: Mapping[Incarnation, int]
 
     def __call__(self, part: ReadUnit, progress: ProgressSender) -> Iterator[pa.RecordBatch]:
         for piece in part.ranges:

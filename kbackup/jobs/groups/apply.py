@@ -26,6 +26,8 @@ from kbackup.jobs.groups.plan import (
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.commands import kbackup_command
+from kbackup.util.text import plural
 
 
 class GroupResult(Member, frozen=True, kw_only=True):
@@ -113,7 +115,7 @@ def set_groups(
     where nothing was written. A group with live members is left alone."""
     writes = {p.group: tuple(map(_write, p.offsets)) for p in plans if p.offsets}
     members, refused = cluster.groups.members(writes)
-    alone = {group: f"it has {n} live member(s)" for group, n in members.items() if n}
+    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
     before, unread = capture(cluster, {g: writes[g] for g, n in members.items() if not n})
     if by == "restore":
         earlier = [group for known in captures.every() if known.by == by for group in known.groups]
@@ -150,8 +152,19 @@ def _result(plan: GroupPlan, alone: str, refused: str) -> GroupResult:
     )
 
 
-def not_applied(results: Sequence[GroupResult]) -> list[str]:
+def not_applied(results: Sequence[GroupResult], *options: str) -> list[str]:
+    """Return what was not set, each with the command that sets it. `options` are those of that `groups apply`."""
     return [
-        *(f"group {r.group} was {r.status}: {r.why}" for r in results if r.status != "applied"),
+        *(_not_set(result, options) for result in results if result.status != "applied"),
         *(f"group {r.group} lacks an offset: {why}" for r in results for why in r.left_out),
     ]
+
+
+def _not_set(result: GroupResult, options: Sequence[str]) -> str:
+    message = f"group {result.group} was not set: {result.why}"
+    if not result.offsets:
+        return message
+    renamed = () if result.group == result.source else ("--map-group", f"{result.source}={result.group}")
+    command = kbackup_command("groups", "apply", *options, "--group", result.source, *renamed)
+    first = "stop it" if result.status == "left alone" else "mend the cause"
+    return f"{message}; {first}, then: {command}"

@@ -19,10 +19,27 @@ from kbackup.jobs.groups.apply import GroupResult, not_applied, plan_by_map, set
 from kbackup.jobs.groups.before import Captures
 from kbackup.jobs.groups.plan import GroupPlan, OffsetPlan, plan_groups, wants_epoch, with_epochs
 from kbackup.jobs.groups.selection import GroupSelection, Moment, select_for_restore, select_same_cluster
+from kbackup.jobs.groups.undo import UndoReport, undo
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.text import plural
 from kbackup.util.times import now
+
+__all__ = [
+    "GroupResult",
+    "GroupsPlanReport",
+    "GroupsReport",
+    "Moment",
+    "PlannedGroupReport",
+    "PlannedOffset",
+    "Prepared",
+    "UndoReport",
+    "apply",
+    "plan_report",
+    "prepare",
+    "undo",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,7 @@ class Prepared:
     cluster_id: str
     selection: GroupSelection
     plans: tuple[GroupPlan, ...]
+    same_offsets: bool
 
 
 class PlannedOffset(OffsetPlan, frozen=True, kw_only=True):
@@ -61,24 +79,31 @@ class GroupsPlanReport(Member, frozen=True, kw_only=True):
     @property
     def missing(self) -> list[str]:
         return [
-            *(f"group {g.group} can't be set: {g.hindered}" for g in self.groups if g.hindered),
+            *(
+                f"group {g.group} can't be set: {g.hindered}; mend that before 'kbackup groups apply'"
+                for g in self.groups
+                if g.hindered
+            ),
             *(f"group {g.group} would lack an offset: {why}" for g in self.groups for why in g.left_out),
         ]
 
 
 class GroupsReport(Member, frozen=True, kw_only=True):
-    """`capture` numbers what the groups had before; 0: nothing was written."""
+    """`capture` numbers what the groups had before; 0: nothing was written. `same_offsets`: the target is the cluster
+    that was archived."""
 
     restore_id: str
     restore_point: int
     captured_at: str | None
     target_cluster_id: str
     capture: int
+    same_offsets: bool
     groups: tuple[GroupResult, ...]
 
     @property
     def missing(self) -> list[str]:
-        return not_applied(self.groups)
+        same = ("--same-offsets", "--backup", str(self.restore_point))
+        return not_applied(self.groups, *(same if self.same_offsets else ("--restore-id", self.restore_id)))
 
 
 def prepare(
@@ -95,7 +120,7 @@ def prepare(
     check_same_target(plan, cluster_id)
     selection = select_for_restore(store, plan, moment, options)
     plans = plan_by_map(cluster, plan, selection.groups, whole, selection.unusable)
-    return Prepared(plan.restore_id, cluster_id, selection, plans)
+    return Prepared(plan.restore_id, cluster_id, selection, plans, same_offsets=False)
 
 
 def _prepare_same(
@@ -117,7 +142,7 @@ def _prepare_same(
     plans = plan_groups(selection.groups, names, maps, unusable)
     plans = with_epochs(plans, cluster.leader_epochs(wants_epoch(plans)), same_log=True)
     restore_id = options.restore_id or f"groups-{now()[:10]}-{uuid.uuid4().hex[:8]}"
-    return Prepared(restore_id, cluster_id, selection, plans)
+    return Prepared(restore_id, cluster_id, selection, plans, same_offsets=True)
 
 
 def _changed(
@@ -141,7 +166,7 @@ def plan_report(cluster: Cluster, prepared: Prepared, named: bool) -> GroupsPlan
     groups = [p.group for p in prepared.plans]
     members, failed = cluster.groups.members(groups)
     committed, unread = cluster.groups.committed(groups)
-    hindered = {g: f"it has {n} live member(s)" for g, n in members.items() if n} | failed | unread
+    hindered = {g: f"it has {plural(n, 'live member')}" for g, n in members.items() if n} | failed | unread
     has = {g: {c.tp: c.offset for c in offsets} for g, offsets in committed.items()}
     return GroupsPlanReport(
         restore_id=prepared.restore_id if named else None,
@@ -172,6 +197,7 @@ def apply(cluster: Cluster, state: Store, prepared: Prepared) -> GroupsReport:
         captured_at=prepared.selection.captured_at,
         target_cluster_id=prepared.cluster_id,
         capture=number,
+        same_offsets=prepared.same_offsets,
         groups=_in_order(results),
     )
 

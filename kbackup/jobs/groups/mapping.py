@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from kbackup.archive.models import GroupOffset
 from kbackup.archive.query.content import Content
-from kbackup.archive.query.selection import Selection, check_selection
+from kbackup.archive.query.selection import Selection, check_selection, exact_entry
 from kbackup.archive.restores.plan import PlannedGroup
 from kbackup.errors import RefusedError
 
@@ -34,16 +34,16 @@ def plan_groups(
 def check_groups(
     content: Content, names: Container[str], selection: Selection | None, renamed: Iterable[str]
 ) -> None:
-    """`UsageError` for a group that is asked for or renamed by its name and has no offsets: its records would come
-    back without it, or it would be set under its old name. Not where a window ends before all captures: its notes say
-    that no group comes back."""
+    """Raise `UsageError` for a group that is asked for or renamed by its name and has no offsets: its records would
+    come back without it, or it would be set under its old name. Not where a window ends before all captures: its notes
+    say that no group comes back."""
     if selection is None or (content.choice is not None and content.choice.groups_as_of is None):
         return
     where = "with offsets of what is restored"
     hint = "see 'kbackup groups show', or leave groups alone with --no-groups"
     asked, why = _asked_offsets(content, names), content.not_carried
     check_selection(selection, "group", {*asked, *_uncaptured(selection, why)}, where, hint, why)
-    check_selection(Selection(tuple(renamed)), "group", content.groups, where, hint, why)
+    check_selection(Selection(tuple(map(exact_entry, renamed))), "group", content.groups, where, hint, why)
 
 
 def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
@@ -52,7 +52,7 @@ def _uncaptured(selection: Selection, not_carried: Iterable[str]) -> set[str]:
 
 
 def _asked_offsets(content: Content, names: Container[str]) -> dict[str, tuple[GroupOffset, ...]]:
-    """By group that has any, its offsets of partitions that are restored."""
+    """Return the offsets of each group that has offsets of restored partitions."""
     unasked = {
         (t.name, p.partition) for t in content.topics for p in t.partitions if p.window and p.window.nothing
     }

@@ -59,7 +59,8 @@ def plan_groups(
     maps: Mapping[TopicPartition, Map],
     unusable: Mapping[TopicPartition, str],
 ) -> tuple[GroupPlan, ...]:
-    """`targets` are the topics' new names, `maps` and `unusable` (with the reason) are by target partition."""
+    """Plan the offsets of each group on the target. `targets` are the topics' new names, `maps` and `unusable` (with
+    the reason) are by target partition."""
     return tuple(_plan(group, targets, maps, unusable) for group in groups)
 
 
@@ -95,11 +96,10 @@ def _offset(tp: TopicPartition, committed: GroupOffset, mapped: Mapped) -> Offse
 def with_epochs(
     plans: Sequence[GroupPlan], epochs: Mapping[TopicPartition, int | None], same_log: bool
 ) -> tuple[GroupPlan, ...]:
-    """Leader epochs that hold for the target's log: its current one where the group had committed one.
+    """Set the leader epochs of the target's log: its current one where the group had committed one.
 
-    A source's epoch is another log's: a consumer that checks it against this one finds an end of that epoch
-    before its offset, takes that for a truncation, and resets. In the `same_log` an offset that is what it was
-    keeps its own.
+    A source's epoch is of another log: a consumer that checks it against the target's log finds an end of that epoch
+    before its offset, takes that for a truncation, and resets. In the `same_log` an unchanged offset keeps its epoch.
     """
 
     def offset(planned: OffsetPlan) -> OffsetPlan:
@@ -113,5 +113,5 @@ def with_epochs(
 
 
 def wants_epoch(plans: Sequence[GroupPlan]) -> set[TopicPartition]:
-    """Partitions whose current leader epoch `with_epochs` may ask for."""
+    """Return the partitions whose current leader epoch `with_epochs` may need."""
     return {o.tp for plan in plans for o in plan.offsets if o.leader_epoch is not None}

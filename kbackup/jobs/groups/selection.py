@@ -90,7 +90,7 @@ def _default_point(plan: RestorePlan, moment: Moment) -> int:
     if plan.choice.groups_as_of is None and not moment:
         raise UsageError(
             f"restore {plan.restore_id} is of a time at which no groups were captured",
-            "select the time of the groups with --backup or --at",
+            "select the time of the groups with --restore-point or --to-time",
         )
     return plan.choice.groups_as_of or plan.restore_point
 
@@ -135,15 +135,15 @@ def _selected(
     renamed: Mapping[str, str],
     unusable: Mapping[TopicPartition, str],
 ) -> GroupSelection:
-    there = {g.group: g.offsets for g in archived.groups}
+    offsets_by_group = {g.group: g.offsets for g in archived.groups}
     selection = Selection.of(options.groups, options.exclude_groups)
     selected = {
         group: offsets
-        for group, offsets in there.items()
+        for group, offsets in offsets_by_group.items()
         if selection.matches(group) and (options.groups or not default or group in default)
     }
     where, hint = "to be set, with offsets of the restored topics", "see 'kbackup groups show'"
-    check_selection(selection, "group", there, where, hint, archived.not_carried)
+    check_selection(selection, "group", offsets_by_group, where, hint, archived.not_carried)
     check_selection(Selection(tuple(options.map_group)), "group", selected, where, hint, archived.not_carried)
     content = Content("", archived.restore_point, (), selected)
     groups = plan_groups(content, names, Selection(), renamed)

@@ -20,6 +20,8 @@ from kbackup.jobs.groups.before import (
 )
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
+from kbackup.util.commands import kbackup_command
+from kbackup.util.text import plural
 
 UndoStatus = Literal["put back", "deleted", "nothing to do", "left alone", "refused"]
 
@@ -82,7 +84,13 @@ class UndoReport(Member, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> list[str]:
-        return [f"group {g.group} was {g.status}: {g.why}" for g in self.groups if g.why]
+        return [self._not_put_back(g) for g in self.groups if g.why]
+
+    def _not_put_back(self, result: UndoResult) -> str:
+        first = "stop it" if result.status == "left alone" else "mend the cause"
+        options = "--restore-id", self.restore_id, str(self.undone), "--group", result.group
+        command = kbackup_command("groups", "undo", *options)
+        return f"group {result.group} was not put back: {result.why}; {first}, then: {command}"
 
 
 def undo(
@@ -111,7 +119,7 @@ def undo(
     now_there = {group: as_stored(offsets) for group, offsets in has.items()}
     undos = {group: undo_of(selected[group], offsets) for group, offsets in now_there.items()}
     members, unknown = cluster.groups.members(g for g, u in undos.items() if u.writes)
-    alone = {group: f"it has {n} live member(s)" for group, n in members.items() if n}
+    alone = {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
     going = [undos[group] for group, n in members.items() if not n]
     written = (
         captures.write(

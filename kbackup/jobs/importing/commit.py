@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbackup.archive import layout
 from kbackup.archive.catalog.operations import add_point, end_run, skip_numbers
 from kbackup.archive.catalog.run import WritingRun
 from kbackup.archive.catalog.state import State
-from kbackup.archive.models import Capture, Groups, Metadata, PartitionState, TopicState
-from kbackup.archive.new_point import Draft, new_point, put_manifest
+from kbackup.archive.models import Groups, Metadata, PartitionState, TopicState
+from kbackup.archive.new_point import Draft, new_point, put_capture, put_manifest
 from kbackup.archive.segments.table import Segment
 from kbackup.jobs.importing.rows import TableRange
 from kbackup.util.times import now
@@ -28,14 +27,7 @@ def commit_import(writing: WritingRun, ranges: Sequence[TableRange], segments: S
         origin="tables",
         topics=topics,
         segments=segments,
-        captures=[
-            Capture(
-                number=number,
-                started_at=at,
-                groups=writing.put_document(number, layout.GROUPS, groups),
-                metadata=writing.put_document(number, layout.METADATA, metadata),
-            )
-        ],
+        captures=[put_capture(writing, number, at, groups, metadata)],
         groups=0,
         captured_topics=len(topics),
         captured_partitions=sum(len(t.partitions) for t in topics),

@@ -67,7 +67,7 @@ class DeltaImport:
         return Import(
             topics=tuple(ranged) or self.options.topics,
             exclude_topics=self.options.exclude_topics,
-            backup=str(self.options.backup),
+            backup=str(self.options.restore_point),
         )
 
     def _asked_before(self) -> bool:
@@ -133,7 +133,7 @@ class DeltaImport:
         if not ranges:
             raise UsageError(
                 f"the Delta tables at {self.tables.url} have no record that matches",
-                "see --topic, --exclude-topic and --backup",
+                "see --topic, --exclude-topic and --restore-point",
             )
         segments = rows.write(writing.plain, self.segments, ranges)
         commit_import(writing, ranges, segments)
@@ -152,7 +152,7 @@ class DeltaImport:
             urls = [f"{url}/{name}" for name in topics]
         options = hadoop_options(self.tables.s3, url)
         tables = [DeltaTable(session, each, options).rows() for each in urls]
-        last = number_of(self.options.backup)
+        last = number_of(self.options.restore_point)
         rows = TableRows(session, tables, selection, last)
         if last is not None:
             check_reached(self.tables, topics, rows.newest(), last)
@@ -174,8 +174,8 @@ def number_of(backup: int | str) -> int | None:
 
 
 def check_reached(tables: Destination, topics: Sequence[str], newest: Sequence[int], last: int) -> None:
-    """`UsageError` where a table may lack records that came up to restore point `last`. `newest` is what the rows of
-    each are from (`TableRows.newest`); `topics` are those of the tables, none for one of all topics."""
+    """Raise `UsageError` where a table may lack records that came up to restore point `last`. `newest` is what the rows
+    of each are from (`TableRows.newest`); `topics` are those of the tables, none for one of all topics."""
     noted = tables.noted()  # a table to which nothing came for long does not tell by itself
     even: Sequence[str] = ()
     if noted is not None and noted.restore_point >= last:
@@ -190,7 +190,7 @@ def check_reached(tables: Destination, topics: Sequence[str], newest: Sequence[i
         raise UsageError(
             f"Delta table {where} is known to be at restore point {number}, not at {last}"
             + (f", and {others} more are behind" if others else ""),
-            f"run 'kbackup export --delta {tables.url}', or give an earlier --backup, or latest for what there is",
+            f"run 'kbackup export --delta {tables.url}', or give an earlier --restore-point, or latest",
         )
 
 

@@ -54,7 +54,7 @@ class TableRows:
     last: int | None
 
     def ranges(self) -> list[TableRange]:
-        """By partition, of each topic's newest incarnation."""
+        """Return the range of each partition of each topic's newest incarnation."""
         from pyspark.sql import functions as f
 
         offset, lacking = (
@@ -118,7 +118,9 @@ def table_ranges(sums: Sequence[Sequence[Any]], selection: Selection) -> list[Ta
     """Return the selected ranges, by partition, of each topic's newest incarnation. Each of `sums` has the fields
     of a `TableRange`, and how many rows lack what each needs: `CorruptError` where there are such."""
     names = {topic for topic, *_ in sums if topic is not None}
-    check_selection(selection, "topic", names, "with records in the Delta tables", "see --topic and --backup")
+    check_selection(
+        selection, "topic", names, "with records in the Delta tables", "see --topic and --restore-point"
+    )
     selected = set(selection.topics(names))
     ranges: list[TableRange] = []
     newest: dict[str, int] = {}

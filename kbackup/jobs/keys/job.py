@@ -45,7 +45,8 @@ def try_key(store: Store) -> str:
 
 
 def rotate_keys(store: Store, new: str, lease_seconds: float) -> Rotated:
-    """From the key that `store` is opened with to the one that `new` names, under the writer's lease."""
+    """Wrap the data keys under the key that `new` names, instead of the key that `store` is opened with; under the
+    writer's lease."""
     opened = _encrypted(store)
     kek = load_kek(new)
     with HeldLease(store, "kbackup key rotate", lease_seconds) as lease:

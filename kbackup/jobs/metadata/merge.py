@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from kbackup.archive.models import Metadata
 from kbackup.errors import MismatchError
 from kbackup.jobs.metadata.compare import Side, compare, in_words
-from kbackup.metadata.entities import MetadataPartName, NotCarried
+from kbackup.metadata.entities import MetadataPartName, NotCarried, source_name
 from kbackup.metadata.parts import PARTS, TOKEN_SECRETS, MetadataPart
 from kbackup.metadata.reading import Reading
 from kbackup.util.text import shorten
@@ -30,7 +30,8 @@ class Merged:
 
 
 def mark_outdated(readings: Sequence[Reading]) -> list[Reading]:
-    """The same readings; where the controller log says that the migration has ended, ZooKeeper's is outdated."""
+    """Return the readings. Where the metadata log says that the migration has ended, ZooKeeper's is marked as
+    outdated."""
     if not any(reading.migration == "POST_MIGRATION" for reading in readings):
         return list(readings)
     why = "the migration has ended, and no controller writes to it"
@@ -56,15 +57,15 @@ def merge(readings: Sequence[Reading], captured_at: str, brokers: int) -> Merged
         not_carried=_not_carried(chosen, current, values),
         **{"topics": (), **values},
     )
-    outdated = [f"{r.source} is not read: {r.outdated}" for r in readings if r not in current]
+    outdated = [f"{source_name(r.source)} is not read: {r.outdated}" for r in readings if r not in current]
     return Merged(metadata, (*outdated, *_disagreements(current, chosen.get("topics"))))
 
 
 def check_one_cluster(readings: Sequence[Reading]) -> None:
-    """`MismatchError` where the sources tell several cluster ids."""
+    """Raise `MismatchError` where the sources tell several cluster ids."""
     known = {reading.cluster_id: reading.source for reading in readings if reading.cluster_id}
     if len(known) > 1:
-        ids = ", ".join(f"{source} {cluster_id}" for cluster_id, source in known.items())
+        ids = ", ".join(f"{source_name(source)} {cluster_id}" for cluster_id, source in known.items())
         raise MismatchError(
             f"the sources of [source] are of several clusters: {ids}",
             "check bootstrap.servers, the chroot of zookeeper.connect, and metadata.log.dir",
@@ -129,7 +130,7 @@ def _disagreements(readings: Sequence[Reading], topics_of: Reading | None) -> li
     topics = {t.name for t in topics_of.topics or ()} if topics_of is not None else None
     warnings = []
     for first, second in combinations(readings, 2):
-        one, other = Side(first.source, first), Side(second.source, second)
+        one, other = Side(source_name(first.source), first), Side(source_name(second.source), second)
         words = [in_words(difference, one.name, other.name) for difference in compare(one, other, topics)]
         if words:
             warnings.append(

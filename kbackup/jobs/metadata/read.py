@@ -32,7 +32,7 @@ def sources_beside(sources: Sources) -> Iterator[Asked]:
         yield Asked("zookeeper", f"ZooKeeper at {zookeeper.connect}", lambda: read_zookeeper(zookeeper))
     if folder := sources.metadata_log:
         yield Asked(
-            "controller log", f"the controller log in {folder}", lambda: read_metadata_log(Path(folder))
+            "controller log", f"the metadata log in {folder}", lambda: read_metadata_log(Path(folder))
         )
 
 
@@ -63,6 +63,8 @@ def with_sources(of_brokers: Reading, brokers: int, sources: Sources) -> Merged:
         except MismatchError:
             raise
         except KbackupError as error:
-            warnings.append(f"{asked.name} is not read: {error.message}")
+            warnings.append(
+                f"{asked.name} is not read: {error.message}; {error.hint or 'try it: kbackup check'}"
+            )
     merged = merge(readings, captured_at, brokers)
     return Merged(merged.metadata, (*warnings, *merged.warnings))

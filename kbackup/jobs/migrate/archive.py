@@ -24,7 +24,7 @@ from kbackup.jobs.backup.job import begin_point
 from kbackup.jobs.capture.settings import settings_warnings
 from kbackup.jobs.metadata.merge import Merged
 from kbackup.jobs.metadata.read import read_all
-from kbackup.metadata.entities import NotCarried
+from kbackup.metadata.entities import NotCarried, source_name
 from kbackup.metadata.parts import PARTS
 from kbackup.metadata.sources import Sources
 from kbackup.metrics.events import Listener, Phases
@@ -137,5 +137,7 @@ def _parts(metadata: Metadata) -> list[PartReport]:
     for part in PARTS:
         value, source = getattr(metadata, part.name), metadata.sources.get(part.name)
         if source is not None:
-            reports.append(PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source))
+            reports.append(
+                PartReport(part.label, len(value) if isinstance(value, tuple) else 1, source_name(source))
+            )
     return reports

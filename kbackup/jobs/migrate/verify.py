@@ -15,6 +15,7 @@ from kbackup.errors import UsageError
 from kbackup.jobs.metadata.compare import COMPARED, Difference, Side, compare, in_words, not_compared
 from kbackup.jobs.metadata.merge import check_one_cluster, mark_outdated, merge
 from kbackup.jobs.metadata.read import read_brokers, sources_beside
+from kbackup.metadata.entities import source_name
 from kbackup.metadata.reading import Reading
 from kbackup.metadata.sources import Sources
 
@@ -82,7 +83,7 @@ def verify_migration(
         differing &= _differences(readings)
     every = sorted(differing)
     pairs = list(combinations(_current(readings), 2))
-    sides = [_report(reading.source, reading, reading.outdated) for reading in readings]
+    sides = [_report(source_name(reading.source), reading, reading.outdated) for reading in readings]
     if archive is not None and point is not None:
         archived = Side(f"restore point {point.number}", archive.metadata(point.number))
         pair = (Side("the cluster", merge(readings, "", 0).metadata), archived)
@@ -126,7 +127,7 @@ def _read_sides(sources: Sources) -> list[Reading]:
 
 
 def _current(readings: Iterable[Reading]) -> list[Side]:
-    return [Side(reading.source, reading) for reading in readings if not reading.outdated]
+    return [Side(source_name(reading.source), reading) for reading in readings if not reading.outdated]
 
 
 def _differences(readings: Iterable[Reading]) -> set[_Difference]:

@@ -82,7 +82,7 @@ def remove_label(store: Store, label: str) -> LabelReport:
 
 
 def check_label(label: str) -> None:
-    """`UsageError` for a text that can't be a label: a number, or a word of commands such as 'latest'."""
+    """Raise `UsageError` for a text that can't be a label: a number, or a word of commands such as 'latest'."""
     if not _LABEL.match(label) or label in _RESERVED:
         raise UsageError(
             f"label {label!r} can't be used",

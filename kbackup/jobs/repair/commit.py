@@ -41,12 +41,12 @@ def commit_repair(job: RepairJob, writing: WritingRun, base: Base, after: State)
         started_at=now(),
         isolation_level="read_uncommitted" if levels == {"read_uncommitted"} else "read_committed",
     )
-    may_have_left = base.state.open_run is not None or not base.is_whole
+    may_have_orphans = base.state.open_run is not None or not base.is_whole
 
     def operation(state: State) -> State:
         if state.number != base.state.number:
             raise RefusedError("the archive was changed during the repair", "run 'kbackup repair' again")
-        open_run = run if may_have_left else None
+        open_run = run if may_have_orphans else None
         return replace(after, number=state.number, swept=state.number, open_run=open_run)
 
     writing.archive.move(base.committed)
@@ -72,7 +72,7 @@ def refresh_derived_files(job: RepairJob, archive: Archive) -> None:
         return
     files, findings = derived_files(archive), Findings()
     check_derived(job.store, files, job.sizes, True, findings)
-    stale = sorted(f.file for f in findings.found)
+    stale = sorted(f.file for f in findings.entries)
     for key in stale:
         job.store.put(key, files[key])
     mark = load_whole(job.store, Derived, layout.DERIVED)
@@ -90,14 +90,18 @@ def new_losses(before: State, after: State) -> list[dict[str, Any]]:
     ]
 
 
+_SET_AGAIN = "set pins by 'kbackup keep', labels by 'kbackup label'"
+
+
 def warnings_of(base: Base, restore_points: int) -> list[str]:
     if base.committed.catalog is None:
         if not restore_points and not base.lost:
             return []
-        return ["no catalog is left: pins, labels, log starts and the history are lost"]
+        return [f"no catalog is left: pins, labels, log starts and the history are lost; {_SET_AGAIN}"]
     if not base.lost:
         return []
     number = base.committed.catalog.number
     return [
-        f"{len(base.lost)} catalogs after catalog {number} are lost or damaged: pins and labels are as of it"
+        f"lost or damaged catalogs after catalog {number}: {len(base.lost)}; pins and labels are as of catalog "
+        f"{number}; {_SET_AGAIN}"
     ]

@@ -21,7 +21,7 @@ from kbackup.jobs.repair.report import Mended, RepairJob, RepairReport
 from kbackup.jobs.repair.root_files import (
     archive_info,
     check_archive_there,
-    check_lease,
+    damaged_lease,
     replace_corrupt_lease,
 )
 from kbackup.metrics.events import Listener, Phases
@@ -43,17 +43,21 @@ def repair(
     spark: Callable[[], SparkSession],
     listener: Listener,
 ) -> RepairReport:
-    """Without `confirm` nothing is written. With `read_data` every segment is read back and held against its checksum;
-    else against its size. `NoArchiveError` where there is nothing of an archive."""
+    """Repair an archive; without `confirm` nothing is written. With `read_data` every segment is read back and held
+    against its checksum; else against its size. `NoArchiveError` where there is nothing of an archive."""
     if not confirm:
         dry = DryStore(store)
         lease = HeldLease(dry, "kbackup repair", lease_seconds)  # not taken
         return _repair(RepairJob(store, dry, confirm, read_data, spark, listener), lease)
-    check_archive_there(store, [entry.key for entry in store.list()])
+    keys = [entry.key for entry in store.list()]
+    check_archive_there(store, keys)
+    mended = damaged_lease(store, keys)
     replace_corrupt_lease(store)
     with HeldLease(store, "kbackup repair", lease_seconds) as lease:
         guarded = GuardedStore(store, lease.check)
-        return _repair(RepairJob(store, guarded, confirm, read_data, spark, listener), lease)
+        job = RepairJob(store, guarded, confirm, read_data, spark, listener)
+        job.mended += mended
+        return _repair(job, lease)
 
 
 def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
@@ -64,7 +68,7 @@ def _repair(job: RepairJob, lease: HeldLease) -> RepairReport:
         job.modified = {entry.key: entry.modified for entry in entries}
         check_archive_there(job.store, list(job.sizes))
     with phases.step("restore points"):
-        check_lease(job)
+        job.mended += damaged_lease(job.store, job.sizes)
         documents = read_documents(job.store, job.sizes)
         info = archive_info(job, documents)
         base = find_base(job.store, job.sizes, info.id)

@@ -42,13 +42,13 @@ class ScanWork:
 
 
 def scan_segments(job: RepairJob, items: Sequence[ToScan]) -> list[Whole | Damaged]:
-    found = read_back(items, ScanWork(job.plain, job.confirm), job.spark, job.listener)
+    scanned = read_back(items, ScanWork(job.plain, job.confirm), job.spark, job.listener)
     job.mended += [
         Mended(layout.index_key_of(each.segment.key), "rebuilt")
-        for each in found
+        for each in scanned
         if isinstance(each, Whole) and each.index != "whole" and each.vouched
     ]
-    return found
+    return scanned
 
 
 def read_back(

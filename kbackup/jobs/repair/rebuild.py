@@ -10,7 +10,7 @@ from kbackup.archive.catalog.opening import Committed
 from kbackup.archive.catalog.recovery import lose_segments
 from kbackup.archive.catalog.retention import drop_unreferenced
 from kbackup.archive.catalog.run import WritingRun
-from kbackup.archive.catalog.state import IncarnationPartition, State
+from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Manifest
 from kbackup.archive.new_point import point_of, put_manifest
 from kbackup.archive.repair.attribution import attribute, by_rank, unreached
@@ -33,6 +33,7 @@ from kbackup.archive.verify.findings import Findings
 from kbackup.archive.verify.objects import check_present
 from kbackup.jobs.repair.read_back import scan_segments
 from kbackup.jobs.repair.report import RepairJob
+from kbackup.types import IncarnationPartition
 
 
 def damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
@@ -40,8 +41,8 @@ def damaged_segments(job: RepairJob, state: State) -> dict[str, str]:
     rows = {s.key: s for s in _segments(state)}
     findings = Findings()
     present = check_present(rows.values(), job.sizes, findings)
-    wrong = {f.file: f.what for f in findings.found}
-    damaged = {key: what for key, what in wrong.items() if key in rows}
+    wrong = {f.file: f.what for f in findings.entries}
+    damaged = {key: f"the segment {what}" for key, what in wrong.items() if key in rows}
     readable = {item.segment.key for item in present if item.records}
     broken = {key for key in readable if layout.index_key_of(key) in wrong}
     for found in scan_segments(job, to_scan(job.sizes, rows, sorted(readable if job.read_data else broken))):
@@ -62,13 +63,13 @@ def rebuild_state(
     is whole (`unlisted_points`)."""
     state = base.state
     manifests = listed_manifests(state, documents)
-    found = unlisted_points(base, documents)
-    if base.is_whole and not found:
+    points = unlisted_points(base, documents)
+    if base.is_whole and not points:
         return state, manifests
-    manifests |= {number: manifest for number, (manifest, _) in found.items()}
+    manifests |= {number: manifest for number, (manifest, _) in points.items()}
     given = numbers_given(job.sizes)
-    job.restored |= found.keys()
-    state = with_points(state, [point for _, point in found.values()], given + 1)
+    job.restored |= points.keys()
+    state = with_points(state, [point for _, point in points.values()], given + 1)
     least = 0 if "points" in base.stale else base.state.next_point
     listed = {*state.numbers.tolist(), *state.past_manifests}
     job.lost |= {
@@ -166,5 +167,5 @@ def mend_indexes(job: RepairJob, state: State) -> None:
 def _starts(segments: Sequence[Segment]) -> dict[IncarnationPartition, list[int]]:
     starts: dict[IncarnationPartition, list[int]] = {}
     for s in segments:
-        starts.setdefault((s.topic, s.incarnation, s.partition), []).append(s.first)
+        starts.setdefault(s.incarnation_partition, []).append(s.first)
     return starts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -34,9 +34,11 @@ def check_archive_there(store: Store, keys: Sequence[str]) -> None:
     raise NoArchiveError(f"there is no archive at {store.url}", hint)
 
 
-def check_lease(job: RepairJob) -> None:
-    if layout.LOCK in job.sizes and load_whole(job.store, Lease, layout.LOCK) is None:
-        job.mended.append(Mended(layout.LOCK, "replaced by a lease that nobody holds"))
+def damaged_lease(store: Store, keys: Collection[str]) -> list[Mended]:
+    """Return the repair of a damaged lease; empty for a whole one and for none."""
+    if layout.LOCK in keys and load_whole(store, Lease, layout.LOCK) is None:
+        return [Mended(layout.LOCK, "replaced by a lease that nobody holds")]
+    return []
 
 
 def archive_info(job: RepairJob, documents: Documents) -> ArchiveInfo:

@@ -12,7 +12,7 @@ from kbackup.archive.query.coverage import not_reached
 from kbackup.archive.query.moment import NO_POINTS, choice_of, content_at, view_of
 from kbackup.archive.query.selection import Selection, check_selection
 from kbackup.archive.query.window import Choice, Window
-from kbackup.archive.reader import open_archive
+from kbackup.archive.reader import Archive, open_archive
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config import Range, parse_range, parse_time
 from kbackup.config.jobs import Restore
@@ -24,8 +24,10 @@ from kbackup.types import TopicPartition
 from kbackup.util.times import now
 
 
-def select_content(options: Restore, store: Store) -> Content:
-    """Return the selected topics, times and offsets of the archive, or of the Java tool's folder."""
+def select_content(options: Restore, store: Store, archive: Archive | None = None) -> Content:
+    """Return the selected topics, times and offsets of the archive, or of the Java tool's folder.
+
+    `archive` is the archive in `store`, if the caller has it open."""
     ranges = tuple(map(parse_range, options.range))
     if ranges and (options.topics or options.exclude_topics):
         raise UsageError("--range names its topics itself", "leave --topic and --exclude-topic out")
@@ -33,7 +35,7 @@ def select_content(options: Restore, store: Store) -> Content:
     selection = Selection.of(names or options.topics, options.exclude_topics)
     window = time_window(options, int(time.time() * 1000))
     try:
-        archive = open_archive(store)
+        archive = archive or open_archive(store)
     except NoArchiveError:
         if not is_java_archive(store):
             raise
@@ -45,11 +47,11 @@ def select_content(options: Restore, store: Store) -> Content:
             notes=(NO_POINTS,),
         )
         return _cut(content, window, ranges, choice, {})
-    view = view_of(archive, options.backup, window)
+    view = view_of(archive, options.restore_point, window)
     where = f"restore point {view.as_of}" if view.as_of is not None else "the archive at that time"
     selected = set(_named(selection, (t.name for t in view.topics), view.others, where))
     topics = [t for t in (*view.topics, *view.others.values()) if t.name in selected]
-    left_out = [
+    excluded = [
         words
         for name, words in view.excluded.items()
         if selection.matches(name) and name not in selected & set(view.others)
@@ -57,7 +59,7 @@ def select_content(options: Restore, store: Store) -> Content:
     content = content_at(archive, view, topics)
     open_ended = {(r.topic, r.partition) for r in ranges if r.end is None}
     beyond = not_reached(archive, view, content, window, lambda *tp: not ranges or tp in open_ended)
-    choice = choice_of(view, window, map(str, ranges), (*left_out, *beyond))
+    choice = choice_of(view, window, map(str, ranges), (*excluded, *beyond))
     least = {t.name: len(t.partitions) for t in topics}
     return _cut(content, window, ranges, choice, least)
 

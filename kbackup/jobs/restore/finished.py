@@ -11,6 +11,7 @@ from kbackup.archive.restores.finished import finished_restore
 from kbackup.archive.restores.offset_map import by_partition
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.config.jobs import Restore
+from kbackup.config.keys import RENAMED
 from kbackup.errors import MismatchError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
@@ -32,17 +33,23 @@ def given_options(options: Restore) -> dict[str, Any]:
 
 
 def check_same_options(plan: RestorePlan, options: Restore) -> None:
-    """`MismatchError` where `plan` was made for other options; older versions did not write them down."""
+    """Raise `MismatchError` where `plan` was made for other options; older versions did not write them down."""
     if plan.options is None:
         return
     given = given_options(options)
-    different = [name for name in given if plan.options.get(name) != given[name]]
+    before = {_present_name(name): value for name, value in plan.options.items()}
+    different = [name for name in given if before.get(name) != given[name]]
     if different:
-        changes = "; ".join(f"{n} was {_text(plan.options.get(n))}, now {_text(given[n])}" for n in different)
+        changes = "; ".join(f"{n} was {_text(before.get(n))}, now {_text(given[n])}" for n in different)
         raise MismatchError(
             f"restore {plan.restore_id} was done with other options: {changes}",
             "give the same options as then, or another --restore-id",
         )
+
+
+def _present_name(name: str) -> str:
+    """Return the name of a key of `[restore]` that an older version may have written under another name."""
+    return RENAMED.get(f"restore.{name}", name).removeprefix("restore.")
 
 
 def _text(value: object) -> str:
@@ -50,7 +57,7 @@ def _text(value: object) -> str:
 
 
 def check_still_there(cluster: Cluster, state: Store, plan: RestorePlan) -> None:
-    """`MismatchError` where a topic of a finished restore, or one of its records, is not in the target any more."""
+    """Raise `MismatchError` where a topic of a finished restore, or one of its records, is no longer in the target."""
     there = cluster.topics(t.target for t in plan.topics)
     for topic in plan.topics:
         existing = there.get(topic.target)

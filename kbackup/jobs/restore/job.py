@@ -8,7 +8,6 @@ from kbackup.archive.restores.offset_map import write_map
 from kbackup.archive.restores.plan import RestorePlan
 from kbackup.errors import AlreadyExistsError, KbackupError, RefusedError
 from kbackup.jobs.groups.apply import restore_groups
-from kbackup.jobs.restore.preflight import warn_of_members
 from kbackup.jobs.restore.prepare import Prepared, RestoreJob, prepare
 from kbackup.jobs.restore.report import (
     Restored,
@@ -29,8 +28,6 @@ from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.restore import apply_settings
 from kbackup.kafka import kernel
 from kbackup.kafka.admin.cluster import Cluster
-from kbackup.kafka.client.client import Properties
-from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.metrics.events import Phases
 from kbackup.spark.tasks import run_counted
 from kbackup.store.base import Store
@@ -41,16 +38,9 @@ __all__ = ["RestoreJob", "restore"]
 def restore(job: RestoreJob, dry_run: bool = False) -> RestoreReport:
     """Restore a restore point into the target; with `dry_run`, report the plan alone."""
     phases = Phases(job.listener)
-    prepared = prepare(job, phases)
+    prepared = prepare(job, phases, dry_run)
     if isinstance(prepared, RestoreReport):
         return prepared
-    with phases.step("preflight"):
-        warnings = prepared.findings.warnings
-        if dry_run:
-            warnings += warn_of_members(prepared.cluster, prepared.plan.groups)
-        job.show_plan(prepared.plan, warnings)
-        if prepared.settings is not None:
-            job.show_settings(prepared.settings)
     return _planned(job, prepared, phases) if dry_run else _restore(job, prepared, phases)
 
 
@@ -62,8 +52,6 @@ def _planned(job: RestoreJob, prepared: Prepared, phases: Phases) -> RestoreRepo
 
 def _restore(job: RestoreJob, prepared: Prepared, phases: Phases) -> RestoreReport:
     plan, cluster, state = prepared.plan, prepared.cluster, job.state
-    with phases.step("preflight"):
-        _try_transactions(plan, job.target)
     with phases.step("create topics"):
         if not prepared.resumes:
             _write_plan(state, plan)
@@ -102,18 +90,6 @@ def _create_topics(prepared: Prepared) -> None:
             prepared.cluster.create_topic(
                 topic.target, topic.partitions, topic.replication_factor, topic.configs
             )
-
-
-def _try_transactions(plan: RestorePlan, target: Properties) -> None:
-    """Check that the target allows transactions, before anything is written."""
-    if plan.transactions and plan.units:
-        producer = BlockProducer(
-            target, f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
-        )
-        try:
-            producer.start([plan.units[0][0].tp])
-        finally:
-            producer.close()
 
 
 def _write_plan(state: Store, plan: RestorePlan) -> None:

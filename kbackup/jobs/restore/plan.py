@@ -33,7 +33,7 @@ def target_name(topic: str, exact: Mapping[str, str], patterns: Sequence[str]) -
 
 
 def check_rules(patterns: Sequence[str], topics: Collection[str]) -> None:
-    """`UsageError` where one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
+    """Raise `UsageError` where one of 'pattern=replacement' matches none of `topics`: each would keep its own name."""
     for rule in patterns:
         pattern, _ = parse_rule(rule)
         if not any(map(pattern.search, topics)):
@@ -42,7 +42,7 @@ def check_rules(patterns: Sequence[str], topics: Collection[str]) -> None:
 
 
 def check_names(names: Mapping[str, str]) -> None:
-    """`RefusedError` unless every target name is legal and no two topics go to the same one."""
+    """Raise `RefusedError` unless every target name is legal and no two topics go to the same one."""
     taken: dict[str, str] = {}
     for source, target in names.items():
         if not _LEGAL.match(target) or target in (".", ".."):

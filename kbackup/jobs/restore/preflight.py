@@ -14,6 +14,8 @@ from kbackup.errors import KbackupError, RefusedError
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
+from kbackup.util.commands import kafka_command
+from kbackup.util.text import plural
 
 _BATCH_OVERHEAD = 100  # bytes that a record batch of one record takes beside the record
 _DAY = 86_400_000
@@ -76,7 +78,8 @@ def _check_existing(
     if len(partitions) < topic.partitions:
         findings.refuse(
             f"target topic {topic.target} has {len(partitions)} partitions, the archive {topic.partitions}",
-            "add partitions, or map the topic to another name",
+            f"map it to another name (--map {topic.source}={topic.source}-restored), or add partitions: "
+            + _topics_command(cluster, topic, "--alter", "--partitions", str(topic.partitions)),
         )
     elif len(partitions) > topic.partitions:
         findings.warnings.append(
@@ -88,15 +91,21 @@ def _check_existing(
     if any(ends[tp] > starts[tp] for tp in partitions) and not into_existing:
         findings.refuse(
             f"target topic {topic.target} is not empty",
-            "delete it, --map it to another name, or append with --into-existing",
+            f"map it to another name (--map {topic.source}={topic.source}-restored), append with --into-existing, or "
+            f"delete it: {_topics_command(cluster, topic, '--delete')}",
         )
+
+
+def _topics_command(cluster: Cluster, topic: PlannedTopic, action: str, *options: str) -> str:
+    servers = cluster.connection.properties["bootstrap.servers"]
+    return kafka_command("kafka-topics", servers, action, "--topic", topic.target, *options)
 
 
 def _check_creation(findings: Findings, topic: PlannedTopic, cluster: Cluster, brokers: int) -> None:
     if topic.replication_factor > brokers:
         findings.refuse(
             f"topic {topic.target} wants replication factor {topic.replication_factor}, "
-            f"the target has {brokers} broker(s)",
+            f"the target has {plural(brokers, 'broker')}",
             f"give --replication-factor {brokers} or less",
         )
         return
@@ -206,8 +215,8 @@ def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[st
     """Warnings of groups on the target that have members now: a restore would leave these groups alone."""
     counts, unknown = cluster.groups.members(g.target for g in groups)
     live = [
-        f"group {group} has {count} live member(s) on the target now and would be left alone: stop them, "
-        "give the group a new name with --map-group, or restore no group with --no-groups"
+        f"group {group} has {plural(count, 'live member')} on the target now and would be left alone: stop it, give it "
+        "a new name with --map-group, or restore no group with --no-groups"
         for group, count in sorted(counts.items())
         if count
     ]
@@ -215,7 +224,7 @@ def warn_of_members(cluster: Cluster, groups: Sequence[PlannedGroup]) -> list[st
 
 
 def check_segments(store: Store, segments: Sequence[Segment]) -> None:
-    """`RefusedError` naming every records object that is not there in its size."""
+    """Raise `RefusedError` naming every records object that is not there in its size."""
     folders = sorted({s.key.rpartition("/")[0] + "/" for s in segments})
     sizes = {entry.key: entry.size for folder in folders for entry in store.list(folder)}
     findings = Findings()

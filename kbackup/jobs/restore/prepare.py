@@ -16,13 +16,14 @@ from kbackup.config.jobs import Restore
 from kbackup.errors import CorruptError, NotFoundError, RefusedError
 from kbackup.jobs.restore.content import plan_restore, select_content
 from kbackup.jobs.restore.finished import check_same_options, check_still_there, given_options
-from kbackup.jobs.restore.preflight import Findings, check_segments, check_target
+from kbackup.jobs.restore.preflight import Findings, check_segments, check_target, warn_of_members
 from kbackup.jobs.restore.report import RestoreReport, with_warning
 from kbackup.jobs.restore.timestamps import with_timestamps
 from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.restore import compare_settings
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
+from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import Spark
 from kbackup.store.base import Store
@@ -58,8 +59,8 @@ class Prepared:
     settings: SettingsReport | None
 
 
-def prepare(job: RestoreJob, phases: Phases) -> Prepared | RestoreReport:
-    """Return a restore that may begin, or the report of one that was finished before under this id."""
+def prepare(job: RestoreJob, phases: Phases, dry_run: bool) -> Prepared | RestoreReport:
+    """Show and return a restore that may begin, or return the report of one that was finished before under this id."""
     with phases.step("connect"):
         cluster = Cluster(job.target, "target")
         cluster_id, brokers = cluster.connect()
@@ -73,16 +74,50 @@ def prepare(job: RestoreJob, phases: Phases) -> Prepared | RestoreReport:
     with phases.step("plan"):
         plan, content = _make_plan(job, cluster_id) if earlier is None else _resume_plan(job, earlier)
     with phases.step("preflight"):
-        records = readable(job.store, plan.archive_id)
-        check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
-        findings = Findings(create=_missing(cluster, plan))
-        if content is not None:
-            content = with_timestamps(content, records, job.spark, job.listener)
-            findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
-            findings.warnings += content.warnings
-        findings.raise_problems()
+        records, findings = _check_ends(job, cluster, brokers, plan, content)
         settings = compare_settings(job.store, plan, cluster)
-    return Prepared(cluster, cluster_id, plan, earlier is not None, records, findings, settings)
+        prepared = Prepared(cluster, cluster_id, plan, earlier is not None, records, findings, settings)
+        _show(job, prepared, dry_run)
+        if not dry_run:
+            _try_transactions(plan, job.target)
+    return prepared
+
+
+def _check_ends(
+    job: RestoreJob, cluster: Cluster, brokers: int, plan: RestorePlan, content: Content | None
+) -> tuple[Store, Findings]:
+    """Check the segments and the target; return the store to read segments from. `content` is None for a restore that
+    was begun before."""
+    records = readable(job.store, plan.archive_id)
+    check_segments(records, [s for unit in plan.units for part in unit for s in part.segments])
+    findings = Findings(create=_missing(cluster, plan))
+    if content is not None:
+        content = with_timestamps(content, records, job.spark, job.listener)
+        findings = check_target(cluster, brokers, plan.topics, content, plan.into_existing)
+        findings.warnings += content.warnings
+    findings.raise_problems()
+    return records, findings
+
+
+def _show(job: RestoreJob, prepared: Prepared, dry_run: bool) -> None:
+    warnings = prepared.findings.warnings
+    if dry_run:
+        warnings += warn_of_members(prepared.cluster, prepared.plan.groups)
+    job.show_plan(prepared.plan, warnings)
+    if prepared.settings is not None:
+        job.show_settings(prepared.settings)
+
+
+def _try_transactions(plan: RestorePlan, target: Properties) -> None:
+    """Check that the target allows transactions, before anything is written."""
+    if plan.transactions and plan.units:
+        producer = BlockProducer(
+            target, f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
+        )
+        try:
+            producer.start([plan.units[0][0].tp])
+        finally:
+            producer.close()
 
 
 def _make_plan(job: RestoreJob, cluster_id: str) -> tuple[RestorePlan, Content]:

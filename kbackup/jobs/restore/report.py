@@ -103,7 +103,7 @@ def make_report(
             *plan.group_warnings,
             *warnings,
         ),
-        missing=(*plan.damaged, *not_applied(groups)),
+        missing=(*plan.damaged, *not_applied(groups, "--restore-id", plan.restore_id)),
         seconds=dict(seconds),
         choice=plan.choice,
     )

@@ -19,21 +19,21 @@ from kbackup.errors import RefusedError
 from kbackup.formats.torn import ENTRY
 from kbackup.jobs.mirror.status.holds import flow_holds
 from kbackup.jobs.retention.plan import ExpirationPlan, plan_expiration
-from kbackup.jobs.retention.report import ExpireReport, Expiry, UndoReport
+from kbackup.jobs.retention.policy import Policy
+from kbackup.jobs.retention.report import ExpireReport, Expiry, PointFate, UndoReport
 from kbackup.metrics.events import Listener, Phases
 from kbackup.store.base import Store
 from kbackup.util.times import rfc3339, time_text
+
+__all__ = ["ExpireReport", "Expiry", "PointFate", "Policy", "expire", "undo"]
 
 
 def expire(
     store: Store, expiry: Expiry, lease_seconds: float, listener: Listener, *, confirm: bool
 ) -> ExpireReport:
-    """Without `confirm` it says what would expire, by the catalog alone. It takes no lease to commit: a backup may run
-    beside it.
-
-    The derived files follow at once where nobody holds the lease; else the holder writes them. `RefusedError` where
-    the newest restore point would lose all its records.
-    """
+    """Expire restore points and records; without `confirm`, report what would expire, by the catalog alone. No lease is
+    taken for the commit: a backup may run beside it. The derived files follow at once where no writer holds the lease;
+    else its holder writes them. `RefusedError` where the newest restore point would lose all its records."""
     phases = Phases(listener)
     archive = open_archive(store)
     with phases.step("choose"):

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 from kbackup.archive.catalog.holds import Hold, held_points
 from kbackup.archive.catalog.retention import expire_points, expire_records, old_starts, records_by_point
-from kbackup.archive.catalog.state import Incarnation, IncarnationPartition, State
+from kbackup.archive.catalog.state import State
 from kbackup.archive.models import Manifest, Metadata, TopicState
 from kbackup.archive.reader import Archive
 from kbackup.errors import RefusedError
 from kbackup.jobs.retention.policy import moment, reasons
 from kbackup.jobs.retention.report import Expiry, PointFate
+from kbackup.types import Incarnation, IncarnationPartition
 
 
 @dataclass(frozen=True, eq=False)

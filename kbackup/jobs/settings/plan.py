@@ -6,7 +6,6 @@ ACLs are only ever added; configs are set, never unset. What belongs to a host i
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from kbackup.archive.models import Member, Metadata
 from kbackup.archive.secrets import is_sensitive
 from kbackup.jobs.settings.acls import Names, SkippedSetting, denials_first, map_acls, pattern_warnings
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, quota_changes
+from kbackup.jobs.settings.commands import user_command
 from kbackup.metadata.entities import (
     Acl,
     BrokerConfig,
@@ -110,7 +110,7 @@ def _broker_configs(
     archived: Sequence[BrokerConfig], target: Target
 ) -> tuple[list[ConfigChange], list[SkippedSetting]]:
     """The default of all brokers comes first."""
-    there = {(c.broker, c.name): c.value for c in target.broker_configs}
+    current = {(c.broker, c.name): c.value for c in target.broker_configs}
     changes: list[ConfigChange] = []
     skipped: list[SkippedSetting] = []
     for config in sorted(archived, key=lambda c: (c.broker is not None, c.broker or 0, c.name)):
@@ -119,13 +119,13 @@ def _broker_configs(
         if why or config.value is None:
             of = "all brokers" if config.broker is None else f"broker {config.broker}"
             skipped.append(SkippedSetting(what=f"config {config.name} of {of}", why=why))
-        elif there.get(key) != config.value:
+        elif current.get(key) != config.value:
             changes.append(
                 ConfigChange(
                     kind="broker",
                     owner="" if config.broker is None else str(config.broker),
                     name=config.name,
-                    before=there.get(key),
+                    before=current.get(key),
                     after=config.value,
                     of_all=config.broker is None,
                 )
@@ -145,16 +145,6 @@ def _not_applied(config: BrokerConfig, brokers: Sequence[int]) -> str:
     return ""
 
 
-def default_command(address: str, name: str, value: str | None) -> str:
-    """Return the command that sets a default of all brokers, or removes it."""
-    pair = f"{name}=[{value}]" if value is not None and "," in value else f"{name}={value}"
-    change = f"--delete-config {name}" if value is None else f"--add-config {shlex.quote(pair)}"
-    return (
-        f"kafka-configs.sh --bootstrap-server {shlex.quote(address)} --alter --entity-type brokers --entity-default "
-        f"{change}"
-    )
-
-
 def _overridden(
     changes: Iterable[ConfigChange], archived: Iterable[BrokerConfig], target: Target
 ) -> Iterator[str]:
@@ -167,18 +157,18 @@ def _overridden(
 
 
 def _client_metrics(archived: Iterable[ClientMetrics], target: Target) -> list[ConfigChange]:
-    there = {(m.name, name): value for m in target.client_metrics for name, value in m.configs.items()}
+    current = {(m.name, name): value for m in target.client_metrics for name, value in m.configs.items()}
     return [
         ConfigChange(
             kind="client metrics",
             owner=metrics.name,
             name=name,
-            before=there.get((metrics.name, name)),
+            before=current.get((metrics.name, name)),
             after=value,
         )
         for metrics in archived
         for name, value in sorted(metrics.configs.items())
-        if there.get((metrics.name, name)) != value
+        if current.get((metrics.name, name)) != value
     ]
 
 
@@ -193,7 +183,7 @@ def _tokens(archived: Iterable[DelegationToken]) -> Iterator[SkippedSetting]:
 def _group_configs(
     archived: Iterable[GroupConfig], names: Names, target: Target
 ) -> tuple[list[ConfigChange], list[SkippedSetting]]:
-    there = {(c.group, c.name): c.value for c in target.group_configs}
+    current = {(c.group, c.name): c.value for c in target.group_configs}
     changes: list[ConfigChange] = []
     skipped: list[SkippedSetting] = []
     for config in archived:
@@ -202,7 +192,7 @@ def _group_configs(
             why = "the group is not restored" if group is None else "it is sensitive: brokers never give it"
             skipped.append(SkippedSetting(what=f"config {config.name} of group {config.group}", why=why))
             continue
-        before = there.get((group, config.name))
+        before = current.get((group, config.name))
         if before != config.value:
             changes.append(
                 ConfigChange(kind="group", owner=group, name=config.name, before=before, after=config.value)
@@ -215,7 +205,6 @@ def _users(archived: Iterable[ScramUser], target: Target) -> Iterator[str]:
     there = {(u.user, u.mechanism) for u in target.scram_users}
     for user in archived:
         if (user.user, user.mechanism) not in there:
-            secret = f"{user.mechanism}=[iterations={user.iterations},password=...]"
             where = (
                 "a running cluster takes no stored keys ('kbackup migrate bootstrap' brings them into a new one)"
                 if user.stored_key is not None
@@ -223,6 +212,5 @@ def _users(archived: Iterable[ScramUser], target: Target) -> Iterator[str]:
             )
             yield (
                 f"SCRAM user {user.user} ({user.mechanism}, {user.iterations} iterations) is to be made by hand, "
-                f"{where}: kafka-configs.sh --bootstrap-server {shlex.quote(target.address)} --alter "
-                f"--entity-type users --entity-name {shlex.quote(user.user)} --add-config {shlex.quote(secret)}"
+                f"{where}: {user_command(target.address, user)}"
             )

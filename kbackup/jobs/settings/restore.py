@@ -46,12 +46,12 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
         skipped_topics={t.name for t in point.topics} - {t.source for t in plan.topics},
         groups={g.source: g.target for g in plan.groups},
     )
-    there = capture_settings(cluster, names.groups.values())
+    current = capture_settings(cluster, names.groups.values())
     brokers = cluster.security.brokers()
     for part in plan.settings:
         _check_known(_PARTS[part], f"restore point {plan.restore_point}", metadata)
-        _check_known(_PARTS[part], cluster.connection.address, there)
-    unused = any(entry.part == "acls" and entry.reason == "not there" for entry in there.not_carried)
+        _check_known(_PARTS[part], cluster.connection.address, current)
+    unused = any(entry.part == "acls" and entry.reason == "not there" for entry in current.not_carried)
     if "acls" in plan.settings and metadata.acls and unused:
         raise RefusedError(
             f"{cluster.connection.address} has no authorizer, so it takes no ACLs", "leave acls out of --with"
@@ -61,12 +61,12 @@ def compare_settings(store: Store, plan: RestorePlan, cluster: Cluster) -> Setti
     target = Target(
         address=cluster.connection.properties["bootstrap.servers"],
         brokers=brokers,
-        acls=there.acls or (),
-        scram_users=there.scram_users or (),
-        broker_configs=there.broker_configs or (),
-        group_configs=there.group_configs or (),
-        client_quotas=there.client_quotas or (),
-        client_metrics=there.client_metrics or (),
+        acls=current.acls or (),
+        scram_users=current.scram_users or (),
+        broker_configs=current.broker_configs or (),
+        group_configs=current.group_configs or (),
+        client_quotas=current.client_quotas or (),
+        client_metrics=current.client_metrics or (),
     )
     return plan_settings(plan.settings, metadata, names, target)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from kbackup.jobs.settings.acls import acl_words
 from kbackup.jobs.settings.changes import Changes, ConfigChange, QuotaChange, entity_words
-from kbackup.jobs.settings.plan import default_command
+from kbackup.jobs.settings.commands import acl_command, config_command, quota_command
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.admin.security_types import AclRule, Untold
 from kbackup.kafka.admin_protocol.session import Session
@@ -19,6 +19,9 @@ C = TypeVar("C")
 _SPECIAL_RESOURCES = {"delegation_token", "user"}
 _SPECIAL_OPERATIONS = {"two_phase_commit", "create_tokens", "describe_tokens"}
 """Values of ACLs that confluent-kafka doesn't know."""
+
+
+_BY_HAND = "; set it by hand: "
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,25 @@ def write_changes(cluster: Cluster, changes: Changes) -> Outcome:
         configs = [_set(cluster, session, change) for change in changes.configs]
         quotas = _set_quotas(session, changes.quotas)
         deleted = _delete(session, changes.deleted_acls)
+    servers = cluster.connection.properties["bootstrap.servers"]
     words = [
-        *(f"ACL {acl_words(a)} was not made: {w}" for a, w in zip(changes.acls, acls, strict=True) if w),
-        *filter(None, configs),
         *(
-            f"quota {c.name} of {entity_words(c.entity)} was not set: {w}"
+            f"ACL {acl_words(a)} was not made: {w}{_BY_HAND}{acl_command(servers, a, '--add')}"
+            for a, w in zip(changes.acls, acls, strict=True)
+            if w
+        ),
+        *(
+            f"config {c.name} of {_owner(c)} was not set: {w}{_BY_HAND}{config_command(servers, c)}"
+            for c, w in zip(changes.configs, configs, strict=True)
+            if w
+        ),
+        *(
+            f"quota {c.name} of {entity_words(c.entity)} was not set: {w}{_BY_HAND}{quota_command(servers, c)}"
             for c, w in zip(changes.quotas, quotas, strict=True)
             if w
         ),
         *(
-            f"ACL {acl_words(a)} was not deleted: {w}"
+            f"ACL {acl_words(a)} was not deleted: {w}{_BY_HAND}{acl_command(servers, a, '--remove')}"
             for a, w in zip(changes.deleted_acls, deleted, strict=True)
             if w
         ),
@@ -98,32 +110,18 @@ def _set_quotas(session: Session | Untold, changes: Sequence[QuotaChange]) -> li
 
 
 def _set(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:
-    """'' or what is to be told."""
-    if change.of_all:
-        return _set_default(cluster, session, change)
-    if change.kind == "client metrics":
-        values = {change.name: change.after}
-        why = (
-            session.why
-            if isinstance(session, Untold)
-            else session.write.set_client_metrics(change.owner, values)
-        )
-    else:
+    """Set a config; return '' or the reason why the target refused it."""
+    values = {change.name: change.after}
+    if change.kind != "client metrics" and not change.of_all:
         security = cluster.security
         put = security.set_broker_config if change.kind == "broker" else security.set_group_config
-        why = put(change.owner, change.name, change.after)
-    return f"config {change.name} of {change.kind} {change.owner} was not set: {why}" if why else ""
-
-
-def _set_default(cluster: Cluster, session: Session | Untold, change: ConfigChange) -> str:
+        return put(change.owner, change.name, change.after)
     if isinstance(session, Untold):
-        why = session.why
-    else:
-        why = session.write.set_default_broker_configs({change.name: change.after})[change.name]
-    if not why:
-        return ""
-    servers = cluster.connection.properties["bootstrap.servers"]
-    return (
-        f"config {change.name} of all brokers was not set: {why}; set it by hand: "
-        f"{default_command(servers, change.name, change.after)}"
-    )
+        return session.why
+    if change.of_all:
+        return session.write.set_default_broker_configs(values)[change.name]
+    return session.write.set_client_metrics(change.owner, values)
+
+
+def _owner(change: ConfigChange) -> str:
+    return "all brokers" if change.of_all else f"{change.kind} {change.owner}"

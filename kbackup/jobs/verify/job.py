@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kbackup.archive import layout
 from kbackup.archive.catalog.derived import derived_files
@@ -13,14 +13,16 @@ from kbackup.archive.segments.key_check import with_checked_key
 from kbackup.archive.segments.table import Segment, in_order
 from kbackup.archive.verify.catalog import Survey, check_earlier, survey
 from kbackup.archive.verify.derived import can_judge, check_derived
-from kbackup.archive.verify.findings import Finding, Findings, Note, ToRead
+from kbackup.archive.verify.findings import Findings, ToRead
 from kbackup.archive.verify.java import survey_folder
 from kbackup.archive.verify.objects import check_present, check_stored_checksums, note_orphans
 from kbackup.archive.verify.segment import SegmentResult, check_segment
 from kbackup.archive.verify.vectors import check_vectors
 from kbackup.errors import NoArchiveError
 from kbackup.jobs.verify.drills import check_drills
+from kbackup.jobs.verify.report import VerifyReport
 from kbackup.jobs.verify.restores import check_restores
+from kbackup.jobs.verify.verifications import check_verifications
 from kbackup.metrics.events import Listener, Phases
 from kbackup.metrics.registry import counted
 from kbackup.spark.progress import ProgressSender
@@ -29,24 +31,6 @@ from kbackup.store.base import Store
 
 _TASK_BYTES = 64 << 20
 _TASK_SEGMENTS = 256
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """`restore_points` are the numbers that were looked at; none for a folder of the Java tool. `read_records`
-    and `read_bytes` are what was read back. `orphan_bytes` is the size of objects of no restore point."""
-
-    archive: str
-    archive_id: str
-    deep: bool
-    restore_points: tuple[int, ...]
-    segments: int
-    read_records: int
-    read_bytes: int
-    findings: tuple[Finding, ...]
-    notes: tuple[Note, ...]
-    orphan_bytes: int
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +91,7 @@ def verify(store: Store, point: str, quick: bool, spark: Spark, listener: Listen
         segments=known.segments,
         read_records=read.records,
         read_bytes=read.bytes,
-        findings=tuple(sorted(findings.found | set(read.findings))),
+        findings=tuple(sorted(findings.entries | set(read.findings))),
         notes=tuple(sorted(findings.notes)),
         orphan_bytes=sum(note.bytes for note in findings.notes),
         seconds=phases.seconds,
@@ -131,6 +115,7 @@ def _survey(
         owner = surveyed.archive.info.id if surveyed.archive is not None else surveyed.archive_id
         check_restores(store, sizes, owner, findings)
         check_drills(store, sizes, findings)
+        check_verifications(store, sizes, findings)
     with phases.step("objects"):
         last = max(numbers, default=0)
         segments = sorted((s for number, new in added.items() if number <= last for s in new), key=in_order)

@@ -69,12 +69,12 @@ class SecurityAdmin:
             AclOperation.ANY,
             AclPermissionType.ANY,
         )
-        found = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
-        if isinstance(found, Untold):
-            return found
-        if not found and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
+        answer = self._ask(self._admin.describe_acls(every, request_timeout=TIMEOUT), doing)
+        if isinstance(answer, Untold):
+            return answer
+        if not answer and AclOperation.DESCRIBE_CONFIGS in rights and not self._authorizer():
             return Untold("not there", f"{self.connection.address} has no authorizer")
-        rules = sorted(rule_of(binding) for binding in found)
+        rules = sorted(rule_of(binding) for binding in answer)
         strange = [rule for rule in rules if "unknown" in (rule.resource, rule.operation, rule.permission)]
         return [r for r in rules if r not in set(strange)], [acl_words(r) for r in strange]
 
@@ -85,12 +85,12 @@ class SecurityAdmin:
         if isinstance(rights, Untold):
             return rights
         asked: Any = self._admin.describe_user_scram_credentials(request_timeout=TIMEOUT)
-        found = self._ask(asked, doing)
-        if isinstance(found, Untold):
-            return found
+        answer = self._ask(asked, doing)
+        if isinstance(answer, Untold):
+            return answer
         return sorted(
             Credential(user, info.mechanism.name.replace("_", "-"), info.iterations)
-            for user, described in found.items()
+            for user, described in answer.items()
             for info in described.scram_credential_infos
         )
 
@@ -108,35 +108,35 @@ class SecurityAdmin:
             ConfigSource.DYNAMIC_BROKER_CONFIG.value,
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG.value,
         )
-        found: set[Setting] = set()
+        settings: set[Setting] = set()
         for broker, futures in asked:
             (future,) = futures.values()
             entries = self._ask(future, f"reading configs of broker {broker}")
             if isinstance(entries, Untold):
                 return entries
-            found |= {
+            settings |= {
                 Setting(broker if e.source == own else "", e.name, None if e.is_sensitive else e.value)
                 for e in entries.values()
                 if e.source in (own, of_all)
             }
-        return sorted(found, key=_by_name)
+        return sorted(settings, key=_by_name)
 
     def group_configs(self, groups: Iterable[str]) -> list[Setting] | Untold:
         """The configs set on `groups`."""
         names = sorted(groups)
-        found: list[Setting] = []
+        settings: list[Setting] = []
         for at in range(0, len(names), _BATCH):
             resources = [ConfigResource(ResourceType.GROUP, name) for name in names[at : at + _BATCH]]
             for resource, future in self._describe(resources).items():
                 entries = self._ask(future, f"reading configs of group {resource.name}")
                 if isinstance(entries, Untold):
                     return self._without_group_configs(entries)
-                found += [
+                settings += [
                     Setting(resource.name, e.name, None if e.is_sensitive else e.value)
                     for e in entries.values()
                     if e.source == ConfigSource.GROUP_CONFIG.value
                 ]
-        return sorted(found, key=_by_name)
+        return sorted(settings, key=_by_name)
 
     def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
         """Make each; '' or why it was refused."""

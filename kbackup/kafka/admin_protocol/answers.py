@@ -18,23 +18,23 @@ from kbackup.metadata.entities import (
 
 
 def quotas_of(answer: Any) -> list[ClientQuota]:
-    found = [
+    quotas = [
         ClientQuota(
             entity=dict(sorted((part.entity_type, part.entity_name) for part in entry.entity)),
             quotas=dict(sorted((value.key, value.value) for value in entry.values)),
         )
         for entry in answer.entries or ()
     ]
-    return sorted(found, key=quota_order)
+    return sorted(quotas, key=quota_order)
 
 
 def quota_order(quota: ClientQuota) -> list[tuple[str, bool, str]]:
-    """By entity, defaults first."""
+    """Return the key to sort quotas by: by entity, defaults first."""
     return [(kind, name is not None, name or "") for kind, name in sorted(quota.entity.items())]
 
 
 def tokens_of(answer: Any) -> list[DelegationToken]:
-    found = [
+    tokens = [
         DelegationToken(
             id=token.token_id,
             owner=f"{token.principal_type}:{token.principal_name}",
@@ -47,7 +47,7 @@ def tokens_of(answer: Any) -> list[DelegationToken]:
         )
         for token in answer.tokens
     ]
-    return sorted(found, key=lambda token: token.id)
+    return sorted(tokens, key=lambda token: token.id)
 
 
 def _requester(token: Any) -> str:
@@ -88,7 +88,7 @@ def defaults_of(configs: Iterable[Any]) -> list[Setting]:
 
 
 def metrics_of(described: Iterable[Any]) -> list[ClientMetrics]:
-    found = [
+    metrics = [
         ClientMetrics(
             name=each.resource_name,
             configs={
@@ -101,12 +101,12 @@ def metrics_of(described: Iterable[Any]) -> list[ClientMetrics]:
         )
         for each in described
     ]
-    return sorted(found, key=lambda each: each.name)
+    return sorted(metrics, key=lambda each: each.name)
 
 
 def brokers_of(answer: Any, protocol: str) -> list[Registration]:
     """`protocol` is that of the listener which the brokers were asked by: they name no other."""
-    found = [
+    brokers = [
         Registration(
             id=broker.broker_id,
             role="broker",
@@ -116,7 +116,7 @@ def brokers_of(answer: Any, protocol: str) -> list[Registration]:
         )
         for broker in answer.brokers
     ]
-    return sorted(found, key=lambda each: each.id)
+    return sorted(brokers, key=lambda each: each.id)
 
 
 def controllers_of(answer: Any) -> list[Registration]:

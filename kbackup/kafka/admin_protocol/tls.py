@@ -7,15 +7,12 @@ import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    PrivateFormat,
-    load_pem_private_key,
-    pkcs12,
-)
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+# cryptography is imported where there is a key: most connections have none
 
 
 def tls_context(properties: Mapping[str, str]) -> ssl.SSLContext:
@@ -49,6 +46,8 @@ def _load_own(context: ssl.SSLContext, properties: Mapping[str, str]) -> None:
     chain, key = _own(properties)
     if not chain or not key:
         return
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+
     # OpenSSL reads them from a file alone: the key is encrypted in it by a password that nobody else has.
     password = secrets.token_hex(32)
     sealed = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(password.encode()))
@@ -64,6 +63,8 @@ def _own(properties: Mapping[str, str]) -> tuple[bytes, PrivateKeyTypes | None]:
     chain, key = (_text(properties, f"ssl.{part}") for part in ("certificate", "key"))
     if not key:
         return chain, None
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
     password = properties.get("ssl.key.password", "").encode() or None
     return chain, load_pem_private_key(key, password)
 
@@ -75,6 +76,8 @@ def _text(properties: Mapping[str, str], name: str) -> bytes:
 
 
 def _from_key_store(path: Path, password: str) -> tuple[bytes, PrivateKeyTypes | None]:
+    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+
     key, own, others = pkcs12.load_key_and_certificates(path.read_bytes(), password.encode() or None)
     chain = [own, *others] if own is not None else others
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain), key

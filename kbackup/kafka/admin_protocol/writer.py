@@ -61,38 +61,23 @@ class Writer:
         return self._configs(words.CLIENT_METRICS, name, values, f"setting client metrics {name}")
 
     def create_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
-        refused: dict[AclRule, str] = {}
-        for at in range(0, len(rules), ACLS_AT_ONCE):
-            batch = rules[at : at + ACLS_AT_ONCE]
-            creations = [
-                CreateAclsRequest.AclCreation(
-                    **_numbers(rule, "resource_type", "resource_pattern_type"),
-                    resource_name=rule.name,
-                    principal=rule.principal,
-                    host=rule.host,
-                )
-                for rule in batch
-            ]
-            request = CreateAclsRequest(creations=creations)
-            refused |= self._each(batch, request, "creating an ACL", lambda answer: answer.results)
-        return refused
+        return self._in_batches(rules, _creations, "creating an ACL", lambda answer: answer.results)
 
     def delete_acls(self, rules: Sequence[AclRule]) -> dict[AclRule, str]:
         """Delete exactly these; one that is not there counts as deleted."""
+        return self._in_batches(rules, _deletions, "deleting an ACL", lambda answer: answer.filter_results)
+
+    def _in_batches(
+        self,
+        rules: Sequence[AclRule],
+        request: Callable[[Sequence[AclRule]], Any],
+        doing: str,
+        results: Callable[[Any], Sequence[Any]],
+    ) -> dict[AclRule, str]:
         refused: dict[AclRule, str] = {}
         for at in range(0, len(rules), ACLS_AT_ONCE):
             batch = rules[at : at + ACLS_AT_ONCE]
-            filters = [
-                DeleteAclsRequest.DeleteAclsFilter(
-                    **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
-                    resource_name_filter=rule.name,
-                    principal_filter=rule.principal,
-                    host_filter=rule.host,
-                )
-                for rule in batch
-            ]
-            request = DeleteAclsRequest(filters=filters)
-            refused |= self._each(batch, request, "deleting an ACL", lambda answer: answer.filter_results)
+            refused |= self._each(batch, request(batch), doing, results)
         return refused
 
     def _configs(self, kind: int, owner: str, values: Mapping[str, str | None], doing: str) -> str:
@@ -133,6 +118,32 @@ class Writer:
     def _why(self, code: int, message: str | None, doing: str) -> str:
         error = KafkaError(code, message) if message else KafkaError(code)
         return self._connection.error(error, doing).message
+
+
+def _creations(rules: Sequence[AclRule]) -> CreateAclsRequest:
+    creations = [
+        CreateAclsRequest.AclCreation(
+            **_numbers(rule, "resource_type", "resource_pattern_type"),
+            resource_name=rule.name,
+            principal=rule.principal,
+            host=rule.host,
+        )
+        for rule in rules
+    ]
+    return CreateAclsRequest(creations=creations)
+
+
+def _deletions(rules: Sequence[AclRule]) -> DeleteAclsRequest:
+    filters = [
+        DeleteAclsRequest.DeleteAclsFilter(
+            **_numbers(rule, "resource_type_filter", "pattern_type_filter"),
+            resource_name_filter=rule.name,
+            principal_filter=rule.principal,
+            host_filter=rule.host,
+        )
+        for rule in rules
+    ]
+    return DeleteAclsRequest(filters=filters)
 
 
 def _numbers(rule: AclRule, resource: str, pattern: str) -> dict[str, int]:

@@ -34,6 +34,7 @@ _UNREACHABLE = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._NO_OFFSET,
+    KafkaError._NOENT,  # no partition that was asked about has a leader
 }
 _ANSWER_HINT = "check that it is running and can be reached from here"
 _NO_ANSWER = {
@@ -96,7 +97,7 @@ class Connection:
         }
 
     def settings(self, extra: Mapping[str, Any]) -> dict[str, str]:
-        """The same as librdkafka itself takes it: text alone, and no callback."""
+        """Return the settings in librdkafka's own form: text alone, and no callback."""
         return {
             name: str(value).lower() if isinstance(value, bool) else str(value)
             for name, value in self.config(extra).items()
@@ -114,7 +115,7 @@ class Connection:
         return self.last is not None and bool(_why_not_let_in(self.last))
 
     def _token(self, config: str) -> tuple[str, float, str, dict[str, str]]:
-        """As confluent-kafka wants it."""
+        """Return the token in the form that confluent-kafka takes."""
         assert self.tokens is not None  # noqa: S101 (it is called by none but clients that have them)
         token = self.tokens(config)
         return token.value, token.expires, token.principal, dict(token.extensions)

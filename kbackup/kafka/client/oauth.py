@@ -50,13 +50,13 @@ class Tokens:
         try:
             token = Token(*answer)
             fits = bool(token.value) and isinstance(token.value, str) and isinstance(token.principal, str)
-            left = float(token.expires) - time.time()
+            remaining = float(token.expires) - time.time()
         except (TypeError, ValueError):
             fits = False
         if not fits:
             raise ValueError(f"its answer is not {_SHAPE}")
-        if left <= 0:
-            raise ValueError(f"its token expired {-left:.0f} s ago")
+        if remaining <= 0:
+            raise ValueError(f"its token expired {-remaining:.0f} s ago")
         return token
 
 
@@ -64,9 +64,9 @@ def _find(name: str, role: str) -> Callable[[str], Any]:
     module, _, function = name.partition(":")
     hint = f"name an importable module:function that returns {_SHAPE}"
     try:
-        found = getattr(importlib.import_module(module), function)
+        callback = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"[{role}] {CALLBACK} = {name!r} can't be found: {error}", hint) from error
-    if not callable(found):
+    if not callable(callback):
         raise UsageError(f"[{role}] {CALLBACK} = {name!r} is no function", hint)
-    return found  # type: ignore[no-any-return]  # it is whatever the user has written
+    return callback  # type: ignore[no-any-return]  # it is whatever the user has written

@@ -43,6 +43,7 @@ LEADER_NOT_READY: NotReady = {
     ),
     # The broker that was asked is gone: ask again when the client has looked up which brokers there are.
     KafkaError._TRANSPORT: TIMEOUT,
+    KafkaError._NOENT: TIMEOUT,  # no partition has a leader: the last broker is going
     KafkaError._TIMED_OUT: TIMEOUT / 2,  # once, since the request itself took TIMEOUT
     **dict.fromkeys(
         (

@@ -156,13 +156,13 @@ def partitions_of(offsets: Sequence[Committed], whole: bool = False) -> Any:
 
 def client_of(owner: AdminClient | Consumer | Producer) -> int:
     """Its `rd_kafka_t *`: the one whose opaque is the object itself."""
-    found = c_void_p.from_address(id(owner) + object.__basicsize__).value
-    if not found or lib.rd_kafka_opaque(found) != id(owner):
+    handle = c_void_p.from_address(id(owner) + object.__basicsize__).value
+    if not handle or lib.rd_kafka_opaque(handle) != id(owner):
         raise UsageError(
             "this confluent-kafka keeps its client in another way than is known here",
             "install the version that kbackup is locked to",
         )
-    return found
+    return handle
 
 
 def committed_of(entry: _Partition) -> Committed:

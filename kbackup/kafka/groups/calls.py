@@ -143,15 +143,15 @@ class GroupCalls:
 
     def names(self) -> tuple[list[Named], KafkaError | None]:
         """Every group of every broker; and the error of a broker that did not list its groups."""
-        found = POINTER(GroupList)()
-        code = lib.rd_kafka_list_groups(self._client, None, ctypes.byref(found), int(self._timeout * 1000))
+        listed = POINTER(GroupList)()
+        code = lib.rd_kafka_list_groups(self._client, None, ctypes.byref(listed), int(self._timeout * 1000))
         error = KafkaError(code) if code else None
-        if not found:
+        if not listed:
             return [], error
         try:
-            return [_named(found.contents.groups[n]) for n in range(found.contents.group_cnt)], error
+            return [_named(listed.contents.groups[n]) for n in range(listed.contents.group_cnt)], error
         finally:
-            lib.rd_kafka_group_list_destroy(found)
+            lib.rd_kafka_group_list_destroy(listed)
 
 
 def _named(group: GroupInfo) -> Named:
@@ -176,7 +176,7 @@ def _answer(call: str, event: int) -> Answer:
     group = getattr(lib, f"rd_kafka_{call}_result_groups")(result, ctypes.byref(count))[0]
     if error := lib.rd_kafka_group_result_error(group):
         return KafkaError(lib.rd_kafka_error_code(error), text(lib.rd_kafka_error_string(error)))
-    found: list[Committed] = []
+    positions: list[Committed] = []
     partitions = lib.rd_kafka_group_result_partitions(group)
     for number in range(partitions.contents.cnt if partitions else 0):
         entry = partitions.contents.elems[number]
@@ -184,5 +184,5 @@ def _answer(call: str, event: int) -> Answer:
             place = f"{text(entry.topic)}-{entry.partition}"
             return KafkaError(entry.err, f"{place}: {text(lib.rd_kafka_err2str(entry.err))}")
         if entry.offset >= 0:
-            found.append(committed_of(entry))
-    return found
+            positions.append(committed_of(entry))
+    return positions

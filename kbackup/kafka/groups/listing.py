@@ -46,19 +46,19 @@ class GroupListing:
         errors += [*(listing.errors or []), *filter(None, [missing])]
         reasons = {error.str(): error for error in errors}
         failed = {f"(listing {number})": error for number, error in enumerate(reasons.values(), 1)}
-        found = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
+        groups = {g.group_id: GroupInfo(g.group_id, _name(g.type), _name(g.state)) for g in listing.valid}
         for group in named:
-            known = found.get(group.group)
+            known = groups.get(group.group)
             if group.error is not None and group.error.code() in COORDINATOR_NOT_READY:
                 failed[group.group] = group.error
             elif known is None:
                 classic = bool(group.protocol_type)
-                found[group.group] = GroupInfo(
+                groups[group.group] = GroupInfo(
                     group.group, "classic" if classic else OTHER, group.state.lower() if classic else ""
                 )
             elif known.type == "classic" and group.state == "Dead":
                 failed[group.group] = KafkaError(KafkaError._INVALID_ARG, _NO_SUCH_GROUP)
-        return found, failed
+        return groups, failed
 
     def _coordinator_errors(self) -> list[KafkaError]:
         """Return the errors of coordinators that are not ready. They tell nothing to a user without Describe on the

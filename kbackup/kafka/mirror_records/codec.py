@@ -65,7 +65,7 @@ class Heartbeat(NamedTuple):
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> Heartbeat:
-        """`UndecodableError` for bytes that are no heartbeat."""
+        """Decode a heartbeat; `UndecodableError` for other bytes."""
         source, target = decode_key(HEARTBEAT, key).values()
         return cls(source, target, decode_value(HEARTBEAT, value)["timestamp"])
 
@@ -90,7 +90,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> Checkpoint:
-        """`UndecodableError` for bytes that are no checkpoint."""
+        """Decode a checkpoint; `UndecodableError` for other bytes."""
         group, topic, partition = decode_key(CHECKPOINT, key).values()
         _, upstream, offset, metadata = decode_value(CHECKPOINT, value).values()
         return cls(group, TopicPartition(topic, partition), upstream, offset, metadata)
@@ -113,7 +113,7 @@ class OffsetSync(NamedTuple):
 
     @classmethod
     def decode(cls, key: bytes, value: bytes) -> OffsetSync:
-        """`UndecodableError` for bytes that are no offset sync."""
+        """Decode an offset sync; `UndecodableError` for other bytes."""
         topic, partition = decode_key(OFFSET_SYNC, key).values()
         upstream, offset = decode_value(OFFSET_SYNC, value).values()
         return cls(TopicPartition(topic, partition), upstream, offset)
@@ -154,7 +154,7 @@ def _string(text: str) -> bytes:
 
 def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
     """Take the fields off the front of `data`. What follows the last one is ignored, as Java does."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     at = 0
     try:
         for field, kind in fields.items():
@@ -162,14 +162,14 @@ def _decode(fields: Fields, data: bytes, name: str) -> dict[str, Any]:
             (number,) = struct.unpack_from(form, data, at)
             at += struct.calcsize(form)
             if kind != "string":
-                found[field] = number
+                values[field] = number
                 continue
             if not 0 <= number <= len(data) - at:
                 raise UndecodableError(f"{name}: {field} has {number} bytes, {len(data) - at} follow")
-            found[field] = data[at : at + number].decode()
+            values[field] = data[at : at + number].decode()
             at += number
     except struct.error:
         raise UndecodableError(f"{name}: {len(data)} bytes are too few") from None
     except UnicodeDecodeError:
         raise UndecodableError(f"{name}: {field} is not UTF-8") from None
-    return found
+    return values

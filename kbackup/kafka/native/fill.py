@@ -162,15 +162,15 @@ def fill(queue: int, held: Int64Array, state: Int64Array, table: Int64Array, ind
         if value != 0:
             size += value_length
         headers = 0
-        found = message_headers(message, scratch + 8)
-        if found == 0:
+        code = message_headers(message, scratch + 8)
+        if code == 0:
             while header_get(state[SCRATCH + 1], headers, scratch + 16, scratch + 24, scratch + 32) == 0:
                 size += 8 + header_name_length(state[SCRATCH + 2])
                 if state[SCRATCH + 3] != 0:
                     size += state[SCRATCH + 4]
                 headers += 1
-        elif found != _NO_HEADERS:
-            state[CODE], state[OFFSET], state[ABOUT] = found, offset, current
+        elif code != _NO_HEADERS:
+            state[CODE], state[OFFSET], state[ABOUT] = code, offset, current
             reason = BROKEN
             break
         if count == most or position + size > capacity:

@@ -123,7 +123,7 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 def _load() -> Any:
-    """`ImportError` where the library is another one than the one that is described here."""
+    """Load the library. `ImportError` where its layout is not the one that is described here."""
     library: Any = ctypes.CDLL(cimpl.__file__)  # its dependencies' symbols are found through it
     for name, (result, arguments) in _SIGNATURES.items():
         try:
@@ -181,7 +181,7 @@ def taken(error: int | None) -> KafkaError | None:
     """A `rd_kafka_error_t *` as an object, freed; None for success."""
     if not error:
         return None
-    found = confluent_kafka.KafkaError(
+    kafka_error = confluent_kafka.KafkaError(
         lib.rd_kafka_error_code(error),
         text(lib.rd_kafka_error_string(error)),
         bool(lib.rd_kafka_error_is_fatal(error)),
@@ -189,7 +189,7 @@ def taken(error: int | None) -> KafkaError | None:
         bool(lib.rd_kafka_error_txn_requires_abort(error)),
     )
     lib.rd_kafka_error_destroy(error)
-    return found
+    return kafka_error
 
 
 def fatal_error_of(client: int) -> KafkaError:
@@ -224,7 +224,7 @@ def new_client(
 
 
 def set_token(client: int, token: Token) -> None:
-    """`ValueError` with librdkafka's words where it can't be used."""
+    """Set a token; raise `ValueError` with librdkafka's message where it is refused."""
     reason = ctypes.create_string_buffer(_TEXT)
     pairs = [word.encode() for pair in token.extensions.items() for word in pair]
     code = lib.rd_kafka_oauthbearer_set_token(

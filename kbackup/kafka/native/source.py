@@ -38,7 +38,7 @@ class KernelSource:
         self._names: list[TopicPartition] = []
         self._running: set[TopicPartition] = set()
         self._table = np.empty((0, 4), np.int64)
-        self._held = np.zeros(_BATCH, np.int64)
+        self._messages = np.zeros(_BATCH, np.int64)
         self._state = np.zeros(kernel.STATE, np.int64)
         self._state[kernel.WAIT], self._state[kernel.BATCHES] = _WAIT, _BATCHES
         self._buffers, self._indexes = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, keep=2)
@@ -48,7 +48,7 @@ class KernelSource:
     def start(self, ranges: Mapping[TopicPartition, OffsetRange]) -> None:
         for tp in list(self._running):
             self.stop(tp)
-        kernel.drop(self._held, self._state)
+        kernel.drop(self._messages, self._state)
         self._names = list(ranges)
         self._slots = {tp: slot for slot, tp in enumerate(self._names)}
         self._table = np.array(
@@ -85,7 +85,7 @@ class KernelSource:
 
     def take(self) -> Iterator[FetchResult]:
         state = self._state
-        reason = kernel.fill(self._queue, self._held, state, self._table, self._index)
+        reason = kernel.fill(self._queue, self._messages, state, self._table, self._index)
         if reason == kernel.IDLE:
             self._handle.listen()
         # a block that waits for its partition's next records is cut only to be seen now and then
@@ -105,7 +105,7 @@ class KernelSource:
             )
 
     def close(self) -> None:
-        kernel.drop(self._held, self._state)
+        kernel.drop(self._messages, self._state)
         for tp in list(self._running):
             self.stop(tp)
         lib.rd_kafka_queue_destroy(self._queue)

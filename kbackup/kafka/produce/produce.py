@@ -93,12 +93,12 @@ class BlockProducer:
             self._outlet.init(_TIMEOUT)
             consumer = self._connection.consumer({"group.id": self._group, "enable.auto.commit": False})
             try:
-                found = committed_progress(consumer, self._group, partitions)
+                committed = committed_progress(consumer, self._group, partitions)
                 self._outlet.join(consumer)
             finally:
                 consumer.close()
         # a note is written with the NUL byte behind it that confluent-kafka wants
-        return {c.tp: Progress(c.offset, c.metadata.rstrip("\0")) for c in found}
+        return {c.tp: Progress(c.offset, c.metadata.rstrip("\0")) for c in committed}
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Queue a block's records for `tp`, in order; blocks while the queue is full.

@@ -64,10 +64,8 @@ def join(parts: Sequence[Runs]) -> Runs:
 
 
 def resolve(runs: Runs, floor: int | None, ask: Ask) -> Runs:
-    """The same with every target known, or `NotProvenError`.
-
-    `runs` are one partition's; all its records lie at `floor` or after it (None: nobody knows).
-    """
+    """Return the runs with every target known, or raise `NotProvenError`. `runs` are one partition's; all its records
+    lie at `floor` or after it (None: unknown)."""
     unknown = np.flatnonzero(runs.target < 0)
     if not len(unknown):
         return runs

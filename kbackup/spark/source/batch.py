@@ -121,7 +121,7 @@ def segments_of(store: Store, request: Request) -> list[Segment]:
             if names
             else []
         )
-    manifest = archive.restore_point(request.backup)
+    manifest = archive.restore_point(request.restore_point)
     selected = select_topics(request, [t.name for t in manifest.topics], f"restore point {manifest.number}")
     return archive.segments(manifest, [t for t in manifest.topics if t.name in selected])
 

@@ -105,28 +105,28 @@ def both(a: Window, b: Window) -> Window:
 
 def common(a: Ranges, b: Ranges) -> Ranges:
     """The offsets that are in both."""
-    found: list[tuple[int, int]] = []
+    overlaps: list[tuple[int, int]] = []
     i = j = 0
     while i < len(a) and j < len(b):
         low, high = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
         if low < high:
-            found.append((low, high))
+            overlaps.append((low, high))
         if a[i][1] < b[j][1]:
             i += 1
         else:
             j += 1
-    return tuple(found)
+    return tuple(overlaps)
 
 
 def joined(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """The same offsets, disjoint and rising."""
-    found: list[tuple[int, int]] = []
+    """Return the same offsets as disjoint, rising ranges."""
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if merged and low <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         elif low < high:
-            found.append((low, high))
-    return tuple(found)
+            merged.append((low, high))
+    return tuple(merged)
 
 
 def _pushed(pushed: Pushed, one: Filter) -> Pushed:
@@ -180,7 +180,7 @@ def _others(ranges: Ranges) -> Ranges:
 
 
 def _of_time(test: str, micros: int) -> Window:
-    """Of a column of whole milliseconds."""
+    """Return the window of a condition on a column of whole milliseconds."""
     down, up = micros // 1000, -(-micros // 1000)
     windows: dict[str, tuple[int | None, int | None]] = {
         "EqualTo": (up, down),

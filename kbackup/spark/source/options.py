@@ -26,7 +26,7 @@ OPTIONS = {
     "archive": "where the archive is: s3://bucket/prefix or a path; also the argument of load()",
     "topics": "topics, with commas between: names or /regex/",
     "topicPattern": "a regular expression that whole names of topics match",
-    "backup": "the restore point: its number, its label, or latest",
+    "restorePoint": "the restore point: its number, its label, or latest",
     "fromTime": "records from this time on, itself included",
     "toTime": "records up to this time, itself included",
     "ranges": "these offsets alone: topic:partition:from-to, with commas between",
@@ -34,7 +34,7 @@ OPTIONS = {
     "includeHeaders": "false leaves the column headers out",
     "pushFilters": "true leaves unread what filters exclude, where each query has a filter",
     "partitionBytes": "small segments are read by one task up to this size",
-    "startingBackup": "of a stream: the restore point that it begins with, earliest or latest",
+    "startingRestorePoint": "of a stream: the restore point that it begins with, earliest or latest",
     "failOnDataLoss": "of a stream: false goes on where records expired before it had them",
     "config": "a configuration file of kbackup, where the driver allows it",
 }
@@ -53,7 +53,10 @@ TYPES = {
 }
 """The columns of `tables.SCHEMA`, as Spark calls their types."""
 
-_SPELLED = {name.lower(): name for name in (*OPTIONS, "path")}
+_RENAMED = {"backup": "restorePoint", "startingbackup": "startingRestorePoint"}
+"""Former names of options, which keep working."""
+
+_SPELLED = {name.lower(): name for name in (*OPTIONS, "path")} | _RENAMED
 _MOST = 2**63 - 1
 
 T = TypeVar("T")
@@ -67,7 +70,7 @@ class Request:
     settings: tuple[Setting, ...] = field(repr=False)
     config: str | None
     topics: Selection
-    backup: str
+    restore_point: str
     times: Window
     ranges: Mapping[TopicPartition, Ranges] | None
     columns: tuple[str, ...]
@@ -105,7 +108,7 @@ class _Options(NamedTuple):
         return tuple(item.strip() for item in self(name).split(",") if item.strip())
 
     def convert(self, name: str, text: str, to: Callable[[str], T], expected: str) -> T:
-        """`UsageError` where `to` raises `ValueError`."""
+        """Convert an option by `to`; raise `UsageError` where `to` raises `ValueError`."""
         try:
             return to(text)
         except ValueError:
@@ -119,7 +122,7 @@ class _Options(NamedTuple):
 
 
 def request_of(options: Mapping[str, str]) -> Request:
-    """`UsageError` names the option that can't be used."""
+    """Parse the options of a query. `UsageError` names the option that can't be used."""
     given = _sorted_out(options)
     archive = given("archive", given("path"))
     if given("archive") and given("path", archive) != archive:
@@ -129,7 +132,7 @@ def request_of(options: Mapping[str, str]) -> Request:
         settings=given.settings,
         config=given("config") or None,
         topics=_topics(given),
-        backup=given("backup", "latest"),
+        restore_point=given("restorePoint", "latest"),
         times=_times(given),
         ranges=_ranges(given),
         columns=_columns(given),
@@ -137,7 +140,7 @@ def request_of(options: Mapping[str, str]) -> Request:
         partition_bytes=given.convert(
             "partitionBytes", given("partitionBytes", str(PART_BYTES)), parse_size, "a size such as 64MiB"
         ),
-        starting=given("startingBackup", "earliest"),
+        starting=given("startingRestorePoint", "earliest"),
         fail_on_data_loss=given.flag("failOnDataLoss"),
     )
 
@@ -165,8 +168,8 @@ def _sorted_out(options: Mapping[str, str]) -> _Options:
 
 
 def _check_allowed(key: str, value: str) -> None:
-    """`UsageError` for an option that runs a command on the driver or reads its files or variables, unless the driver's
-    environment allows these: the author of a query is not always the operator of the driver."""
+    """Raise `UsageError` for an option that runs a command on the driver or reads its files or variables, unless the
+    driver's environment allows these: the author of a query is not always the operator of the driver."""
     if os.environ.get(TRUST_OPTIONS) == "1":
         return
     if key.lower() == "config":
@@ -211,12 +214,12 @@ def _times(given: _Options) -> Window:
 def _ranges(given: _Options) -> Mapping[TopicPartition, Ranges] | None:
     if not given("ranges"):
         return None
-    found: dict[TopicPartition, list[tuple[int, int]]] = {}
+    ranges_by_partition: dict[TopicPartition, list[tuple[int, int]]] = {}
     for text in given.items("ranges"):
         wanted = given.convert("ranges", text, parse_range, RANGES)
         bounds = (wanted.start or 0, _MOST if wanted.end is None else wanted.end)
-        found.setdefault(TopicPartition(wanted.topic, wanted.partition), []).append(bounds)
-    return {tp: joined(ranges) for tp, ranges in found.items()}
+        ranges_by_partition.setdefault(TopicPartition(wanted.topic, wanted.partition), []).append(bounds)
+    return {tp: joined(ranges) for tp, ranges in ranges_by_partition.items()}
 
 
 def _columns(given: _Options) -> tuple[str, ...]:

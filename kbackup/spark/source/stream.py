@@ -25,8 +25,8 @@ it says; '' where there is none of that number. `archive`: its id."""
 
 class StreamReader(DataSourceStreamReader):
     def __init__(self, request: Request, columns: Sequence[str]) -> None:
-        if request.backup != "latest":
-            raise UsageError("option backup is not for streams", "give startingBackup")
+        if request.restore_point != "latest":
+            raise UsageError("option restorePoint is not for streams", "give startingRestorePoint")
         self._request = request
         self._columns = list(columns)
         self._store = request.store()
@@ -39,12 +39,12 @@ class StreamReader(DataSourceStreamReader):
             return _offset(archive, _last(archive))
         if starting != "earliest" and not (starting.isascii() and starting.isdigit()):
             raise UsageError(
-                f"option startingBackup: {starting} can't be used", "give a number, earliest or latest"
+                f"option startingRestorePoint: {starting} can't be used", "give a number, earliest or latest"
             )
         return _offset(archive, self._first)
 
     def _check_names(self, archive: Archive) -> None:
-        """`UsageError` for a topic that is asked for by its name and was not archived yet, where anything was."""
+        """Raise `UsageError` for a topic that is asked for by its name and was not archived yet, where anything was."""
         if archive.restore_points:
             names = [topic.name for topic in archive.restore_point("latest").topics]
             asked, hint = self._request.selection.only_names, "topicPattern also takes topics that come later"

@@ -35,15 +35,16 @@ class Kek(Protocol):
 
     @property
     def name(self) -> str:
-        """A name without secrets, which stands in files of data keys beside the wrapped keys."""
+        """Return the name of the key, without secrets. Files of data keys have it beside the wrapped keys."""
         ...
 
     def wrap(self, keys: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        """Key id: wrapped data key."""
+        """Return the wrapped data key of each key id."""
         ...
 
     def unwrap(self, wrapped: Mapping[bytes, bytes], archive_id: str) -> dict[bytes, bytes]:
-        """The reverse; `CorruptError` or `WrongKeyError` where one is not what `wrap` gave for that id and archive."""
+        """Return the data key of each key id. `CorruptError` or `WrongKeyError` where a wrapped key is not what `wrap`
+        returned for that id and archive."""
         ...
 
 
@@ -74,7 +75,7 @@ def load_kek(source: str) -> Kek:
 
 
 def generate_key() -> str:
-    """A new key as files and variables hold it."""
+    """Return a new key, in the form of key files and environment variables."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 

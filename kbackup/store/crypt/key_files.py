@@ -79,8 +79,8 @@ def list_files(store: Store) -> list[str]:
 def read_files(
     store: Store, paths: Iterable[str], known: Collection[str] = ()
 ) -> tuple[list[Named], list[Skipped]]:
-    """The files at `paths` but those `known`, and those that can't be read: anybody who may write can put one there. A
-    file that is missing (a rotation removes it when its keys stand in another) is in neither."""
+    """Return the files at `paths` but those `known`, and the files that can't be read: anybody who may write can add
+    one. A file that a rotation has removed meanwhile is in neither."""
 
     def read(path: str) -> Named | Skipped | None:
         try:

@@ -106,7 +106,8 @@ class Keyring:
 
     @property
     def archive_id(self) -> str:
-        """The id of the keyring's archive; '' where there is no archive, as in the state of restores kept elsewhere."""
+        """Return the id of the keyring's archive; '' where there is no archive, as in the state of restores kept
+        elsewhere."""
         with self._lock:
             if self._archive_id is not None:
                 return self._archive_id
@@ -116,7 +117,7 @@ class Keyring:
             return archive_id
 
     def saw_archive(self, data: bytes) -> None:
-        """Learn the id from archive.json, which somebody read anyway."""
+        """Learn the id from an archive.json that was read for another purpose."""
         with self._lock:
             if self._archive_id is None:
                 self._archive_id = _id_in(data)
@@ -232,7 +233,7 @@ class _ArchiveId(msgspec.Struct, frozen=True):
 
 
 def _id_in(data: bytes) -> str | None:
-    """The archive's id; None where archive.json is damaged."""
+    """Return the archive's id; None where archive.json is damaged."""
     try:
         return msgspec.json.decode(data, type=_ArchiveId).id
     except (msgspec.DecodeError, UnicodeDecodeError):

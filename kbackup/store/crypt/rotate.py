@@ -64,7 +64,7 @@ def rotate(store: Store, old: Kek, new: Kek, archive_id: str) -> Rotated:
 
 
 def _split_by_kek(files: Sequence[Named], names: set[str]) -> tuple[list[Named], list[Skipped]]:
-    """The files under keys of these names, and those under another one, which anybody who may write can add."""
+    """Return the files under keys of these names, and the other files, which anybody who may write can add."""
     under = [named for named in files if named.file.kek in names]
     return under, [
         Skipped(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from awscrt.checksums import crc64nvme
 
@@ -20,40 +19,32 @@ _POOL = BufferPool(63 * ENCRYPTED_FRAME, keep=12)
 frame, or for sixteen, took as much CPU as encrypting them."""
 
 
-class CryptUpload:
+class CryptUpload(Upload):
     """`Upload` into another one. The last frame is known as such at `commit`, so one is held back."""
 
     def __init__(self, inner: Upload, header: Header, cipher: Cipher, name: str) -> None:
         self._inner = inner
         self._cipher = cipher
         self._name = name
-        self._held = bytearray()
+        self._pending = bytearray()
         self._encrypted: Bytes | None = None
         self._used = 0
         self._number = self._size = self._crc = 0
         self._open = True
         inner.write(header.encode())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        abort_upload(self, error)
-
     def write(self, data: Buffer) -> None:
         self._check_open()
         view = view_of(data)
         self._size += len(view)
-        if self._held:
-            take = FRAME - len(self._held)
+        if self._pending:
+            take = FRAME - len(self._pending)
             self._hold(view[:take])
             view = view[take:]
             if not view:
                 return
-            self._encrypt(memoryview(self._held))
-            self._held = bytearray()
+            self._encrypt(memoryview(self._pending))
+            self._pending = bytearray()
         whole = max(0, len(view) - 1) // FRAME * FRAME
         for at in range(0, whole, FRAME):
             frame = view[at : at + FRAME]
@@ -63,7 +54,7 @@ class CryptUpload:
 
     def _hold(self, view: memoryview) -> None:
         self._crc = crc64nvme(view, self._crc)
-        self._held += view
+        self._pending += view
 
     def _encrypt(self, frame: memoryview) -> None:
         """Encrypt a whole frame, which is not the last one."""
@@ -86,7 +77,9 @@ class CryptUpload:
         self._check_open()
         try:
             self._pass_on()
-            self._inner.write(encrypt_frames(self._cipher, memoryview(self._held), self._number, last=True))
+            self._inner.write(
+                encrypt_frames(self._cipher, memoryview(self._pending), self._number, last=True)
+            )
             self._inner.commit()
         except BaseException as error:
             abort_upload(self, error)
@@ -96,7 +89,7 @@ class CryptUpload:
 
     def abort(self) -> None:
         self._open = False
-        self._held, self._encrypted = bytearray(), None
+        self._pending, self._encrypted = bytearray(), None
         self._inner.abort()
 
     def _check_open(self) -> None:

@@ -96,7 +96,7 @@ def make_dirs(path: Path, mode: int) -> None:
 
 
 def mode_of(folder: Path) -> int:
-    """Its permission bits, with setgid and sticky."""
+    """Return the permission bits of a folder, with setgid and sticky."""
     return stat.S_IMODE(folder.stat().st_mode)
 
 
@@ -161,15 +161,15 @@ def walk(root: Path, prefix: str, start_after: str, hidden: str) -> Iterator[tup
 
 
 def folders(root: Path, prefix: str, hidden: str) -> list[str]:
-    """The paths from `root`, each ending in '/', of the folders right under `prefix` ('' or ending in '/'),
-    sorted."""
+    """Return the folders right under `prefix` ('' or ending in '/'), sorted. Their paths begin at `root` and end in
+    '/'."""
     if not may_hold_keys(prefix):
         return []
     return [path for path, _ in _entries(root, prefix[:-1], hidden) if path.endswith("/")]
 
 
 def _entries(root: Path, folder: str, hidden: str) -> list[tuple[str, os.DirEntry[str]]]:
-    """A folder's files and folders (their paths end in '/') with their paths from root, sorted by path.
+    """Return a folder's files and folders (their paths end in '/') with their paths from root, sorted by path.
 
     Code point order of `str` is UTF-8 binary order.
     """

@@ -50,8 +50,8 @@ class Publisher:
         self._sweeping = threading.Lock()
 
     def open_temp(self) -> tuple[Path, BinaryIO]:
-        """A new file aside, open for writing, unbuffered. What a crash left there longer than a day ago is
-        removed first."""
+        """Create a temporary file and open it for writing, unbuffered. Temporary files that a crash left more than a
+        day ago are removed first."""
         mode = self._make_dirs(self._hidden) & _FILE_BITS
         self._sweep()
         temp = self._hidden / f"{secrets.token_hex(16)}.part"
@@ -67,15 +67,15 @@ class Publisher:
         return mode
 
     def create(self, temp: Path, path: Path) -> str:
-        """Name the synced file `temp`, which stays where it is; `FileExistsError` where `path` is taken. The
-        new etag."""
+        """Link the synced file `temp`, which stays, to `path` and return the new etag. `FileExistsError` where `path`
+        is taken."""
         stat = _touch(temp, 0)
         self._with_parents(path, lambda: self._link(temp, path))
         return etag_of(stat)
 
     def replace(self, temp: Path, path: Path, check: Callable[[], None] | None = None) -> str:
-        """Move the synced file `temp` to `path`; `check`, where given, is called right before it, under the
-        lock. The new etag."""
+        """Move the synced file `temp` to `path` and return the new etag. `check` is called right before, under the
+        lock."""
         try:
             before = path.stat().st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):
@@ -126,8 +126,8 @@ class Publisher:
                 temp.rename(path)
 
     def _with_parents(self, path: Path, name: Callable[[], object]) -> None:
-        """Do `name` with the folder there, and make it durable. A delete may prune the folder in between:
-        then again."""
+        """Call `name` while the parent folders of `path` exist, and make the result durable. A delete may remove the
+        folders in between: then both are done again."""
         for attempt in range(_PRUNED_MEANWHILE):
             try:
                 self._make_dirs(path.parent)

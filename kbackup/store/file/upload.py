@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from awscrt.checksums import crc64nvme
 
 from kbackup.errors import StoreError
-from kbackup.store.base import Buffer, abort_upload, view_of
+from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.file import disk
 from kbackup.store.file.publish import Publisher
 
 
-class FileUpload:
+class FileUpload(Upload):
     """`Upload` into a temporary file, which is named at `commit`."""
 
     def __init__(self, publisher: Publisher, path: Path) -> None:
@@ -25,14 +23,6 @@ class FileUpload:
         self._temp, self._file = publisher.open_temp()
         self._size = 0
         self._crc = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        abort_upload(self, error)
 
     def write(self, data: Buffer) -> None:
         self._check_open()

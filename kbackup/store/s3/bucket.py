@@ -41,7 +41,7 @@ class Bucket:
 
     @property
     def client(self) -> S3Client:
-        """The SDK's client, made in this process: SDK clients don't survive forks."""
+        """Return the SDK's client of this process: SDK clients don't survive forks."""
         known, pid = self._client, os.getpid()
         if known is None or known[0] != pid:
             known = self._client = pid, client_of(self.options)
@@ -49,13 +49,14 @@ class Bucket:
 
     @property
     def address(self) -> Address:
-        """Normalized address with the endpoint of the client, which options, environment or profile may name."""
+        """Return the normalized address, with the endpoint of the client, which options, environment or profile may
+        name."""
         with self.asking():
             return address_of_bucket(self.client.meta.endpoint_url, self.name, self._prefix)
 
     @property
     def common(self) -> dict[str, Any]:
-        """Arguments of every request but `head_bucket`, which nobody pays for."""
+        """Return the arguments of every request but `head_bucket`, which nobody pays for."""
         args = self._owned
         if self.options.requester_pays:
             args["RequestPayer"] = "requester"
@@ -68,7 +69,7 @@ class Bucket:
 
     @property
     def create(self) -> dict[str, Any]:
-        """Arguments of every request that makes an object."""
+        """Return the arguments of every request that makes an object."""
         options = self.options
         args = {
             "ServerSideEncryption": options.sse,
@@ -78,7 +79,7 @@ class Bucket:
         return {name: value for name, value in args.items() if value}
 
     def retention(self, key: str) -> dict[str, Any]:
-        """Arguments that put a new object `key` under retention; none where it is not locked."""
+        """Return the arguments that put a new object `key` under retention; none where the bucket is not locked."""
         options = self.options
         if not options.object_lock_mode or key.startswith(NOT_LOCKED):
             return {}

@@ -72,13 +72,13 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def client_of(options: S3Options) -> S3Client:
-    """This process's client; thread-safe."""
+    """Return this process's client, which is thread-safe."""
     return _clients.get(options)
 
 
 def _note_attempt(response: Any, caught_exception: Exception | None, **_: Any) -> None:
-    """Called after every attempt, in the thread of the request: remember one that may have taken effect
-    unheard."""
+    """Remember a request that may have taken effect without an answer. Called after every attempt, in the thread of the
+    request."""
     if caught_exception is not None:
         lost = not never_sent(caught_exception)
     else:
@@ -125,14 +125,14 @@ def _make_client(options: S3Options) -> S3Client:
 
 
 def with_credentials(options: S3Options) -> S3Options:
-    """The same with the credentials of its profile, as they are now: for other clients than ours, which know no
-    profiles. `UnreachableError` where there are none."""
-    found = _session(options).get_credentials()
-    if found is None:
+    """Return the options with the present credentials of their profile, for clients of others, which know no profiles.
+    `UnreachableError` where the profile has none."""
+    credentials = _session(options).get_credentials()
+    if credentials is None:
         raise UnreachableError(
             f"profile {options.profile} has no credentials", "see aws configure list --profile"
         )
-    now = found.get_frozen_credentials()
+    now = credentials.get_frozen_credentials()
     return replace(
         options,
         profile="",
@@ -153,12 +153,12 @@ def _session(options: S3Options) -> boto3.Session:
 
 
 def _send_at_once(params: dict[str, Any], **_: Any) -> None:
-    """A small body goes out without asking first: the answer to `Expect` costs a round trip."""
+    """Take `Expect` out of the request of a small body: the answer to `Expect` costs a round trip."""
     if "Expect" in params["headers"] and (determine_content_length(params["body"]) or 0) < _SMALL:
         del params["headers"]["Expect"]
 
 
 def _add_content_md5(request: Any, **_: Any) -> None:
-    """Stores that know no newer checksum want this one for deletes."""
+    """Add the checksum that stores without newer checksums require for deletes."""
     digest = hashlib.md5(request.body, usedforsecurity=False).digest()
     request.headers["Content-MD5"] = base64.b64encode(digest).decode()

@@ -87,7 +87,7 @@ class _Read(Generic[C]):
         raise NotImplementedError
 
     def _finish(self, body: StreamingBody) -> None:
-        """All of the range was read: free the connection for other requests."""
+        """Free the connection for other requests, once all of the range was read."""
         raise NotImplementedError
 
     def _arguments(self) -> dict[str, Any]:

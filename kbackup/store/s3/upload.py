@@ -8,8 +8,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from awscrt.checksums import combine_crc64nvme, crc64nvme
 
@@ -20,7 +19,7 @@ from kbackup.errors import (
     PreconditionError,
     StoreError,
 )
-from kbackup.store.base import Buffer, abort_upload, view_of
+from kbackup.store.base import Buffer, Upload, abort_upload, view_of
 from kbackup.store.options import MIN_PART
 from kbackup.store.s3.body import Body, PartBuffer
 from kbackup.store.s3.bucket import Bucket
@@ -39,7 +38,7 @@ class UploadPart(NamedTuple):
     crc: int
 
 
-class S3Upload:
+class S3Upload(Upload):
     """`Upload` into S3; holds at most `parts_in_flight` parts that are being sent and the one being
     filled.
 
@@ -59,14 +58,6 @@ class S3Upload:
         self._sent: list[UploadPart] = []
         self._part = PartBuffer()
         self._number = 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        abort_upload(self, error)
 
     def write(self, data: Buffer) -> None:
         self._check_open()

@@ -32,7 +32,7 @@ def as_body(data: Buffer) -> bytes | bytearray:
 
 
 def checksum_of(bucket: Bucket, crc: int) -> dict[str, Any]:
-    """The argument that makes the store check a body's CRC-64/NVME."""
+    """Return the argument that makes the store check a body's CRC-64/NVME."""
     return {} if bucket.options.checksum == "none" else {"ChecksumCRC64NVME": text_of(crc)}
 
 
@@ -45,7 +45,7 @@ def crc_from(text: str) -> int:
 
 
 def put(bucket: Bucket, key: str, body: bytes | bytearray, crc: int | None = None, **condition: str) -> str:
-    """One PutObject; returns the etag. `OutcomeUnknownError` where an answer was lost on the way."""
+    """Send one PutObject and return the etag. `OutcomeUnknownError` where an answer was lost on the way."""
     args = {**bucket.common, **bucket.create, **bucket.retention(key), **condition}
     args |= {"Key": bucket.full(key), "Body": body}
     args |= checksum_of(bucket, crc64nvme(body) if crc is None else crc)

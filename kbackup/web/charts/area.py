@@ -6,20 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
 from math import ceil
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from kbackup.archive.query.content import ArchivedPartition
-from kbackup.web.charts.axis import HEIGHT, WIDTH, Tick, ticks
+from kbackup.web.charts.axis import HEIGHT, WIDTH, Level, Tick, ticks
 
 STEPS = 400
 Unit = Literal["count", "bytes", "ms"]
-
-
-class Level(NamedTuple):
-    """A round value of the vertical axis, `y` from the top in `HEIGHT`."""
-
-    y: float
-    value: int
 
 
 @dataclass(frozen=True, slots=True)

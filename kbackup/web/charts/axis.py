@@ -1,4 +1,4 @@
-"""The view box of the charts, and the ticks of a time axis. Pure.
+"""The view box of the charts, and the labels of their axes. Pure.
 
 Widths and heights are in units of a view box `WIDTH` wide, which is stretched to the page, so text is outside of it.
 """
@@ -18,6 +18,13 @@ class Tick(NamedTuple):
 
     at: float
     text: str
+
+
+class Level(NamedTuple):
+    """A round value of the vertical axis, `y` from the top in `HEIGHT`."""
+
+    y: float
+    value: int
 
 
 def ticks(start: int, end: int, reach: float = 100.0, intervals: int = 4) -> tuple[Tick, ...]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kbackup.archive.query.points import PointOverview
 from kbackup.util.times import ms_of
-from kbackup.web.charts.axis import HEIGHT, WIDTH, Tick, ticks
+from kbackup.web.charts.axis import HEIGHT, WIDTH, Level, Tick, ticks
 
 COLUMNS = 160
 LATE = 1.75
@@ -61,6 +61,7 @@ class Pause(NamedTuple):
 class Timeline:
     columns: tuple[Column, ...]
     pauses: tuple[Pause, ...]
+    levels: tuple[Level, ...]
     ticks: tuple[Tick, ...]
     usual: float | None
     """Median of the seconds from one restore point to the next."""
@@ -81,7 +82,7 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
     for point, time in zip(points, times, strict=True):
         by_column.setdefault(round(x(time) / step), []).append(point)
     columns = [Column(at * step, step * 0.8, 0, tuple(members)) for at, members in sorted(by_column.items())]
-    most = max(sqrt(c.added) for c in columns) or 1
+    most = _top(max(c.added for c in columns))
     steps = [
         (p, q, a, b)
         for (p, a), (q, b) in pairwise(zip(points, times, strict=True))
@@ -95,8 +96,16 @@ def timeline(points: Sequence[PointOverview], let_go: Sequence[int] = ()) -> Tim
         if usual and b - a > usual * LATE
     ]
     return Timeline(
-        tuple(c._replace(height=max(sqrt(c.added) / most * HEIGHT, 2.0)) for c in columns),
+        tuple(c._replace(height=max(sqrt(c.added / most) * HEIGHT, 2.0)) for c in columns),
         tuple(pauses),
+        tuple(
+            Level(HEIGHT - sqrt(value / most) * HEIGHT, value) for value in (0, most // 16, most // 4, most)
+        ),
         ticks(times[0], times[-1]),
         usual / 1000 if usual is not None else None,
     )
+
+
+def _top(most: int) -> int:
+    """Return the value at the top of the axis: a power of two, so that a fourth and a sixteenth of it are round."""
+    return max(16, 1 << (most - 1).bit_length())

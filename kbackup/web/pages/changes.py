@@ -29,8 +29,7 @@ def changes(request: Requested, a: str = "", b: str = "") -> HTMLResponse:
             "diff.html", "diff", diff=None, a=None, b=after.number, numbers=numbers, most=MOST
         )
     from kbackup.archive.query.selection import Selection
-    from kbackup.jobs.diff.job import diff
-    from kbackup.jobs.diff.views import point_view
+    from kbackup.jobs.diff.job import diff, point_view
 
     archive = request.snapshot.archive
     before = archive.restore_point(a.strip() or str(earlier[-1]))

@@ -7,12 +7,10 @@ from starlette.responses import HTMLResponse
 
 from kbackup.errors import UsageError
 from kbackup.jobs.migrate.states.archived import archived_state
+from kbackup.web.sections import MIGRATION_POINTS
 from kbackup.web.view import GET, Requested
 
 router = APIRouter(default_response_class=HTMLResponse)
-
-MOST = 20
-"""Number of restore points whose metadata is read."""
 
 
 @router.api_route("/migration", methods=GET)
@@ -24,8 +22,8 @@ def migration(request: Requested) -> HTMLResponse:
             "a folder of the Java tool has no metadata", "make an archive of it: 'kbackup adopt'"
         )
     rows = []
-    for row in reversed(archive.restore_points[-MOST:]):
+    for row in reversed(archive.restore_points[-MIGRATION_POINTS:]):
         metadata = archive.metadata(row.number)
         if (report := archived_state(metadata)) is not None:
             rows.append((row, metadata, report))
-    return request.page("migration.html", "migration", rows=rows, most=MOST)
+    return request.page("migration.html", "migration", rows=rows, most=MIGRATION_POINTS)

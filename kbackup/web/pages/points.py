@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from fastapi import APIRouter
@@ -15,12 +16,15 @@ from kbackup.errors import UsageError
 from kbackup.util.times import ms_of
 from kbackup.web.charts.area import Area, Unit, area, running_totals
 from kbackup.web.charts.timeline import timeline
+from kbackup.web.growth import added_lately, topic_charts
 from kbackup.web.pages.settings import settings_tables
-from kbackup.web.view import GET, Number, PageRequest, Requested, list_page
+from kbackup.web.view import GET, Number, Requested, list_page
 
 router = APIRouter(default_response_class=HTMLResponse)
 
 PAGE = 50
+CHARTS = 6
+"""Number of topics with a chart of their own."""
 MOST = 200
 """Number of rows of a list without pages."""
 
@@ -47,7 +51,7 @@ def home(request: Requested, page: Number = 1) -> HTMLResponse:
 
 @router.api_route("/points/{number}", methods=GET)
 def point(request: Requested, number: str) -> HTMLResponse:
-    shown = PageRequest(request.cache, number, request.newest_url)
+    shown = replace(request, point_name=number)
     snapshot = shown.snapshot
     if snapshot.point is None or snapshot.archive is None:
         raise UsageError("a folder of the Java tool has no restore points", "see its topics")
@@ -81,6 +85,8 @@ def growth(request: Requested) -> HTMLResponse:
 
     took = [(ms_of(p.committed_at), ms_of(p.committed_at) - ms_of(p.started_at)) for p in points]
     rows = sorted(request.snapshot.rows, key=lambda row: (-row.sums.stored_bytes, row.name))
+    by_topic = topic_charts(request.snapshot, points, [row.topic.key for row in rows[:CHARTS]])
+    lately = added_lately(request.snapshot, points)
     return request.page(
         "growth.html",
         "growth",
@@ -92,6 +98,9 @@ def growth(request: Requested) -> HTMLResponse:
         largest=rows[:30],
         rest=rows[30:],
         sums=request.snapshot.sums,
+        charts=[(row, chart) for row in rows if (chart := by_topic.get(row.topic.key)) is not None],
+        lately={row.name: lately.get(row.topic.key, 0) for row in rows[:30]},
+        lately_others=sum(lately.get(row.topic.key, 0) for row in rows[30:]),
     )
 
 

@@ -9,9 +9,10 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse
 
 from kbackup.archive.query.sums import sums_of
-from kbackup.web.archive_cache import TopicRow
 from kbackup.web.charts.area import records_over_time
-from kbackup.web.charts.strip import strip
+from kbackup.web.growth import topic_charts
+from kbackup.web.snapshot import TopicRow
+from kbackup.web.strips import TopicStrips
 from kbackup.web.view import GET, Number, Requested, find_partition, list_page, matches_search
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -51,6 +52,8 @@ def topics(request: Requested, page: Number = 1, q: str = "", sort: Order = "nam
 def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
     shown_topic = request.snapshot.topic(name)
     known = request.snapshot.settings(shown_topic)
+    strips = TopicStrips(request.snapshot, shown_topic)
+    positions: dict[int, list[tuple[str, int]]] = {}
     position_counts: dict[str, int] = {}
     lag: dict[str, int] = {}
     for group in request.snapshot.groups.groups:
@@ -58,6 +61,7 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
             if position.topic == name:
                 position_counts[group.group] = position_counts.get(group.group, 0) + 1
                 lag[group.group] = lag.get(group.group, 0) + position.lag
+                positions.setdefault(position.partition, []).append((group.group, position.offset))
     partitions = list_page(shown_topic.partitions, page, PAGE)
     return request.page(
         "topic.html",
@@ -66,11 +70,11 @@ def topic(request: Requested, name: str, page: Number = 1) -> HTMLResponse:
         sums=sums_of(shown_topic.partitions),
         known=known,
         list_page=partitions,
-        rows=[(p, sums_of([p])) for p in partitions.entries],
-        most=max((p.records for p in shown_topic.partitions), default=0),
+        rows=[(p, sums_of([p]), strips.of(p, positions.get(p.partition, ()))) for p in partitions.entries],
         losses=[(point, loss) for point, loss in request.snapshot.losses if loss.topic == name],
         groups=[(group, position_counts[group], lag[group]) for group in sorted(position_counts)],
         chart=records_over_time(shown_topic.partitions),
+        growth=topic_charts(request.snapshot, request.cache.points(), [shown_topic.key]).get(shown_topic.key),
     )
 
 
@@ -91,7 +95,9 @@ def partition(request: Requested, name: str, number: int, page: Number = 1) -> H
         sums=sums_of([shown_partition]),
         list_page=list_page(shown_partition.segments, page, PAGE),
         positions=positions,
-        strip=strip(shown_partition, [(group, position.offset) for group, position in positions]),
+        strip=TopicStrips(request.snapshot, shown_topic).of(
+            shown_partition, [(group, position.offset) for group, position in positions]
+        ),
         losses=[
             (point, loss)
             for point, loss in request.snapshot.losses

@@ -36,10 +36,24 @@ async function copy(text) {
     document.execCommand("copy");
     area.remove();
   }
-  say(`copied ${text}`);
+  say(text.length > 200 ? `copied ${text.length.toLocaleString("en")} characters` : `copied ${text}`);
 }
 
+async function copyFrom(address) {
+  const answer = await fetch(address);
+  if (!answer.ok) return say("the server did not send it");
+  try {
+    await copy(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(await answer.arrayBuffer()));
+  } catch {
+    say("not text: download it");
+  }
+}
+
+root.classList.add("scripted"); // shows the buttons
+
 document.addEventListener("click", (event) => {
+  const button = event.target.closest(".copy");
+  if (button) return button.dataset.copyFrom ? copyFrom(button.dataset.copyFrom) : copy(button.dataset.copy);
   const number = event.target.closest(".n");
   if (!number || number.closest("a") || String(getSelection())) return;
   copy(number.value ?? number.dateTime);

@@ -73,6 +73,20 @@ def _task(module: Any) -> None:
     _around(module, "run_tasks", before="tasks sent", after="tasks done")
 
 
+def _session(module: Any) -> None:
+    if hasattr(module, "_Startup"):
+        _around(module._Startup, "__init__", before="session begun")
+        _around(module._Startup, "session", after="session ready")
+    else:
+        _around(module, "build_session", before="session begun", after="session ready")
+
+
+def _gateway(module: Any) -> None:
+    if hasattr(module, "_Process"):
+        _around(module._Process, "__init__", before="JVM begun")
+        _around(module._Process, "connect", after="JVM up")
+
+
 def _reader(module: Any) -> None:
     _around(module.RangeReader, "__init__", after="client made")
     _first(module.RangeReader, "read", "first records")
@@ -84,7 +98,8 @@ _WATCHED: dict[str, Callable[[Any], None]] = {
     "kbackup.metrics.events": _phases,
     "kbackup.spark.tasks": _task,
     "kbackup.kafka.consume.read": _reader,
-    "kbackup.spark": lambda m: _around(m, "build_session", before="session begun", after="session ready"),
+    "kbackup.spark.session": _session,
+    "kbackup.spark.gateway": _gateway,
     "pyspark.java_gateway": lambda m: _around(m, "launch_gateway", before="JVM begun", after="JVM up"),
     "pyspark.worker": lambda m: _around(m, "main", before="worker forked"),
 }

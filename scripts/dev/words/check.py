@@ -16,7 +16,7 @@ from scripts.dev.words.problem import Problem
 ROOT = Path(__file__).parents[3]
 TOPS = ("kbackup", "scripts", "tests")
 
-_CHECKED = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Expr, ast.Call}
+_CHECKED = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Attribute, ast.Expr, ast.Call}
 
 
 class _Module(NamedTuple):
@@ -63,10 +63,13 @@ def _read_node(module: _Module, node: ast.AST) -> None:
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             module.problems.extend(names.check_function(module.path, node))
+            module.problems.extend(names.check_locals(module.path, node))
             module.problems.extend(texts.check_function_size(module.path, node))
         case ast.ClassDef():
             module.problems.extend(names.check_class(module.path, node))
             module.classes.append(node)
+        case ast.Attribute():
+            module.problems.extend(names.check_attribute(module.path, node))
         case ast.Expr():
             module.problems.extend(texts.check_docstring(module.path, node))
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name.endswith("Error"):

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from scripts.dev.words.problem import Problem
-from scripts.dev.words.vocabulary import PHRASES, RENAMED, RIDDLES
+from scripts.dev.words.vocabulary import (
+    LOCAL_LINES,
+    LOCAL_RIDDLES,
+    PHRASES,
+    RENAMED,
+    RIDDLES,
+    TEST_OPENINGS,
+)
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
@@ -23,14 +30,56 @@ def check_module(path: PurePosixPath) -> Iterator[Problem]:
 
 
 def check_function(path: PurePosixPath, node: Function) -> Iterator[Problem]:
-    """Check a function's name, but for those of tests, and its parameters."""
-    if path.parts[0] != "tests":
+    """Check a function's name, of tests the opening alone, and its parameters."""
+    if path.parts[0] == "tests":
+        yield from _check_test(path, node)
+    else:
         public = not node.name.startswith("_")
         yield from _check(path, node.lineno, node.name, f"function {node.name}", node.name, public=public)
     arguments = node.args
-    for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]:
+    rest = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    for argument in [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rest]:
         label = f"parameter {argument.arg} of {node.name}"
         yield from _check(path, argument.lineno, argument.arg, label, argument.arg, public=False)
+
+
+def _check_test(path: PurePosixPath, node: Function) -> Iterator[Problem]:
+    if node.name.startswith(TEST_OPENINGS):
+        opening = node.name.split("_")[1]
+        message = f"test {node.name} begins with {opening!r}"
+        hint = "begin with the noun that the test is about"
+        yield Problem(path, node.lineno, "names", message, hint, node.name)
+
+
+def check_locals(path: PurePosixPath, node: Function) -> Iterator[Problem]:
+    """Check the names of a function's locals that live long; parameters are not among them."""
+    lines: dict[str, list[int]] = {}
+    assigned: set[str] = set()
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name):
+            lines.setdefault(child.id, []).append(child.lineno)
+            if isinstance(child.ctx, ast.Store):
+                assigned.add(child.id)
+    for name in sorted(assigned):
+        begin, end = min(lines[name]), max(lines[name])
+        if end - begin < LOCAL_LINES:
+            continue
+        label = f"local {name} of {node.name}"
+        yield from _check(path, begin, name, label, name, public=False)
+        if name in LOCAL_RIDDLES:
+            yield Problem(path, begin, "names", f"{label}: {name!r} names nothing", LOCAL_RIDDLES[name], name)
+
+
+def check_attribute(path: PurePosixPath, node: ast.Attribute) -> Iterator[Problem]:
+    """Check the name of an attribute that is assigned on `self`."""
+    if isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        label = f"attribute {node.attr}"
+        yield from _check(path, node.lineno, node.attr, label, node.attr, public=False)
+        if node.attr.lstrip("_") in LOCAL_RIDDLES:
+            hint = LOCAL_RIDDLES[node.attr.lstrip("_")]
+            yield Problem(
+                path, node.lineno, "names", f"{label}: {node.attr!r} names nothing", hint, node.attr
+            )
 
 
 def check_class(path: PurePosixPath, node: ast.ClassDef) -> Iterator[Problem]:

@@ -19,7 +19,19 @@ RIDDLES = {
     "what": "kind, subject, label or message",
     "whoever": "name the thing",
 }
-"""In no name of a function, parameter, class, module or attribute."""
+"""In no name of a function, parameter, class, module or attribute, nor of a local that lives long."""
+
+LOCAL_RIDDLES = {
+    "held": "gathered, blocks, current or the name of the things",
+    "there": "existing, present, current or the name of the things",
+}
+"""No names of locals that live long, nor of attributes that are assigned on `self`."""
+
+TEST_OPENINGS = ("test_it_", "test_they_", "test_what_", "test_who_", "test_whoever_")
+"""No test's name begins so: a name says who does what, or in which state a thing is."""
+
+LOCAL_LINES = 5
+"""A local lives long whose first and last use are further apart."""
 
 _MEANINGS = {
     "adopted conditional": ("adopt adopts adopted", "adopt is the command alone; else salvage, accept"),

@@ -77,7 +77,7 @@ class MigratingCluster:
 
     @property
     def zookeeper_connect(self) -> str:
-        """As the brokers have it, with its chroot."""
+        """The address of ZooKeeper with its chroot, as the brokers have it."""
         return self._at.zookeeper
 
     @property

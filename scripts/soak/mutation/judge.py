@@ -142,7 +142,7 @@ def _verified(store: Store) -> dict[str, list[str]]:
 
 
 def _restored(store: Store, point: int | Literal["latest"]) -> str:
-    options = Restore(restore_id="another", backup=point)
+    options = Restore(restore_id="another", restore_point=point)
     plan = plan_restore(options, select_content(options, store), "target")
     return _brought(store, plan)
 

@@ -142,7 +142,7 @@ def _restore(store: Store) -> Iterator[MapPartName]:
 
 
 def _went(store: Store, part: UnitRange, target: int) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """As if the broker had put a part's records one after the other from `target` on."""
+    """Return the offsets of a unit whose records the broker put one after the other from `target` on."""
     offsets = [p.block.offsets for p in read_range(store, part) if p.block is not None]
     sources = np.concatenate(offsets)
     runs = runs_of(sources, np.arange(target, target + len(sources)))

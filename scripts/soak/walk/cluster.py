@@ -99,12 +99,12 @@ class Cluster:
 
     def log(self, topic: str) -> Log:
         """All that a consumer of committed records gets to see."""
-        places = self._partitions(topic)
-        starts = self._offsets(places, OffsetSpec.earliest())
-        ends = self._offsets(places, OffsetSpec.latest())
-        records: dict[int, dict[int, Record]] = {tp.partition: {} for tp in places}
+        partitions = self._partitions(topic)
+        starts = self._offsets(partitions, OffsetSpec.earliest())
+        ends = self._offsets(partitions, OffsetSpec.latest())
+        records: dict[int, dict[int, Record]] = {tp.partition: {} for tp in partitions}
         with self._consumer() as consumer:
-            committed = _committed(consumer, places)
+            committed = _committed(consumer, partitions)
             positions = {tp.partition: tp.offset for tp in committed if tp.offset >= 0}
             consumer.assign([TopicPartition(topic, p, start) for p, start in starts.items()])
             open_partitions, until = set(starts), time.monotonic() + _PATIENCE

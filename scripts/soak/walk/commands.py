@@ -90,7 +90,7 @@ class Commands:
         return Outcome(" ".join(arguments), code, json.loads(out.getvalue()), err.getvalue())
 
     def kill(self, wish: Wish, *arguments: str) -> Ended:
-        """The same in a process of its own that meets its `wish`; it may be faster."""
+        """Run a command in a process of its own that meets its `wish`, unless it is faster."""
         self._killed += 1
         folder = self.folder / f"killed-{self._killed}"
         return run(folder, [*arguments, "--json", "--config", str(self._config)], wish, self.env)

@@ -18,7 +18,7 @@ from scripts.soak.walk.model import Expiration, Life, Log, Offset, Record, View,
 class Book:
     """The expected state of an archive.
 
-    `held` are the records that it may have, `expired` the removed restore points, `damaged` the records of deleted
+    `archived` are the records that it may have, `expired` the removed restore points, `damaged` the records of deleted
     segments.
     """
 
@@ -26,7 +26,7 @@ class Book:
     expired: dict[int, Views] = field(default_factory=dict)
     pins: set[int] = field(default_factory=set)
     labels: dict[str, int] = field(default_factory=dict)
-    held: set[Offset] = field(default_factory=set)
+    archived: set[Offset] = field(default_factory=set)
     unsure: set[Offset] = field(default_factory=set)
     damaged: set[Offset] = field(default_factory=set)
     expirations: list[Expiration] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Book:
         for partition, end in view.ends.items():
             for offset, record in sorted(view.life.records.get(partition, {}).items()):
                 place = Offset(view.life.number, partition, offset)
-                if offset < end and place in self.held:
+                if offset < end and place in self.archived:
                     yield place, record
 
     def snapshot(self) -> Book:
@@ -94,7 +94,7 @@ class Book:
                 new = {offset: record for offset, record in records.items() if offset >= end}
                 life.records.setdefault(partition, {}).update(new)
                 places = {Offset(life.number, partition, offset) for offset in new}
-                self.held |= places
+                self.archived |= places
                 self.unsure -= places
             before = known.ends if known is not None else {}
             ends = {p: max(end, before.get(p, 0)) for p, end in log.ends.items()}
@@ -112,8 +112,8 @@ class Book:
                 end = known.ends.get(partition, 0) if known is not None else 0
                 new = {offset: record for offset, record in records.items() if offset >= end}
                 life.records.setdefault(partition, {}).update(new)
-                places = {Offset(life.number, partition, offset) for offset in new} - self.held
-                self.held |= places
+                places = {Offset(life.number, partition, offset) for offset in new} - self.archived
+                self.archived |= places
                 self.unsure |= places
             self.interrupted[life.topic] = View(life, dict(log.ends), None)
 
@@ -155,15 +155,15 @@ class Book:
         """The records that lie before the first one of a partition that is young or that a pinned restore point has."""
         views = [view for number in self.pins for view in self.points.get(number, {}).values()]
         pinned = {offset for view in views for offset, _ in self.offsets(view)}
-        found: set[Offset] = set()
+        expirable: set[Offset] = set()
         for life in {v.life for views in self.points.values() for v in views.values()}:
             for partition, records in life.records.items():
                 for offset, record in sorted(records.items()):
-                    place = Offset(life.number, partition, offset)
-                    if place in self.held and (record.timestamp >= cutoff or place in pinned):
+                    location = Offset(life.number, partition, offset)
+                    if location in self.archived and (record.timestamp >= cutoff or location in pinned):
                         break
-                    found.add(place)
-        return found
+                    expirable.add(location)
+        return expirable
 
     def undo(self) -> None:
         """Take the newest expiration back."""
@@ -208,7 +208,7 @@ class Book:
         self.pins = {n for n in other.pins if n in self.points} | {n for n in self.pins if n in kept}
         labels = {name: n for name, n in self.labels.items() if n in kept}
         self.labels = labels | {name: n for name, n in other.labels.items() if n in self.points}
-        self.held |= other.held
+        self.archived |= other.archived
         self.unsure |= {offset for offset in other.unsure if not (keep and offset in had)}
         self.damaged |= other.damaged - had
         self.expirations = []

@@ -93,7 +93,7 @@ def check_restore(
     targets = {topic: f"{prefix}-{topic}" for topic in views}
     chosen = [part for t, target in targets.items() for part in ("--topic", t, "--map", f"{t}={target}")]
     outcome = must(
-        commands("restore", site.url, "--backup", name, *chosen), 0, 3
+        commands("restore", site.url, "--restore-point", name, *chosen), 0, 3
     )  # deleted ones must be named
     wrong: list[str] = []
     lacks, records = False, 0

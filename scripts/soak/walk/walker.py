@@ -12,6 +12,7 @@ from scripts.soak.walk.sites import Site, WrongError, check_list, check_restore,
 from tests.faults.dying import Wish
 
 _COPIES = 2
+_REPORTS = ("restores/", "check/", "drills/", "verifications/")
 _SEGMENT = re.compile(
     r"^(topics/([^/@]+)(?:@[0-9]+)?/segment_partition_([0-9]+)_from_offset_)([0-9]+)_records"
 )
@@ -133,7 +134,7 @@ class Walk(ClusterSteps, RetentionSteps):
     def damage(self) -> str:
         """Delete any one object, and repair."""
         site = self._any_main_or_copy(0.3)
-        keys = [e.key for e in site.store.list() if not e.key.startswith(("restores/", "check/", "drills/"))]
+        keys = [e.key for e in site.store.list() if not e.key.startswith(_REPORTS)]
         kinds = sorted({_kind(key) for key in keys})
         kind = self._random.choice(kinds)
         key = self._random.choice([each for each in keys if _kind(each) == kind])

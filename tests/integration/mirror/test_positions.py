@@ -123,7 +123,7 @@ def test_a_group_at_the_end_goes_on_at_the_end(made: Made, capsys: Said) -> None
     assert (offset["committed"], offset["exact"], offset["checkpoint"]) == (41, last + 1, last + 1)
 
 
-def test_it_is_shown_to_people(made: Made, capsys: Said) -> None:
+def test_positions_are_shown_as_text(made: Made, capsys: Said) -> None:
     assert main(["mirror", "translate", str(made.file), "billing"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split() == ["group:", "billing"] for line in lines)

@@ -77,7 +77,7 @@ def test_replay_comes_to_what_kafkas_own_snapshots_hold(changed: Changed, tmp_pa
     assert check_snapshots(changed.log, tmp_path) > 2
 
 
-def test_what_was_changed_is_read(changed: Changed) -> None:
+def test_changed_settings_are_read(changed: Changed) -> None:
     reading = read_metadata_log(changed.folder)
     assert len(reading.cluster_id) == 22
     topics = {t.name: t for t in reading.topics or () if not t.internal}

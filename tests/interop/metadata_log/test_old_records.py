@@ -80,6 +80,6 @@ def test_a_fenced_broker_is_not_alive(lived: OldCluster) -> None:
     assert not broker.alive
 
 
-def test_what_an_aborted_transaction_held_has_no_effect(lived: OldCluster) -> None:
+def test_records_of_an_aborted_transaction_have_no_effect(lived: OldCluster) -> None:
     configs = [(config.name, config.value) for config in read_metadata_log(lived.log).broker_configs or ()]
     assert configs == [("log.cleaner.threads", "2")]

@@ -92,33 +92,33 @@ def test_a_controller_that_is_down_is_named(dual: DualWrite) -> None:
     cluster = dual.filled.cluster
     urls = {each: cluster.metrics_url(each) for each in cluster.controllers}
     options = [option for url in urls.values() for option in ("--metrics-url", url)]
-    code, told = dual.migrate("status", *options)
-    assert (code, told["state"], told["certain"], told["disagreements"]) == (0, "dual write", True, [])
-    metrics = [each["says"] for each in told["witnesses"] if each["witness"] == "metrics"]
+    code, report = dual.migrate("status", *options)
+    assert (code, report["state"], report["certain"], report["disagreements"]) == (0, "dual write", True, [])
+    metrics = [each["says"] for each in report["witnesses"] if each["witness"] == "metrics"]
     assert [says.partition(" at ")[0] for says in metrics] == [
         "the active controller",
         "a standby controller",
     ]
-    (unread,) = told["not_looked_at"]
+    (unread,) = report["not_looked_at"]
     assert unread["why"].startswith(f"{urls[DOWN]} gave no metrics: ")
-    _, told = dual.migrate("rollback", *options)
-    signs = {address: sign for address, sign in told["controllers"].items() if "/" not in address}
+    _, report = dual.migrate("rollback", *options)
+    signs = {address: sign for address, sign in report["controllers"].items() if "/" not in address}
     assert signs == dict(zip(cluster.quorum.split(","), ("answers", "answers", "stopped"), strict=True))
-    assert {guard["name"]: guard["holds"] for guard in told["guards"]}["controllers stopped"] is False
+    assert {guard["name"]: guard["holds"] for guard in report["guards"]}["controllers stopped"] is False
 
 
 def test_all_sides_say_the_same_and_are_archived(dual: DualWrite) -> None:
     code, archived = dual.migrate("archive", "--label", "dual-write")
     assert (code, archived["warnings"]) == (0, [])
-    code, told = dual.migrate("verify", "--lag", "60s")
-    assert (code, told["differences"], told["restore_point"]) == (0, [], 1)
-    assert [side["name"] for side in told["sides"]] == [
+    code, report = dual.migrate("verify", "--lag", "60s")
+    assert (code, report["differences"], report["restore_point"]) == (0, [], 1)
+    assert [side["name"] for side in report["sides"]] == [
         "brokers",
         "zookeeper",
-        "controller log",
+        "metadata log",
         "restore point 1",
     ]
-    for side in told["sides"]:
+    for side in report["sides"]:
         assert side["outdated"] == ""
         assert side["entities"]["ACLs"] == len(content.ACLS)
 
@@ -180,14 +180,14 @@ def test_each_difference_is_named_when_zookeeper_is_tampered_with(dual: DualWrit
     code, told = dual.migrate("verify", "--lag", "2s")
     assert code == 13
     assert told["looks"] > 1
-    found = [each for each in told["differences"] if each["sides"] == ["zookeeper", "controller log"]]
+    found = [each for each in told["differences"] if each["sides"] == ["zookeeper", "metadata log"]]
     assert [each["text"] for each in found] == [
-        "ACLs: User:alice allow read from * on literal topic orders: in controller log, not in zookeeper",
-        "ACLs: User:b o%b deny write from 10.0.0.1 on literal topic orders: in controller log, not in zookeeper",
-        "SCRAM users: alice SCRAM-SHA-256: in controller log, not in zookeeper",
-        "broker configs: log.cleaner.threads of broker 0: log.cleaner.threads is 3 in zookeeper, 2 in controller log",
-        "client quotas: client-id 'app 1': producer_byte_rate is 5.0 in zookeeper, 1000000000.0 in controller log",
-        "topics: orders: segment.bytes is 2097152 in zookeeper, 1048576 in controller log",
+        "ACLs: User:alice allow read from * on literal topic orders: in metadata log, not in zookeeper",
+        "ACLs: User:b o%b deny write from 10.0.0.1 on literal topic orders: in metadata log, not in zookeeper",
+        "SCRAM users: alice SCRAM-SHA-256: in metadata log, not in zookeeper",
+        "broker configs: log.cleaner.threads of broker 0: log.cleaner.threads is 3 in zookeeper, 2 in metadata log",
+        "client quotas: client-id 'app 1': producer_byte_rate is 5.0 in zookeeper, 1000000000.0 in metadata log",
+        "topics: orders: segment.bytes is 2097152 in zookeeper, 1048576 in metadata log",
     ]
 
 
@@ -202,18 +202,23 @@ def test_a_deletion_that_stopped_halfway_is_finished(dual: DualWrite) -> None:
         client.delete("/controller")
         cluster.nodes.wait(0, lambda: client.exists("/controller") is not None, "a broker as the controller")
         controller = client.get("/controller")
-        code, told = dual.migrate("status")
-        assert (code, told["state"], told["certain"], told["way_back"]) == (0, "half rolled back", True, True)
-        code, told = dual.migrate("rollback", "--confirm")
-        assert (code, [znode["path"] for znode in told["deleted"]]) == (0, ["/migration"])
+        code, report = dual.migrate("status")
+        assert (code, report["state"], report["certain"], report["way_back"]) == (
+            0,
+            "half rolled back",
+            True,
+            True,
+        )
+        code, report = dual.migrate("rollback", "--confirm")
+        assert (code, [znode["path"] for znode in report["deleted"]]) == (0, ["/migration"])
         assert client.get("/controller") == controller
         assert client.exists("/migration") is None
     finally:
         client.stop()
         client.close()
     cluster.restart_brokers("zookeeper")
-    _, told = dual.migrate("rollback")
-    assert [step["text"].partition(":")[0] for step in told["steps"] if not step["done"]] == [
+    _, report = dual.migrate("rollback")
+    assert [step["text"].partition(":")[0] for step in report["steps"] if not step["done"]] == [
         "delete the controllers' storage"
     ]
 

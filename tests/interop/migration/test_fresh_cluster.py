@@ -113,12 +113,12 @@ def _java_login(bootstrap: str) -> str:
 
 def _consume(java: Java, bootstrap: str, login: Path, count: int) -> set[str]:
     """Return the records that the console consumer reads as alice, in the group."""
-    told = java.run(
+    output = java.run(
         CONSUMER,
         *("--bootstrap-server", bootstrap, "--command-config", str(login), "--topic", "orders"),
         *("--group", GROUP, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "60000"),
     )
-    return set(told.splitlines())
+    return set(output.splitlines())
 
 
 def _configure(kbackup: Kbackup, folder: Path, section: str, bootstrap: str, zookeeper: str = "") -> None:

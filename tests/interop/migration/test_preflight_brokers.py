@@ -31,23 +31,23 @@ def lines(cluster: MigratingCluster) -> dict[str, Line]:
 
 
 def test_generated_id_and_several_log_directories(cluster: MigratingCluster) -> None:
-    told = lines(cluster)
-    assert (told[brokers.IDS].status, told[brokers.IDS].detail) == (
+    checks = lines(cluster)
+    assert (checks[brokers.IDS].status, checks[brokers.IDS].detail) == (
         "failed",
         f"the id is generated: broker {GENERATED}",
     )
-    assert told[brokers.PROTOCOL].status == "failed"
+    assert checks[brokers.PROTOCOL].status == "failed"
     assert (
-        told[brokers.PROTOCOL].detail == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
+        checks[brokers.PROTOCOL].detail == f"broker {GENERATED}: 3.6, needs 3.7-IV2 (several log directories)"
     )
-    assert "broker.id.generation.enable=false" in told[brokers.IDS].hint
-    assert "inter.broker.protocol.version=3.9" in told[brokers.PROTOCOL].hint
+    assert "broker.id.generation.enable=false" in checks[brokers.IDS].hint
+    assert "inter.broker.protocol.version=3.9" in checks[brokers.PROTOCOL].hint
     cluster._properties |= {
         "broker.id": GENERATED,
         "broker.id.generation.enable": "false",
         "inter.broker.protocol.version": "3.9",
     }
     cluster.restart_brokers("zookeeper")
-    told = lines(cluster)
-    assert (told[brokers.IDS].status, told[brokers.PROTOCOL].status) == ("ok", "ok")
-    assert told[brokers.ALIVE].detail == f"brokers {GENERATED}"
+    checks = lines(cluster)
+    assert (checks[brokers.IDS].status, checks[brokers.PROTOCOL].status) == ("ok", "ok")
+    assert checks[brokers.ALIVE].detail == f"brokers {GENERATED}"

@@ -77,7 +77,7 @@ def test_a_file_that_is_no_certificate_is_named(name: str, tmp_path: Path) -> No
             read_zookeeper(options)
 
 
-def test_nobody_listens() -> None:
+def test_closed_port_is_reported_as_unreachable() -> None:
     (port,) = free_ports(1)
     options = ZooKeeperOptions(connect=f"127.0.0.1:{port}", connection_timeout=0.5)
     with pytest.raises(UnreachableError, match=r"did not answer within 0\.5 s: .*Connection refused; check"):

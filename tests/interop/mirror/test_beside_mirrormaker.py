@@ -199,7 +199,7 @@ def fill(broker: Broker, topic: str, partitions: int, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def test_the_same_topics_settings_and_records(beside: Beside) -> None:
+def test_both_mirrors_have_equal_topics_settings_and_records(beside: Beside) -> None:
     first = beside.round()
     assert first.records == 320
     beside.wait_equal({"orders": 3, "clicks": 1})
@@ -224,12 +224,12 @@ def test_the_same_topics_settings_and_records(beside: Beside) -> None:
 def compare(beside: Beside, topics: Mapping[str, int]) -> None:
     assert beside.remote("K") == topics
     assert beside.remote("A") == topics
-    theirs, ours = beside.configs("A"), beside.configs("K")
+    mirrormaker, ours = beside.configs("A"), beside.configs("K")
     for topic in topics:
-        leaked = theirs[topic].items() - ours[topic].items()
+        leaked = mirrormaker[topic].items() - ours[topic].items()
         assert leaked <= LEAKED | KEPT
-        assert ours[topic].items() <= theirs[topic].items()
-    assert theirs["clicks"]["max.message.bytes"] == "5000000"
+        assert ours[topic].items() <= mirrormaker[topic].items()
+    assert mirrormaker["clicks"]["max.message.bytes"] == "5000000"
     assert "max.message.bytes" not in ours["clicks"]
     assert beside.acls("A") == beside.acls("K")
     for topic in topics:

@@ -31,12 +31,14 @@ def test_java_finds_upstream_clusters_hops_and_offsets(chain: Mirror, java: Java
     chain(chain.file(flows, x, y, z), "--once")
 
     end = chain.brokers[z].bootstrap
-    told = java.run("RemoteClusters", end, y, "topics", f"hops {x}", f"hops {y}", "hops nowhere").splitlines()
-    answers = {line.partition(" ")[0]: set(line.split()[1:]) for line in told[:3]}
+    report = java.run(
+        "RemoteClusters", end, y, "topics", f"hops {x}", f"hops {y}", "hops nowhere"
+    ).splitlines()
+    answers = {line.partition(" ")[0]: set(line.split()[1:]) for line in report[:3]}
     assert {f"{y}.heartbeats", f"{y}.{x}.heartbeats"} <= answers["heartbeats"]
     assert f"{y}.checkpoints.internal" in answers["checkpoints"]
     assert {x, y} <= answers["upstream"]
-    assert told[3:] == [f"hops {x} 2", f"hops {y} 1", "hops nowhere -1"]
+    assert report[3:] == [f"hops {x} 2", f"hops {y} 1", "hops nowhere -1"]
 
     middle = chain.brokers[y].bootstrap
     (offset,) = java.run("RemoteClusters", middle, x, f"offsets {group}").splitlines()

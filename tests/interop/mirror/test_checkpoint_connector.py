@@ -114,7 +114,7 @@ def test_a_checkpoint_connector_translates_by_our_offset_syncs(
         ours = by_partition(made.emit(replace(flow, checkpoint_rule="mm2"), internal))
         exact = by_partition(made.emit(flow, internal))
     internal.cluster.delete_topics([topic])
-    found: dict[tuple[str, int], int] = {}
+    checkpoints: dict[tuple[str, int], int] = {}
 
     def whole() -> bool:
         if internal.cluster.topics([topic]):
@@ -124,14 +124,14 @@ def test_a_checkpoint_connector_translates_by_our_offset_syncs(
                 told = Checkpoint.decode(record.key, record.value)
                 assert told.tp.topic == flow.policy.format_remote_topic(flow.source, made.topic)
                 assert told.metadata == "md\0"  # confluent-kafka commits the NUL byte that ends it
-                found[told.group, told.tp.partition] = told.offset
-        return len(found) == len(exact)
+                checkpoints[told.group, told.tp.partition] = told.offset
+        return len(checkpoints) == len(exact)
 
     with connector(java, made, flow, tmp_path) as process:
         process.wait_ready(whole, "the checkpoint connector", 120)
-    assert found == ours
-    assert all(exact[key] >= found[key] for key in exact)
-    assert any(exact[key] > found[key] for key in exact)
+    assert checkpoints == ours
+    assert all(exact[key] >= checkpoints[key] for key in exact)
+    assert any(exact[key] > checkpoints[key] for key in exact)
 
 
 def test_groups_of_the_target_are_set_but_not_one_that_reads(made: Mirrored, flow: Flow) -> None:
@@ -141,7 +141,7 @@ def test_groups_of_the_target_are_set_but_not_one_that_reads(made: Mirrored, flo
     with InternalTopics(flow, cluster) as internal, member(made, live):
         checkpoints = made.emit(flow, internal)
         synced = sync_group_offsets(checkpoints, cluster)
-    assert synced.held_back == {live: "it has 1 live member(s)"}
+    assert synced.held_back == {live: "it has 1 live member"}
     assert synced.written == {
         group_of(made, name): 1 if name == "late" else 2 for name in PLACES if name != "within"
     }

@@ -55,14 +55,14 @@ def commands(steps: list[Step], forgets: bool, end: int) -> list[str]:
 
 def answers(steps: list[Step], forgets: bool, end: int) -> list[str]:
     store = OffsetSyncStore(forgets=forgets)
-    told: list[int | None] = []
+    printed: list[int | None] = []
     for n, step in enumerate(steps):
         if n == end:
             store.forgets = False
         store.add(OffsetSync(TP, step.upstream, step.offset))
         if n >= end:
-            told += [store.translate(TP, offset) for offset in step.asked]
-    return ["none" if answer is None else str(answer) for answer in told]
+            printed += [store.translate(TP, offset) for offset in step.asked]
+    return ["none" if answer is None else str(answer) for answer in printed]
 
 
 def test_random_histories_of_syncs_are_translated_as_by_java() -> None:

@@ -37,7 +37,7 @@ def test_the_worked_table_is_the_models() -> None:
 
 def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
     cluster = Cluster(1, 1, 1.0)
-    for said in (
+    for text in (
         f"{RATE / 1e6:.0f} MB/s below",
         f"records of {RECORD >> 10} KiB, executors of {CORES} cores",
         f"{cluster.start:.0f} s + max((B / R + tasks x {cluster.task} s) / (N x C), tasks / {cluster.launch:.0f}",
@@ -46,7 +46,7 @@ def test_the_numbers_in_the_text_are_those_of_the_code() -> None:
         f"${PRICES['PUT']} for 1,000 PUT or LIST, ${PRICES['GET']} for 1,000 GET",
         f"{PREFIX_RATES['PUT']:,} PUT and {PREFIX_RATES['GET']:,} GET a second",
     ):
-        assert said in TEXT.replace("\u00d7", "x"), said
+        assert text in TEXT.replace("\u00d7", "x"), text
 
 
 def test_sizes_are_those_of_a_simulation() -> None:

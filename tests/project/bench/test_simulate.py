@@ -73,7 +73,7 @@ def test_executors() -> None:
     assert small.seconds([0.0] * 2000) == pytest.approx(small.start + 2000 / small.launch, rel=0.05)
 
 
-def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_the_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = tmp_path / "simulation.json"
     arguments = ["--simulate", "--partitions", "20", "--partition-bytes", "1e9", "--json", str(found)]
     assert main(arguments) == 0

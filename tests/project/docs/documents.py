@@ -55,6 +55,8 @@ def _calls(document: Path, line: str, language: str = "sh") -> Iterator[Code]:
     except ValueError:  # a quote that is open: it goes on in the next line, or is prose
         return
     for command in _commands(found):
+        if command[:1] in (["helm"], ["kubectl"]):  # kbackup is the name of a release, a chart, a namespace
+            continue
         names = [at for at, word in enumerate(command) if _KBACKUP.search(word)]
         if names and re.match(r"[a-z-]", " ".join(command[names[0] + 1 :])):
             yield Code(document, language, shlex.join(command[names[0] + 1 :]))

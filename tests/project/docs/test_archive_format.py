@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, NoReturn, get_args, get_type_hints
 
 import jsonschema
 import msgspec
@@ -59,6 +59,8 @@ from kbackup.jobs.retention.policy import Policy
 from kbackup.jobs.retention.report import Expiry
 from kbackup.jobs.settings.before import SettingsCaptures
 from kbackup.jobs.settings.changes import Changes, QuotaChange
+from kbackup.jobs.verify.job import verify
+from kbackup.jobs.verify.report import record_verification
 from kbackup.metrics.events import Silent
 from kbackup.store import open_store
 from kbackup.store.base import Store
@@ -93,6 +95,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     _write_restore(made, archive)
     _write_captures(made)
     store_report(made, drill_reports.report(comparison=drill_reports.comparison(ok=False)), "<!doctype html>")
+    verified = verify(made, "all", True, no_session, Silent())
+    record_verification(made, verified, "2026-01-03T00:00:00.000Z", partial=False)
     write_map_part(made, folder("A", "B", 3), MapPartName(1, "aa"), runs_table({}), None)
     committed_at = datetime.fromisoformat(archive.restore_point("latest").committed_at)
     age = committed_at - datetime.fromtimestamp(T0 / 1000 + 8, UTC)
@@ -101,6 +105,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     label(made, "latest", "before-migration")
     _write_flow(made, archive)
     return made
+
+
+def no_session() -> NoReturn:
+    raise AssertionError("Spark was asked for")
 
 
 def _write_restore(made: Store, archive: Archive) -> None:
@@ -173,6 +181,8 @@ def schema_of(key: str) -> dict[str, Any]:
     file = key.rpartition("/")[2]
     if key.startswith(layout.DRILLS):
         file = "drill_report.json"
+    if key.startswith(layout.VERIFICATIONS):
+        file = "verification.json"
     if layout.parse_catalog_key(key) is not None:
         file = "catalog.json"
     name = NAMES.get(file, file.removesuffix(".json"))
@@ -298,7 +308,8 @@ def test_every_key_is_in_the_layout(store: Store) -> None:
     for entry in store.list():
         assert any(re.fullmatch(pattern, entry.key) for pattern in patterns), entry.key
     constants = {layout.ARCHIVE, layout.LOCK, layout.TOPICS, layout.CATALOG, layout.TABLES, layout.POINTS}
-    constants |= {layout.DERIVED, layout.RESTORES, layout.DRILLS, layout.MIRRORS, layout.SCRATCH, KEYS}
+    constants |= {layout.DERIVED, layout.RESTORES, layout.DRILLS, layout.VERIFICATIONS, layout.MIRRORS}
+    constants |= {layout.SCRATCH, KEYS}
     assert {name.partition("/")[0] for name in names} == {constant.rstrip("/") for constant in constants}
 
 
@@ -447,7 +458,7 @@ def strangers_view(
     return [(int(number), at, int(count)) for number, at, count in points], set(records)
 
 
-def test_what_is_told_of_mirrors() -> None:
+def test_members_of_mirrors_are_documented() -> None:
     for name in FLOW_MAP.names:
         assert f"`{name}`" in MIRRORS
     assert (

@@ -82,19 +82,19 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_what_happens_when_it_goes(name: str, archive: Path, tmp_path: Path) -> None:
+def test_deleted_objects_have_the_documented_effect(name: str, archive: Path, tmp_path: Path) -> None:
     store = open_store(str(shutil.copytree(archive, tmp_path / "archive")))
     key = key_of(store, name)
     assert store.delete([key]) == []
-    fate, found = row(key), findings(store)
+    fate, rows = row(key), findings(store)
     if fate.startswith("harmless"):
-        assert found == []
+        assert rows == []
     elif fate.startswith("made again"):
-        (hint,) = found
+        (hint,) = rows
         assert "follows from" in hint or "does without it" in hint
     else:
         assert fate.startswith("lost")
-        (hint,) = found
+        (hint,) = rows
         assert "another copy" in hint
     opens = name not in NEWEST and not refers_to_points(store, key)
     try:

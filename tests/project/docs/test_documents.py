@@ -10,8 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from kbackup.cli import COMMANDS, cli
+from kbackup.cli import COMMANDS, cli, plain_arguments
 from kbackup.cli.common.frame import State
+from kbackup.cli.common.notify.notifier import notifier_for
 from kbackup.config import KEYS, VARIABLES, Files, load
 from tests.project.docs.documents import DOCUMENTS, ROOT, Code, blocks, inline, kbackup_lines
 
@@ -24,9 +25,10 @@ def test_there_are_lines_of_every_command() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=str)
-def test_commands_parse(line: Code) -> None:
+def test_commands_parse(line: Code, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every option is there and takes what it is given."""
-    name, *arguments = shlex.split(line.text)
+    monkeypatch.setenv("KAFKA_PASSWORD", "secret")
+    name, *arguments = plain_arguments(shlex.split(line.text))
     command = cli.get_command(cli.make_context("kbackup", [name, "--help"], resilient_parsing=True), name)
     assert command is not None, f"no command {name}"
     if line.language == "inline" and not arguments:
@@ -43,12 +45,15 @@ def test_commands_parse(line: Code) -> None:
 
 @pytest.mark.parametrize("block", blocks("toml"), ids=str)
 def test_configurations_load(block: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KAFKA_PASSWORD", "secret")
-    monkeypatch.setenv("REGISTRY_PASSWORD", "secret")
-    monkeypatch.setenv("EXPORTER_PASSWORD", "secret")
+    for name in ("KAFKA_PASSWORD", "REGISTRY_PASSWORD", "EXPORTER_PASSWORD", "PAGERDUTY_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("WEBHOOK_URL", "https://hooks.example.com/secret")
     file = tmp_path / "kbackup.toml"
     file.write_text(block.text, encoding="utf-8")
     config = load([], Files(config=str(file))).config
+    if config.notify.url:
+        assert notifier_for(config, "backup", {}) is not None, "URL and template are valid"
+        return
     assert config.archive is not None
     assert config.archive.startswith("s3://")
 

@@ -39,7 +39,7 @@ def test_compose_runs_kbackup(services: dict[str, dict[str, object]]) -> None:
 
 def test_compose_listens_on_loopback_alone(services: dict[str, dict[str, object]]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]  # type: ignore[attr-defined]
-    assert len(ports) == 3
+    assert len(ports) == 4
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
@@ -48,10 +48,34 @@ def test_compose_builds_the_image_and_takes_the_broker_of_the_tests(
 ) -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     (broker,) = re.findall(r'name="kafka_2.13" rev="([^"]+)"', (ROOT / "scripts/dev/ivy.xml").read_text())
-    assert services["kbackup"]["image"] == f"kbackup:{version}"
+    assert {services[name]["image"] for name in ("kbackup", "page", "sample")} == {f"kbackup:{version}"}
     assert services["kafka"]["image"] == f"apache/kafka:{broker}"
     build = services["kbackup"]["build"]
     assert isinstance(build, dict)
     context = (INFRA / "compose" / build["context"]).resolve()
     assert context == ROOT
     assert (context / build["dockerfile"]).samefile(INFRA / "image" / "Dockerfile")
+
+
+def test_page_shows_the_archive_to_who_has_the_token(services: dict[str, dict[str, object]]) -> None:
+    environ, command = services["page"]["environment"], services["page"]["command"]
+    assert isinstance(environ, dict)
+    assert isinstance(command, list)
+    config = config_of(command, environ)
+    assert services["page"]["ports"] == [f"127.0.0.1:8484:{config.ui.listen.rpartition(':')[2]}"]
+    follower = services["kbackup"]["environment"]
+    assert isinstance(follower, dict)
+    assert config.archive == follower["KBACKUP_ARCHIVE"]
+    link = f"http://127.0.0.1:8484/?token={config.ui.token}"
+    for path in (INFRA / "compose" / "compose.yaml", INFRA / "docs" / "kubernetes.md"):
+        assert link in path.read_text("utf-8")
+
+
+def test_services_wait_for_services_that_are_there(services: dict[str, dict[str, object]]) -> None:
+    for service in services.values():
+        others = service.get("depends_on", [])
+        assert isinstance(others, dict | list)
+        assert set(others) <= set(services)
+        for name in others:
+            if isinstance(others, dict) and others[name] == {"condition": "service_healthy"}:
+                assert "healthcheck" in services[name]

@@ -6,16 +6,15 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from unittest import mock
 
-from tests.project.infra.files import (
-    INFRA,
-    KUBERNETES,
-    ROOT,
-    config_of,
-    documents,
-    spark_on_kubernetes,
-    variables,
-)
+import pytest
+
+from kbackup.spark import session
+from kbackup.spark.delta import DELTA, DELTA_LOCK, S3A
+from kbackup.spark.jars import LOCK
+from tests.project.infra.chart.render import workload
+from tests.project.infra.files import INFRA, ROOT, config_of, spark_on_kubernetes
 
 DOCKERFILE = (INFRA / "image" / "Dockerfile").read_text("utf-8")
 ENTRYPOINT = INFRA / "image" / "entrypoint"
@@ -29,7 +28,7 @@ def copied() -> set[str]:
     return found
 
 
-def test_what_it_copies_is_there_and_nothing_else_is_sent() -> None:
+def test_copied_paths_exist_and_match_the_build_context() -> None:
     lines = (INFRA / "image" / "Dockerfile.dockerignore").read_text("utf-8").split()
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     assert lines[0] == "*"
@@ -44,11 +43,38 @@ def test_packages_are_locked() -> None:
     assert all("--require-hashes" in one or "--no-deps" in one for one in installs)
 
 
+def test_data_files_of_the_package_are_copied() -> None:
+    files = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["data-files"]
+    folders = {str(Path(pattern).parent) for patterns in files.values() for pattern in patterns}
+    assert folders | {"kbackup", "pyproject.toml", "README.md"} <= copied()
+
+
 def test_python_is_one_that_kbackup_takes() -> None:
+    """Only the base names a version of Python: no path has it."""
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
-    (base,) = re.findall(r"^ARG BASE=python:(\d+\.\d+)-", DOCKERFILE, re.MULTILINE)
-    assert asked == f">={base}"
-    assert f"/lib/python{base}/site-packages/pyspark" in DOCKERFILE
+    instructions = re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.MULTILINE)
+    assert re.findall(r".*python:?\d.*", instructions) == [
+        f"ARG BASE=python:{asked.removeprefix('>=')}-slim-bookworm"
+    ]
+    assert re.findall(r" SPARK_HOME=(\S+)", instructions) == re.findall(r"&& ln -s .* (\S+) *&&", STATEMENTS)
+
+
+def test_labels_name_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]+)"', DOCKERFILE))
+    assert labels.keys() == {"title", "description", "version", "revision"}
+    assert labels["version"] == version
+
+
+def test_image_fetches_the_jars_that_an_export_to_s3_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = mock.Mock()
+    monkeypatch.setattr(session, "build_session", build)
+    (code,) = re.findall(r"^RUN python -c '([^']*)'$", STATEMENTS, re.MULTILINE)
+    exec(code, {})
+    (_, conf, _), _ = build.call_args
+    assert conf["spark.jars.packages"].split(",") == [*DELTA, *S3A]
+    assert conf[LOCK] == str(DELTA_LOCK)
+    build.return_value.stop.assert_called_once()
 
 
 def test_its_own_commands_parse() -> None:
@@ -112,13 +138,9 @@ def test_entrypoint_without_options(tmp_path: Path) -> None:
     assert said[1:5] == ["-Xms1g", "-Xmx1g", "-cp", "/more.jar:/opt/spark/jars/*"]
 
 
-def test_port_is_the_same_everywhere() -> None:
-    (follower,) = documents(KUBERNETES / "follow" / "deployment.yaml")
-    (container,) = follower["spec"]["template"]["spec"]["containers"]
-    assert variables(container)["KBACKUP_CONFIG"]
-    assert [int(port) for port in re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)] == [
-        container["ports"][0]["containerPort"]
-    ]
+def test_ports_are_those_of_the_chart() -> None:
+    used = [workload(name).container["ports"][0]["containerPort"] for name in ("page", "follow")]
+    assert re.findall(r"^EXPOSE (.+)$", DOCKERFILE, re.MULTILINE) == [" ".join(map(str, used))]
 
 
 def test_extras_that_the_image_has_are_locked() -> None:

@@ -14,10 +14,11 @@ from kbackup.cli import COMMANDS
 from kbackup.metrics.registry import METRICS
 from tests.project.infra.files import INFRA, documents, metrics_in
 
-RULES = INFRA / "prometheus" / "kbackup.rules.yaml"
-TESTS = INFRA / "prometheus" / "kbackup.test.yaml"
+FILES = INFRA / "helm" / "kbackup" / "files"
+RULES = FILES / "kbackup.rules.yaml"
+TESTS = FILES / "kbackup.test.yaml"
 METRICS_PAGE = INFRA / "docs" / "metrics.md"
-DASHBOARD = json.loads((INFRA / "grafana" / "kbackup.json").read_text("utf-8"))
+DASHBOARD = json.loads((FILES / "kbackup.json").read_text("utf-8"))
 SHARED = {"command", "archive"}
 
 
@@ -101,13 +102,13 @@ def test_dashboard_fits() -> None:
     """Ids are unique, panels lie within 24 columns and over no other, and ask the chosen source."""
     cells: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
+        position = panel["gridPos"]
         own = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert place["x"] + place["w"] <= 24
+        assert position["x"] + position["w"] <= 24
         assert not own & cells, panel["title"]
         cells |= own
         assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}

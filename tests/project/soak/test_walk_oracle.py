@@ -51,7 +51,7 @@ def test_a_restore_is_compared(name: str) -> None:
     assert (bool(wrong), lacks) == (name in WRONG, False)
 
 
-def test_what_was_archived_stays_when_kafka_deletes_it() -> None:
+def test_archived_records_outlive_their_deletion_in_kafka() -> None:
     life = Life(1, "t")
     book = book_of(life, log(range(10)), log(range(20), start=15))
     assert book.lacks({life: log(range(30), start=25)})

@@ -86,7 +86,7 @@ def test_a_later_run_closes_an_earlier_one_for_good(store: FaultyStore) -> None:
     assert open_archive(store).state.next_point == 2
 
 
-def test_what_was_committed_in_this_moment_stands(store: FaultyStore) -> None:
+def test_commit_just_before_the_fence_stays(store: FaultyStore) -> None:
     """The run that is fenced off commits just before the fence; the fence goes on from its catalog."""
     with writing(store) as first:
         stale = open_archive(store)

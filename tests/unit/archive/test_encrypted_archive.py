@@ -66,7 +66,7 @@ def sealed(inner: MemoryStore) -> list[str]:
     return [key for key in keys if key not in PLAIN and not key.startswith(KEYS)]
 
 
-def test_it_reads_as_any_other(store: CryptStore) -> None:
+def test_encrypted_archive_reads_as_any_other(store: CryptStore) -> None:
     plain = make_archive(MemoryStore())
     archive = open_archive(store)
     assert [(p.number, p.records) for p in archive.restore_points] == [

@@ -63,7 +63,7 @@ def test_a_manifest_that_names_what_is_no_topic_is_refused(name: str, store: Fil
 
 
 @given(st.text(max_size=300) | st.from_regex(LEGAL, fullmatch=True))
-def test_what_is_taken_for_a_topic_is_one_folder_below(name: str) -> None:
+def test_a_topic_is_one_folder(name: str) -> None:
     topic = state((0, 0, 3), number=1, name=name)
     try:
         taken = msgspec.convert(msgspec.to_builtins(topic), TopicState)

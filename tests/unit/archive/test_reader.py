@@ -57,7 +57,7 @@ def test_an_opened_archive_stays_at_its_catalog(store: FaultyStore) -> None:
     assert [p.number for p in first.restore_points] == [1]
 
 
-def test_who_reopens_an_archive_reads_what_is_new(store: FaultyStore) -> None:
+def test_reopen_reads_only_new_objects(store: FaultyStore) -> None:
     """Nothing but a LIST where there is no later catalog; then no table twice."""
     for number in range(1, 90):
         segments = write(store, target(threshold=1 << 20), range(10 * number, 10 * number + 10))

@@ -67,7 +67,7 @@ def test_a_catalog_that_was_changed_is_refused(
 
 @pytest.mark.parametrize("key", [layout.ARCHIVE, layout.LATEST, layout.catalog_key(2)])
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[]", b"null"])
-def test_what_is_no_json_object_is_refused(data: bytes, key: str, store: FaultyStore) -> None:
+def test_documents_without_a_json_object_are_refused(data: bytes, key: str, store: FaultyStore) -> None:
     archive, _ = committed(store, 1, None)
     assert archive.state.number == 2
     store.put(key, data)
@@ -203,11 +203,11 @@ def test_the_segments_that_a_restore_point_stands_on(store: FaultyStore) -> None
     point = [state((0, 0, 40), (1, 0, 9), number=2)]
     committed(store, 2, 1, second, point)
     archive = open_archive(store)
-    found = archive.segments(archive.restore_point(2))
+    segments = archive.segments(archive.restore_point(2))
     ours = [s for s in [*first, *second] if s.incarnation == 1]
-    assert found == sorted(ours, key=lambda s: (s.partition, s.first))
+    assert segments == sorted(ours, key=lambda s: (s.partition, s.first))
     assert archive.segments(archive.restore_point(1)) == sorted(first, key=lambda s: (s.partition, s.first))
     renewed = [state((0, 0, 5), number=2, incarnation=2)]
     assert [s.incarnation for s in archive.segments(archive.restore_point(2), renewed)] == [2]
     assert archive.segments(archive.restore_point(2), []) == []
-    assert {s.topic for s in found} == {TOPIC}
+    assert {s.topic for s in segments} == {TOPIC}

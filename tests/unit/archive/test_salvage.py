@@ -126,7 +126,7 @@ def test_segments_of_a_log_that_was_cut_since_are_not_taken_over(store: FaultySt
     assert found == whole
 
 
-def test_what_is_damaged_is_not_taken_over(store: FaultyStore) -> None:
+def test_damaged_segments_are_not_salvaged(store: FaultyStore) -> None:
     interrupt(store)
     strays = write(store, target(threshold=100), range(9))
     assert len(strays) > 3
@@ -146,7 +146,7 @@ def test_what_is_damaged_is_not_taken_over(store: FaultyStore) -> None:
     ],
     ids=["other isolation", "beyond the end", "before the start"],
 )
-def test_what_is_not_of_this_plan_is_not_taken_over(
+def test_segments_beyond_the_plan_are_not_salvaged(
     selection: Plan, isolation: IsolationLevel, store: FaultyStore
 ) -> None:
     interrupt(store)
@@ -194,7 +194,7 @@ def test_a_segment_that_reaches_past_the_plan_is_read_again(store: FaultyStore) 
     assert again(store, plan((0, 24))) == strays[:1]
 
 
-def test_what_is_committed_is_never_touched(store: FaultyStore) -> None:
+def test_committed_segments_stay(store: FaultyStore) -> None:
     first = write(store, target(), range(30))
     archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])
     interrupt(store)
@@ -207,7 +207,7 @@ def test_what_is_committed_is_never_touched(store: FaultyStore) -> None:
     assert {key: store.get(key) for key in before} == before
 
 
-def test_what_has_expired_stays_for_its_readers(store: FaultyStore) -> None:
+def test_salvage_leaves_expired_segments_in_place(store: FaultyStore) -> None:
     """Their grace time is for 'kbackup expire' to tell."""
     first = write(store, target(), range(30))
     archive, _ = committed(store, 1, None, first, [state((0, 0, 30), number=1)])

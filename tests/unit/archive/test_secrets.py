@@ -70,7 +70,7 @@ def test_without_secrets_the_rest_stays_and_each_kind_is_named() -> None:
     assert without_secrets(bare) == bare
 
 
-def test_what_holds_no_secret_stays_as_it_is() -> None:
+def test_metadata_without_secrets_is_unchanged() -> None:
     plain = Metadata(captured_at="now", cluster_id="c", brokers=1, topics=(), not_carried=(NOT_THERE,))
     assert without_secrets(plain) == plain
     assert without_secrets(replace(plain, scram_users=(), delegation_tokens=())).not_carried == (NOT_THERE,)

@@ -37,6 +37,8 @@ class NoDelta:
             raise UnreachableError(WHY, "hint")
         return self._conf
 
+    classes_due = False
+
     def dump_classes(self) -> None: ...
 
     def leave(self) -> None: ...

@@ -19,19 +19,19 @@ pytestmark = pytest.mark.exhaustive(keep=3)
 def test_a_folder_of_the_java_tool_as_of_a_moment(capsys: Said) -> None:
     """Its segments' times are not known without reading them; its records' are."""
     folder = str(JAVA / "archive")
-    assert cli.main(["ls", "-a", folder, "--at", str(T0), "--json"]) == 0
+    assert cli.main(["ls", "-a", folder, "--to-time", str(T0), "--json"]) == 0
     out, err = capsys.readouterr()
     document = json.loads(out)
     assert "has no restore points" in err
     every = [r for t in document["topics"] for r in lines(capsys, "cat", t["topic"], "-a", folder)]
     times = sorted(r["timestamp"] for r in every if r["timestamp"] is not None)
     at = times[len(times) // 2]
-    found = []
+    result = []
     for topic in document["topics"]:
-        assert cli.main(["cat", topic["topic"], "-a", folder, "--at", str(at), "--json", "-q"]) == 0
-        found += [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert found == [r for r in every if r["timestamp"] is not None and r["timestamp"] <= at]
-    assert 0 < len(found) < len(every)
+        assert cli.main(["cat", topic["topic"], "-a", folder, "--to-time", str(at), "--json", "-q"]) == 0
+        result += [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert result == [r for r in every if r["timestamp"] is not None and r["timestamp"] <= at]
+    assert 0 < len(result) < len(every)
 
 
 def test_a_folder_of_the_java_tool(capsys: Said) -> None:

@@ -88,7 +88,7 @@ def test_records_are_decoded_by_their_topics(
     assert told["key_schema"] == told["value_schema"] == {"type": "MM2", "record": record}
 
 
-def test_what_is_no_such_record_is_shown_as_it_is(root: str, capsys: Said) -> None:
+def test_undecodable_values_are_shown_with_their_error(root: str, capsys: Said) -> None:
     lines, err = cat(root, capsys, "A.checkpoints.internal", "--json")
     assert [json.loads(line)["value"] is None for line in lines] == [False, True, False]
     assert json.loads(lines[2])["value_error"] == "value of a checkpoint: unknown version 1"

@@ -32,15 +32,15 @@ def test_every_value_says_where_it_came_from(capsys: pytest.CaptureFixture[str])
 def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KBACKUP_SOURCE_CONFIG", "p")
     assert main(["config", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    settings = {setting["key"]: setting for setting in told["settings"]}
+    document = json.loads(capsys.readouterr().out)
+    settings = {setting["key"]: setting for setting in document["settings"]}
     assert settings["backup.segment_bytes"] == {
         "key": "backup.segment_bytes",
         "value": 1 << 20,
         "origin": {"kind": "file", "name": "kbackup.toml"},
     }
     assert settings["restore.restore_id"]["value"] is None
-    assert told["notes"] == ["p: max.poll.records is left out: kbackup joins no consumer group"]
+    assert document["notes"] == ["p: max.poll.records is left out: kbackup joins no consumer group"]
 
 
 def test_keys(capsys: pytest.CaptureFixture[str]) -> None:

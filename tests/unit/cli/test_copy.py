@@ -28,14 +28,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
-    place = str(tmp_path / "copy")
-    assert cli.main(["copy", place, "--archive", str(root)]) == 0
+    target = str(tmp_path / "copy")
+    assert cli.main(["copy", target, "--archive", str(root)]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith(f"{place}: 2 restore points copied, ")
+    assert out.startswith(f"{target}: 2 restore points copied, ")
     assert "the newest restore point is 2; " in out
     assert err == ""
-    assert [p.number for p in open_archive(open_store(place)).restore_points] == [1, 2]
-    assert cli.main(["copy", place, "-a", str(root), "--json"]) == 0
+    assert [p.number for p in open_archive(open_store(target)).restore_points] == [1, 2]
+    assert cli.main(["copy", target, "-a", str(root), "--json"]) == 0
     told: Any = json.loads(capsys.readouterr().out)
     assert (told["restore_points"], told["newest"], told["objects"]) == ([], 2, 0)
 
@@ -44,13 +44,15 @@ def numbers(address: str) -> list[int]:
     return [p.number for p in open_archive(open_store(address)).restore_points]
 
 
-def test_what_the_source_let_go(root: Path, tmp_path: Path, capsys: Said) -> None:
+def test_copy_drops_points_that_the_source_expired_unless_kept(
+    root: Path, tmp_path: Path, capsys: Said
+) -> None:
     follows, keeps, alone = (str(tmp_path / name) for name in ("follows", "keeps", "alone"))
     source = ["--archive", str(root)]
     assert cli.main(["label", "1", "first", "--archive", str(root)]) == 0
     for place in (follows, keeps):
         assert cli.main(["copy", place, *source]) == 0
-    assert cli.main(["copy", alone, "--backup", "first", *source]) == 0
+    assert cli.main(["copy", alone, "--restore-point", "first", *source]) == 0
     assert numbers(alone) == [1]
     assert cli.main(["expire", *source, "--keep-last", "1", "--confirm"]) == 0
     capsys.readouterr()
@@ -63,23 +65,23 @@ def test_what_the_source_let_go(root: Path, tmp_path: Path, capsys: Said) -> Non
 
 
 def test_a_promoted_copy(root: Path, tmp_path: Path, capsys: Said) -> None:
-    place = str(tmp_path / "copy")
+    target = str(tmp_path / "copy")
     assert cli.main(["promote", str(root)]) == 1
     assert "is not a copy" in capsys.readouterr().err
-    assert cli.main(["copy", place, "-a", str(root)]) == 0
+    assert cli.main(["copy", target, "-a", str(root)]) == 0
     (root / "archive.json").rename(tmp_path / "lost")
-    assert cli.main(["promote", place]) == 0
+    assert cli.main(["promote", target]) == 0
     assert f"is an independent archive; it was a copy of {root}" in capsys.readouterr().out
     (tmp_path / "lost").rename(root / "archive.json")
-    before = {path: path.stat().st_mtime_ns for path in Path(place).rglob("*") if path.is_file()}
-    assert cli.main(["copy", place, "-a", str(root)]) == 1
+    before = {path: path.stat().st_mtime_ns for path in Path(target).rglob("*") if path.is_file()}
+    assert cli.main(["copy", target, "-a", str(root)]) == 1
     assert "is an archive of its own, not a copy" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in before if p.name != "lock.json"} == {
         p: at for p, at in before.items() if p.name != "lock.json"
     }
 
 
-def test_what_is_refused(root: Path, tmp_path: Path, capsys: Said) -> None:
+def test_unusable_sources_and_destinations_are_refused(root: Path, tmp_path: Path, capsys: Said) -> None:
     assert cli.main(["copy", str(root), "-a", str(root)]) == 2
     assert cli.main(["copy", str(tmp_path / "b"), "-a", str(tmp_path / "nothing")]) == 10
     make_archive(open_store(str(tmp_path / "another")))
@@ -107,7 +109,7 @@ def test_another_s3_server(root: Path) -> None:
 @pytest.mark.parametrize(
     "destination", ["archive/", "./archive", "archive/../archive", "archive/inside", "link", "."]
 )
-@pytest.mark.parametrize("more", [[], ["--backup", "2"]])
+@pytest.mark.parametrize("more", [[], ["--restore-point", "2"]])
 def test_the_archive_is_no_destination(
     root: Path, destination: str, more: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Said
 ) -> None:

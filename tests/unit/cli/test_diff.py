@@ -29,22 +29,22 @@ def told(capsys: Said, *arguments: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_two_restore_points(archive: str, capsys: Said) -> None:
-    found = told(capsys, "1", "latest", "-a", archive)
-    assert (found["a"], found["b"], found["same"]) == ("restore point 1", "restore point 2", False)
-    assert [(t["topic"], t["change"]) for t in found["topics"]] == [("clicks", "gone")]
-    assert found["offsets"] == [
+    document = told(capsys, "1", "latest", "-a", archive)
+    assert (document["a"], document["b"], document["same"]) == ("restore point 1", "restore point 2", False)
+    assert [(t["topic"], t["change"]) for t in document["topics"]] == [("clicks", "gone")]
+    assert document["offsets"] == [
         {"topic": "orders", "partition": 0, "start": [0, 0], "end": [10, 41], "added": 31}
     ]
-    assert [(g["group"], g["change"]) for g in found["groups"]] == [
+    assert [(g["group"], g["change"]) for g in document["groups"]] == [
         ("billing", "changed"),
         ("late", "appeared"),
     ]
-    assert found["groups"][0]["moved"] == [
+    assert document["groups"][0]["moved"] == [
         {"topic": "clicks", "partition": 0, "before": 5, "after": None},
         {"topic": "orders", "partition": 0, "before": 4, "after": 17},
     ]
     older = "an older version of kbackup did not capture them"
-    assert found["not_compared"]["ACLs"] == f"restore point 2: {older}"
+    assert document["not_compared"]["ACLs"] == f"restore point 2: {older}"
 
 
 def test_selection(archive: str, capsys: Said) -> None:

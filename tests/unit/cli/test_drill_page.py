@@ -32,7 +32,7 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-def test_what_a_manager_reads() -> None:
+def test_page_summarizes_a_passed_drill() -> None:
     page = Page(drill_page(report()))
     for words in (
         "passed",
@@ -45,7 +45,7 @@ def test_what_a_manager_reads() -> None:
         assert words in page.text
 
 
-def test_what_is_wrong_comes_first() -> None:
+def test_page_of_a_failed_drill_begins_with_findings() -> None:
     failed = report(result="failed", comparison=comparison(ok=False), findings=("this is wrong",))
     page = Page(drill_page(failed))
     assert ("class", "result failed") in page.attributes

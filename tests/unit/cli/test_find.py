@@ -32,8 +32,8 @@ pytestmark = pytest.mark.exhaustive(keep=3)
     ],
 )
 def test_find(root: str, args: Sequence[str], expected: list[str], capsys: Said) -> None:
-    assert run(capsys, "find", *args, "-a", root, "-f", r"%t:%p:%o\n").split() == expected
-    told = lines(capsys, "find", *args, "-a", root)
+    assert run(capsys, "find", *args, "-a", root, "-q", "-f", r"%t:%p:%o\n").split() == expected
+    told = lines(capsys, "find", *args, "-a", root, "-q")
     assert [f"{r['topic']}:{r['partition']}:{r['offset']}" for r in told] == expected
 
 
@@ -52,11 +52,10 @@ def test_find(root: str, args: Sequence[str], expected: list[str], capsys: Said)
         (["cat", "orders", "--from-time", "noon"], "give a time such as"),
         (["cat", "orders", "--from-time", "2", "--to-time", "1"], "give the earlier time as --from-time"),
         (["cat", "orders:0:5-", "--tail", "1"], "leave out offsets"),
-        (["cat", "orders", "--tail", "1", "--at", "now"], "leave out offsets"),
-        (["cat", "orders", "--at", "noon"], "give a time such as"),
-        (["cat", "orders", "--from-time", "2", "--at", "1"], "give the earlier time as --from-time"),
-        (["ls", "order", "--at", "now"], "did you mean orders?"),
-        (["cat", "orders:7", "--at", "now"], "run 'kbackup ls orders', which lists its 3"),
+        (["cat", "orders", "--tail", "1", "--to-time", "now"], "leave out offsets"),
+        (["cat", "orders", "--to-time", "noon"], "give a time such as"),
+        (["ls", "order", "--to-time", "now"], "did you mean orders?"),
+        (["cat", "orders:7", "--to-time", "now"], "run 'kbackup ls orders', which lists its 3"),
         (["cat", "orders", "--format", "%x"], "use %t %p"),
         (["cat", "orders", "--format", "50%"], "use %t %p"),
         (["cat", "orders", "--format", "\udcff"], r"write a byte as \xff"),

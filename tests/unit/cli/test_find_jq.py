@@ -71,7 +71,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["true", "--from-time", "1800000000000"], [4]),
     ],
 )
-def test_what_an_expression_sees(root: str, args: list[str], offsets: list[int], capsys: Said) -> None:
+def test_expressions_select_records_by_their_fields(
+    root: str, args: list[str], offsets: list[int], capsys: Said
+) -> None:
     assert cli.main(["find", "--jq", *args, "-a", root, "-f", r"%o\n", "-q"]) == 0
     assert [int(line) for line in capsys.readouterr().out.split()] == offsets
 
@@ -96,7 +98,7 @@ def test_failures_are_told(root: str, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize("expression", [".a |", "nothing", '"', 'import "x" as x; 1', "\udcff", "." * 3])
-def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None:
+def test_invalid_expressions_are_refused(root: str, expression: str, capsys: Said) -> None:
     assert cli.main(["find", "--jq", expression, "-a", root]) == 2
     assert "can't be used" in capsys.readouterr().err
 
@@ -110,7 +112,7 @@ def test_what_is_no_expression(root: str, expression: str, capsys: Said) -> None
         (["--jq", ".", "ordres"], "did you mean orders?"),
     ],
 )
-def test_what_does_not_go_together(root: str, args: list[str], message: str, capsys: Said) -> None:
+def test_conflicting_arguments_are_refused(root: str, args: list[str], message: str, capsys: Said) -> None:
     assert cli.main(["find", *args, "-a", root]) == 2
     assert message in capsys.readouterr().err
 
@@ -168,14 +170,14 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         return out, err
 
     out, err = run("cat", "orders", *schemas, "--json")
-    told = [json.loads(line) for line in out.splitlines()]
-    assert [r["value"] for r in told] == [
+    document = [json.loads(line) for line in out.splitlines()]
+    assert [r["value"] for r in document] == [
         {"name": "\x1b[2J", "n": 1},
         None,
         {"base64": "/w=="},
         {"name": "a", "n": 2},
     ]
-    assert [(r.get("value_schema"), "value_error" in r) for r in told] == [
+    assert [(r.get("value_schema"), "value_error" in r) for r in document] == [
         ({"type": "AVRO"}, False),
         (None, False),
         (None, True),
@@ -201,7 +203,7 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
     assert len(out.splitlines()) == 2
     assert "the value of orders:0:2 can't be decoded: not AVRO by its schema" in err
     run("find", "--jq", ".value.n == 2", *schemas, "--strict", code=1)
-    for args, said in (
+    for args, output in (
         (["--output", "hex", *schemas], "--output hex does not decode"),
         (["--strict"], "--strict without decoding has no effect"),
         (["--message", "A"], "--message A names a message without a schema"),
@@ -210,4 +212,4 @@ def test_decoded_by_files(tmp_path: Path, capsys: Said) -> None:
         (["--value-schema", "gone.avsc"], "no such file"),
         (["--schema-registry", "http://me:word@here"], "holds credentials"),
     ):
-        assert said in run("cat", "orders", *args, code=2)[1]
+        assert output in run("cat", "orders", *args, code=2)[1]

@@ -37,7 +37,9 @@ def stop() -> Iterator[Stop]:
         (["--follow", "--interval=0s"], "follow.interval_seconds '0s' is not"),
     ],
 )
-def test_what_makes_no_sense(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unusable_options_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["backup", "--archive=/nonexistent/archive", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -89,7 +91,7 @@ def test_a_second_signal_interrupts_also_where_a_shell_had_them_ignored(stop: St
         signal.signal(signal.SIGINT, before)
 
 
-def test_whoever_takes_too_long_is_interrupted(stop: Stop) -> None:
+def test_work_beyond_the_grace_time_is_interrupted(stop: Stop) -> None:
     def work() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(60)

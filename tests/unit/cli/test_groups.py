@@ -47,7 +47,7 @@ def test_groups_of_each_restore_point(root: str, capsys: Said) -> None:
     assert [(g["group"], g["partitions"], g["lag"]) for g in first["groups"]] == [
         ("billing", 3, (20 - 5) + (10 - 4) + 0)
     ]
-    at = told(capsys, "show", "-a", root, "--at", "2026-01-01T12:00:00Z")
+    at = told(capsys, "show", "-a", root, "--to-time", "2026-01-01T12:00:00Z")
     assert (at["restore_point"], at["groups"]) == (1, first["groups"])
 
 
@@ -72,14 +72,14 @@ def test_folder_of_the_java_tool(capsys: Said) -> None:
     [
         (["show", "biling"], 2, "there is no group biling in restore point 2"),
         (["show", "-b", "7"], 2, "there is no restore point 7"),
-        (["show", "--at", "2020-01-01T00:00:00Z"], 2, "no restore point was captured at or before"),
+        (["show", "--to-time", "2020-01-01T00:00:00Z"], 2, "no restore point was captured at or before"),
         (["plan", "--restore-id", "r"], 2, "no target cluster is named"),
         (["undo"], 2, "no restore is named"),
         (["undo", "--restore-id", "r", "0"], 2, "0 is not in the range"),
         (["sow"], 2, "No such command 'sow'"),
     ],
 )
-def test_what_can_not_be_meant(
+def test_unusable_arguments_are_refused(
     root: str, capsys: Said, arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "empty.toml"
@@ -112,7 +112,8 @@ def test_names_can_not_steer_a_terminal(capsys: Said) -> None:
     tables.show_plan(GroupsPlanReport(**point, groups=(planned,)), reporter)  # type: ignore[arg-type]
     result = GroupOffsetResult(topic=STEERS, partition=0, source=1, target=2, how="exact")
     applied = GroupResult(source=STEERS, group=STEERS, status="refused", why=STEERS, offsets=(result,))
-    tables.show_applied(GroupsReport(**point, capture=4, groups=(applied,)), reporter)  # type: ignore[arg-type]
+    report = GroupsReport(**point, capture=4, same_offsets=False, groups=(applied,))  # type: ignore[arg-type]
+    tables.show_applied(report, reporter)
     undone = UndoResult(group=STEERS, status="refused", why=STEERS, set_back=1, removed=2, kept=3)
     tables.show_undone(
         UndoReport(restore_id="r", undone=4, by="apply", captured_at="then", number=5, groups=(undone,)),

@@ -43,9 +43,12 @@ def test_restore_points(root: Path, capsys: Said) -> None:
     assert cli.main(["list", str(root)]) == 0
     out, err = capsys.readouterr()
     lines = [line.split() for line in out.splitlines()]
-    assert lines[1][:5] == ["1", "2026-01-01T00:00:00.000Z", "2", "4", "42"]
-    assert lines[2][:5] == ["2", "2026-01-02T00:00:00.000Z", "1", "3", "24"]
-    assert [line[-3:] for line in lines[1:]] == [["1", "0", "0"], ["2", "1", "0"]]
+    assert lines[0][-2:] == ["GROUPS", "LOSSES"], "no warnings, no damage, no pins, no labels"
+    assert lines[1][:2] == ["1", "2026-01-01T00:00:00.000Z"]
+    assert lines[1][3:7] == ["ago", "2", "4", "42"]
+    assert lines[2][:2] == ["2", "2026-01-02T00:00:00.000Z"]
+    assert lines[2][3:7] == ["ago", "1", "3", "24"]
+    assert [line[-2:] for line in lines[1:]] == [["1", "0"], ["2", "1"]]
     assert err == ""
     document = told(capsys, "list", str(root))
     assert [p["number"] for p in document["restore_points"]] == [1, 2]
@@ -76,7 +79,7 @@ def test_restore_points_that_were_let_go(tmp_path: Path, capsys: Said) -> None:
     assert ([p["number"] for p in document["restore_points"]], document["let_go"]) == ([2], 1)
     assert cli.main(["info", "-a", store.url]) == 0
     assert "expired or lost 1 restore point" in " ".join(capsys.readouterr().out.replace(":", "").split())
-    assert cli.main(["info", "-a", store.url, "--backup", "1"]) == 2
+    assert cli.main(["info", "-a", store.url, "--restore-point", "1"]) == 2
     err = capsys.readouterr().err
     assert "restore point 1 was let go" in err
     assert "the nearest is 2" in err
@@ -107,7 +110,7 @@ def test_pins_labels_and_damage(tmp_path: Path, capsys: Said) -> None:
     ]
     assert cli.main(["info", "orders", "-a", store.url]) == 0
     assert "the object is missing" in capsys.readouterr().err
-    assert told(capsys, "info", "-a", store.url, "--backup", "1")["losses"] == []
+    assert told(capsys, "info", "-a", store.url, "--restore-point", "1")["losses"] == []
     labelled = told(capsys, "list", store.url, "--label", "after-audit")["restore_points"]
     assert [p["number"] for p in labelled] == [2]
 
@@ -118,7 +121,7 @@ def test_a_label_that_nothing_has(root: Path, label: str, capsys: Said) -> None:
     assert f"no restore point has label '{label}'" in capsys.readouterr().err
 
 
-def test_what_an_archive_holds(root: Path, capsys: Said) -> None:
+def test_info_summarizes_the_archive(root: Path, capsys: Said) -> None:
     assert cli.main(["info", "-a", str(root)]) == 0
     out, err = capsys.readouterr()
     assert "restore point 2 of 2026-01-02" in out
@@ -162,7 +165,7 @@ def test_settings_are_counted(root: Path, capsys: Said, monkeypatch: pytest.Monk
 
 
 def test_an_earlier_restore_point(root: Path, capsys: Said) -> None:
-    document = told(capsys, "info", "-a", str(root), "--backup", "1")
+    document = told(capsys, "info", "-a", str(root), "--restore-point", "1")
     assert (document["sums"]["records"], document["losses"], document["newest"]["number"]) == (42, [], 2)
 
 

@@ -39,7 +39,7 @@ def told(capsys: Said, *args: str) -> Any:
         (["list", "{nothing}"], 10, "check the address"),
         (["info", "order", "-a", "{root}"], 2, "did you mean orders?"),
         (["info", "xxxxxxxx", "-a", "{root}"], 2, "run 'kbackup info' to list them"),
-        (["info", "--backup", "7", "-a", "{root}"], 2, "select another one: the newest is 2"),
+        (["info", "--restore-point", "7", "-a", "{root}"], 2, "select another one: the newest is 2"),
         (["info"], 2, "give --archive"),
     ],
 )
@@ -97,20 +97,20 @@ def test_times(ms: int | None, text: str) -> None:
     assert human_time(ms) == text
 
 
-def test_what_would_come_back_of_a_moment(root: Path, capsys: Said) -> None:
+def test_info_shows_the_content_of_a_moment(root: Path, capsys: Said) -> None:
     """Clicks, deleted since, is back; of orders also what a later run found; groups are as of the first run."""
-    assert cli.main(["info", "-a", str(root), "--at", "2026-01-01T12:00:00Z"]) == 0
+    assert cli.main(["info", "-a", str(root), "--to-time", "2026-01-01T12:00:00Z"]) == 0
     out, err = capsys.readouterr()
     assert "records up to 2026-01-01T12:00:00.000Z, included" in err
     assert "groups are as of restore point 1, captured at 2026-01-01T00:00:00.000Z" in err
     assert [line.split()[0] for line in out.splitlines()[-2:]] == ["clicks", "orders"]
-    whole = told(capsys, "info", "-a", str(root), "--at", "2026-01-01T12:00:00Z")
+    whole = told(capsys, "info", "-a", str(root), "--to-time", "2026-01-01T12:00:00Z")
     assert {t["name"]: (t["as_of"], t["sums"]["records"], t["sums"]["gaps"]) for t in whole["topics"]} == {
         "clicks": (1, 20, None),
         "orders": (1, 46, None),
     }
     assert whole["choice"]["groups_as_of"] == 1
-    topic = told(capsys, "info", "clicks", "-a", str(root), "--at", "2026-01-02T12:00:00Z")
+    topic = told(capsys, "info", "clicks", "-a", str(root), "--to-time", "2026-01-02T12:00:00Z")
     assert (topic["topic"]["state"], topic["choice"]["as_of"]) == ("deleted", 2)
-    assert cli.main(["info", "-a", str(root), "--at", "noon", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["message"] == "--at noon is not a time"
+    assert cli.main(["info", "-a", str(root), "--to-time", "noon", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["message"] == "--to-time noon is not a time"

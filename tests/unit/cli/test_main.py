@@ -87,7 +87,7 @@ def test_json_holds_the_error_where_nothing_was_printed(
     assert run(failing(LockedError("archive a is locked", "wait")), "--json") == 11
     out, err = capsys.readouterr()
     told = {"type": "LockedError", "message": "archive a is locked", "hint": "wait", "exit_code": 11}
-    assert json.loads(out) == {"error": told}
+    assert json.loads(out) == {"error": told, "exit_code": 11}
     assert err == "kbackup: archive a is locked\nhint: wait\n"
 
 
@@ -99,7 +99,32 @@ def test_json_is_one_document_also_when_it_fails_later(
         raise CorruptError("1 segment is bad")
 
     assert run(body, "--json") == 13
-    assert json.loads(capsys.readouterr().out) == {"bad": 1}
+    told = {"type": "CorruptError", "message": "1 segment is bad", "hint": "", "exit_code": 13}
+    assert json.loads(capsys.readouterr().out) == {"bad": 1, "error": told, "exit_code": 13}
+
+
+def test_json_holds_the_exit_code_of_metrics_that_were_not_written(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def body(frame: Frame) -> None:
+        frame.reporter.document({"good": 1})
+        tmp_path.rename(tmp_path.with_name("gone"))
+
+    assert run(body, "--json", "--metrics-file", str(tmp_path / "kbackup.prom")) == 1
+    assert json.loads(capsys.readouterr().out) == {"good": 1, "exit_code": 1}
+
+
+@pytest.mark.parametrize(
+    ("args", "code"), [(["config"], 0), (["config", "--jsn"], 2), (["list", "-a", "s3://"], 2)]
+)
+def test_json_for_logs_is_one_line_with_the_exit_code(
+    args: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*args, "--json=line"]) == code
+    (line,) = capsys.readouterr().out.splitlines()
+    document = json.loads(line)
+    assert document["exit_code"] == code
+    assert ("error" in document) is (code != 0)
 
 
 def test_errors_of_executors_are_known_by_their_marker(

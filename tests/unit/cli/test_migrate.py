@@ -41,16 +41,16 @@ def test_status(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) ->
 
 def test_status_as_json(zookeeper: FakeZooKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "status", "--json", *ZOOKEEPER]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["state"], told["certain"], told["way_back"]) == ("dual write", True, True)
-    assert told["witnesses"] == [
+    document = json.loads(capsys.readouterr().out)
+    assert (document["state"], document["certain"], document["way_back"]) == ("dual write", True, True)
+    assert document["witnesses"] == [
         {
             "witness": "znodes",
             "says": "/controller is KRaft controller 3000, /migration at offset 99, 1 broker with ZooKeeper",
             "allows": ["dual write"],
         }
     ]
-    assert len(told["not_looked_at"]) == 2
+    assert len(document["not_looked_at"]) == 2
 
 
 def test_status_where_witnesses_disagree(
@@ -72,15 +72,15 @@ def test_status_with_another_url(capsys: pytest.CaptureFixture[str]) -> None:
 def following(monkeypatch: pytest.MonkeyPatch, *states: KafkaState) -> None:
     """The states of the looks, one after the other; the process is asked to stop with the last."""
     looks = iter(states)
-    left = len(states)
+    remaining = len(states)
 
     def read(sources: object, urls: object) -> Witnesses:
-        nonlocal left
-        left -= 1
-        if not left:
+        nonlocal remaining
+        remaining -= 1
+        if not remaining:
             os.kill(os.getpid(), signal.SIGTERM)
         unread = NotRead("not asked", "ask")
-        return Witnesses((MetricsWitness("u", next(looks), True, 1, left),), unread, unread)
+        return Witnesses((MetricsWitness("u", next(looks), True, 1, remaining),), unread, unread)
 
     monkeypatch.setattr(states_read, "read_witnesses", read)
 
@@ -122,7 +122,7 @@ def test_following_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "finished" in shown
 
 
-def test_what_a_terminal_shows() -> None:
+def test_terminal_shows_the_migration_state() -> None:
     unread = NotRead("not asked", "ask")
     report = judge(Witnesses((MetricsWitness("u", KafkaState.MIGRATION, True, 2, 7),), unread, unread))
     console = Console(width=100, record=True, file=StringIO())

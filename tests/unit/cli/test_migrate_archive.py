@@ -46,7 +46,7 @@ def test_archive_says_what_was_read_where(monkeypatch: pytest.MonkeyPatch, capsy
     assert archived("--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["restore_point"] == 2
-    assert {"part": "ACLs", "entities": 1, "source": "controller log"} in told["parts"]
+    assert {"part": "ACLs", "entities": 1, "source": "metadata log"} in told["parts"]
 
 
 def test_archive_refuses_a_label_and_a_source_of_nothing(capsys: Said) -> None:
@@ -67,7 +67,7 @@ def test_verify_names_differences(monkeypatch: pytest.MonkeyPatch, capsys: Said)
     told = json.loads(capsys.readouterr().out)
     assert told["restore_point"] is None
     assert [d["text"] for d in told["differences"]] == [
-        "ACLs: User:a allow read from * on literal topic orders: in controller log, not in zookeeper"
+        "ACLs: User:a allow read from * on literal topic orders: in metadata log, not in zookeeper"
     ]
     assert main(VERIFY) == 13
     out, err = capsys.readouterr()

@@ -98,7 +98,7 @@ def test_the_last_checkpoint_stands_beside_the_exact_answer(file: Path, capsys: 
     assert told["offsets"] == [offset(0, 41, 30, PAIRS[-1][1] + 1)]
 
 
-def test_it_is_shown_to_people(file: Path, capsys: Said) -> None:
+def test_translation_is_printed_as_a_table(file: Path, capsys: Said) -> None:
     assert cli.main(["mirror", "translate", str(file), "billing"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("A.orders")]
     assert rows[0] == ["A.orders", "0", "17", "9", "12"]

@@ -30,7 +30,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(*args: str, target: bool = False) -> Loaded:
-    found: list[Loaded] = []
+    config: list[Loaded] = []
 
     @click.command()
     @common_options
@@ -41,11 +41,11 @@ def loaded(*args: str, target: bool = False) -> Loaded:
     @key_options(*(path for path in KEYS if path.startswith("restore." if target else "backup.")))
     @pass_frame
     def command(frame: Frame) -> None:
-        found.append(frame.loaded)
+        config.append(frame.loaded)
 
     result = CliRunner().invoke(command, list(args), catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return found[0]
+    return config[0]
 
 
 def test_nothing_given_sets_nothing() -> None:
@@ -91,13 +91,13 @@ def test_restore_flags() -> None:
             "--no-groups",
             "--no-transactions",
         ),
-        *("--replication-factor", "2", "--bootstrap-server", "h:1", "--backup", "7"),
+        *("--replication-factor", "2", "--bootstrap-server", "h:1", "--restore-point", "7"),
         target=True,
     ).config
     assert config.restore.map == {"a.b": "c", "d": "e"}
     assert config.restore.map_regex == (r"^(.{1,3})$=x.\1",)
     assert (config.restore.no_groups, config.restore.transactions) == (True, False)
-    assert (config.restore.replication_factor, config.restore.backup) == (2, 7)
+    assert (config.restore.replication_factor, config.restore.restore_point) == (2, 7)
     assert config.target == {"bootstrap.servers": "h:1"}
 
 

@@ -99,7 +99,7 @@ def test_refusals(root: str, args: list[str], message: str, capsys: Said) -> Non
     assert open_archive(open_store(root)).state.number == before, "nothing was committed"
 
 
-def test_they_work_beside_a_writing_run(root: str, capsys: Said) -> None:
+def test_keep_and_label_work_beside_a_writing_run(root: str, capsys: Said) -> None:
     """They need no lease, and the run commits after them."""
     store = open_store(root)
     with HeldLease(store, "kbackup backup", 60) as lease:
@@ -114,18 +114,21 @@ def test_they_work_beside_a_writing_run(root: str, capsys: Said) -> None:
 def test_a_label_stands_for_its_point(root: str, capsys: Said) -> None:
     """A wrong label names the one that was probably meant."""
     assert main(["label", "1", "before-migration", "-a", root]) == 0
-    by_label = told(capsys, "info", "-a", root, "--backup", "before-migration")
-    assert by_label == told(capsys, "info", "-a", root, "--backup", "1")
+    by_label = told(capsys, "info", "-a", root, "--restore-point", "before-migration")
+    assert by_label == told(capsys, "info", "-a", root, "--restore-point", "1")
     assert by_label["restore_point"] == 1
-    shown = told(capsys, "ls", "-a", root, "--backup", "before-migration")
+    shown = told(capsys, "ls", "-a", root, "--restore-point", "before-migration")
     assert shown["restore_point"] == 1
-    assert told(capsys, "groups", "show", "-a", root, "--backup", "before-migration")["restore_point"] == 1
+    assert (
+        told(capsys, "groups", "show", "-a", root, "--restore-point", "before-migration")["restore_point"]
+        == 1
+    )
     assert told(capsys, "diff", "before-migration", "latest", "-a", root)["a"] == "restore point 1"
     copied = Path(root).parent / "copy"
-    assert main(["copy", str(copied), "-a", root, "--backup", "before-migration"]) == 0
+    assert main(["copy", str(copied), "-a", root, "--restore-point", "before-migration"]) == 0
     assert [p.number for p in open_archive(open_store(str(copied))).restore_points] == [1]
     assert "did you mean 'before-migration'?" in refused(
-        capsys, "info", "-a", root, "--backup", "before-migratoin"
+        capsys, "info", "-a", root, "--restore-point", "before-migratoin"
     )
 
 

@@ -75,7 +75,7 @@ def test_bar_and_time_left_fit_the_terminal(columns: int, monkeypatch: pytest.Mo
         assert ("12,346 records/s" in line) == (columns > 80)
 
 
-def test_what_goes_on_is_said_on_terminals_alone(
+def test_activity_is_printed_on_terminals_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Reporter().doing("starting Spark")
@@ -87,9 +87,7 @@ def test_what_goes_on_is_said_on_terminals_alone(
 
 
 @pytest.mark.parametrize("screen", [Terminal(), io.StringIO()])
-def test_what_is_printed_beside_a_bar_is_not_touched(
-    screen: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_beside_a_bar_is_unchanged(screen: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither shown on stderr in place of stdout, nor cut into lines of the terminal's width."""
     bar = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)

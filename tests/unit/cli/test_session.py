@@ -18,10 +18,10 @@ class Noted(Reporter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
     def doing(self, text: str) -> None:
-        self.said.append(text)
+        self.lines.append(text)
 
 
 @pytest.mark.parametrize(("ready", "message"), [(False, ["starting Spark"]), (True, [])])
@@ -33,6 +33,8 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
         def __call__(self) -> Mapping[str, str]:
             return {}
 
+        classes_due = False
+
         def dump_classes(self) -> None: ...
 
         def leave(self) -> None: ...
@@ -40,9 +42,31 @@ def test_a_wait_for_spark_is_said(ready: bool, message: list[str], monkeypatch: 
     monkeypatch.setattr(spark, "Starting", Starting)
     reporter = Noted()
     with spark_session(Config(), at_once=True, reporter=reporter) as session:
-        assert reporter.said == []
+        assert reporter.lines == []
         session()
-        assert reporter.said == message
+        assert reporter.lines == message
+
+
+def test_an_interrupt_of_the_preparation_leaves_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Starting:
+        classes_due, ready, session = True, True, None
+
+        def __init__(self, *of: object) -> None: ...
+
+        def dump_classes(self) -> None:
+            raise KeyboardInterrupt
+
+        def leave(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(spark, "Starting", Starting)
+    reporter = Noted()
+    with spark_session(Config(), at_once=True, reporter=reporter):
+        pass
+    assert reporter.lines == ["preparing faster starts of Spark, once on this machine"]
+    assert closed == [True]
 
 
 def test_the_cluster_is_named() -> None:
@@ -50,6 +74,6 @@ def test_the_cluster_is_named() -> None:
     reporter = Noted()
     frame = Frame(load_config(State(settings=[setting])), reporter)
     show_connecting(frame, "source")
-    assert reporter.said == [], "none is named: that is an error soon"
+    assert reporter.lines == [], "none is named: that is an error soon"
     show_connecting(frame, "target")
-    assert reporter.said == ["connecting to the target cluster at there:1"]
+    assert reporter.lines == ["connecting to the target cluster at there:1"]

@@ -47,7 +47,7 @@ def document(capsys: Said, *args: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_nobody_holds_it(store: Store, capsys: Said) -> None:
+def test_unlock_reports_a_free_lease(store: Store, capsys: Said) -> None:
     assert cli.main(["unlock", store.url]) == 0
     assert capsys.readouterr().out == f"archive {store.url}: nobody holds the lease\n"
     assert document(capsys, "unlock", store.url)["state"] == "none"

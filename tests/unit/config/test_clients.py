@@ -198,7 +198,7 @@ def test_msk_iam_is_refused() -> None:
     assert "AWS_MSK_IAM exists in Java only" in refused(sasl_mechanism="AWS_MSK_IAM").message
 
 
-def test_what_kbackup_controls_is_left_out_of_shared_files() -> None:
+def test_controlled_properties_are_left_out_of_shared_files() -> None:
     client = translate(dict.fromkeys(CONTROLLED, "x"), "f")
     assert client.properties == {}
     assert client.notes == tuple(f"f: {name} is left out: {why}" for name, why in CONTROLLED.items())

@@ -86,9 +86,9 @@ def test_second_names_of_librdkafka_are_one_key() -> None:
         ("backup.lease_seconds", "2m", 120),
         ("backup.allow_loss", "yes", True),
         ("restore.transactions", "off", False),
-        ("restore.backup", "000000012", 12),
-        ("restore.backup", "latest", "latest"),
-        ("restore.backup", "before-migration", "before-migration"),
+        ("restore.restore_point", "000000012", 12),
+        ("restore.restore_point", "latest", "latest"),
+        ("restore.restore_point", "before-migration", "before-migration"),
         ("restore.replication_factor", "3", 3),
         ("s3.connect_timeout", "500ms", 0.5),
         ("s3.part_size", "16MiB", 16 << 20),
@@ -101,6 +101,16 @@ def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -
     section, _, field = path.partition(".")
     assert getattr(getattr(loaded("", variable).config, section), field) == value
     assert getattr(getattr(loaded("", flags={path: written}).config, section), field) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [("[restore]\nbackup = 7", {}), ("", {"KBACKUP_RESTORE_BACKUP": "7"})],
+)
+def test_the_former_path_of_a_key_works(text: str, environ: dict[str, str]) -> None:
+    found = loaded(text, environ)
+    assert found.config.restore.restore_point == 7
+    assert found.origins["restore.restore_point"].kind == ("environment" if environ else "file")
 
 
 @pytest.mark.parametrize(
@@ -120,14 +130,18 @@ def test_text_is_read_as_the_key_wants(path: str, written: str, value: object) -
         (
             "[backup]\ncompression = 'gzip'",
             "backup.compression 'gzip' is not none or zstd",
-            "Compression of segments",
+            "Compression of new segments",
         ),
         ("[backup]\nsegment_bytes = '8 parsecs'", "'8 parsecs' is not a size such as 8MiB", ""),
         ("[backup]\nsegment_bytes = 0", "0 is not a size such as 8MiB, at least 1", ""),
         ("[backup]\ntopics = [1]", "backup.topics [1] is not a list of text", ""),
         ("[backup]\ntopics = ['/a[/']", "backup.topics: 'a[' is no regular expression", ""),
         ("[backup]\nallow_loss = 1", "backup.allow_loss 1 is not true or false", ""),
-        ("[restore]\nbackup = '-1'", "restore.backup '-1' is not a number, a label or latest", ""),
+        (
+            "[restore]\nrestore_point = '-1'",
+            "restore.restore_point '-1' is not a number, a label or latest",
+            "",
+        ),
         ("[restore]\nrestore_id = 7", "restore.restore_id 7 is not text", ""),
         ("[restore]\nmap_regex = ['a']", "restore.map_regex ['a'] is not", "pattern=replacement"),
         ("[restore]\nreplication_factor = 40000", "40000 is not a number, 1 to 32767", ""),
@@ -158,7 +172,7 @@ def test_variables_of_kubernetes_services_and_empty_ones_are_passed_over() -> No
 
 @pytest.mark.parametrize("section", ["source", "target"])
 @pytest.mark.parametrize("name", CONTROLLED)
-def test_what_kbackup_controls_is_refused(section: str, name: str) -> None:
+def test_controlled_properties_are_refused(section: str, name: str) -> None:
     variable = f"KBACKUP_{section}_{name}".upper().replace(".", "_")
     for error in (
         refused(f'[{section}]\n"{name}" = "x"'),

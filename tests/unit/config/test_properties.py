@@ -33,7 +33,7 @@ from kbackup.errors import UsageError
         ("", {}),
     ],
 )
-def test_as_java_documents_it(text: str, expected: dict[str, str]) -> None:
+def test_parsing_follows_the_java_documentation(text: str, expected: dict[str, str]) -> None:
     assert parse_properties(text.encode("latin-1"), "f") == expected
 
 
@@ -53,7 +53,7 @@ def _escaped(text: str) -> str:
 
 
 @given(st.dictionaries(st.text(), st.text()), st.sampled_from(["=", ":", " ", " = ", "\t:\t"]))
-def test_what_was_written_is_read(values: dict[str, str], sign: str) -> None:
+def test_escaped_properties_are_read_back(values: dict[str, str], sign: str) -> None:
     values.pop("", None) if sign == " " else None
     lines = [f"{_escaped(name)}{sign}{_escaped(value)}" for name, value in values.items()]
     assert parse_properties("\n".join(lines).encode("latin-1"), "f") == values

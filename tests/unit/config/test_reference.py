@@ -26,12 +26,16 @@ def rows(file: str, heading: str) -> list[list[str]]:
 
 
 def test_keys() -> None:
-    expected = [
-        [f"`{key.path}`", key.expected, f"`{key.default_text}`" if key.default_text else "", key.doc]
-        for key in KEYS.values()
-    ]
-    assert rows("configuration.md", "Keys") == expected
-    assert all(key.doc for key in KEYS.values())
+    """A key's meaning stands in its row, or in commands.md at the option that the row names."""
+    commands = (DOCS / "commands.md").read_text("utf-8").replace("\\|", "|")
+    table = rows("configuration.md", "Keys")
+    assert [row[0] for row in table] == [f"`{path}`" for path in KEYS]
+    for (_, _, default, meaning), key in zip(table, KEYS.values(), strict=True):
+        assert default == (f"`{key.default_text}`" if key.default_text else "")
+        assert key.doc
+        if meaning != key.doc:
+            option = meaning.strip("`").removeprefix("--")
+            assert re.search(rf"`--(\[no-\])?{option}[ `].*\| {re.escape(key.doc)}", commands), key.path
 
 
 def test_variables() -> None:

@@ -51,6 +51,8 @@ SECRETS = [
     "source.zookeeper.ssl.keystore.password",
     "encryption.key",
     "ui.token",
+    "notify.url",
+    "notify.headers.Authorization",
 ]
 JAVA = {"source.ssl.keystore.key", "source.sasl.jaas.config"}
 """Properties that librdkafka does not have."""
@@ -94,7 +96,7 @@ def test_secrets_that_a_command_line_exposes(path: str, value: str, exposed: boo
     assert exposes_secret(path, value) is exposed
 
 
-def test_what_is_secret() -> None:
+def test_secret_keys() -> None:
     assert [path for path in SECRETS if not is_secret(path)] == []
     assert [path for path in OPEN if is_secret(path)] == []
     assert {path for path in KEYS if is_secret(path)} == {
@@ -102,6 +104,9 @@ def test_what_is_secret() -> None:
         "s3.session_token",
         "encryption.key",
         "ui.token",
+        "notify.url",
+        "notify.headers",
+        "notify.body",
         "schema_registry.password",
         "schema_registry.token",
         "schema_registry.client_key_password",

@@ -158,6 +158,6 @@ def test_a_file_may_have_times_as_toml_has_them(tmp_path: Path) -> None:
         ('range = ["orders:0:9-5"]', "is not a list of topic:partition:from-to"),
     ],
 )
-def test_what_is_none_is_refused_before_anything_begins(tmp_path: Path, text: str, expected: str) -> None:
+def test_invalid_addresses_are_refused_before_a_job_begins(tmp_path: Path, text: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         of_file(tmp_path, text)

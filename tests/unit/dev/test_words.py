@@ -33,12 +33,35 @@ def test_split_words() -> None:
 
 
 def test_riddles_in_functions_and_their_parameters() -> None:
-    source = "def _read_some(key, /, found, *, left_out=1): ...\nasync def those(): ..."
+    source = "def _read_some(key, /, found, *told, left_out=1): ...\nasync def those(): ..."
     assert messages(source) == [
         "1: function _read_some: 'some' names nothing",
         "1: parameter found of _read_some: 'found' names nothing",
         "1: parameter left_out of _read_some: 'left' names nothing",
+        "1: parameter told of _read_some: 'told' names nothing",
         "2: function those: 'those' names nothing",
+    ]
+
+
+def test_riddles_in_locals_that_live_long() -> None:
+    """Five lines are short; parameters and nested functions are not counted twice."""
+    lines = ["def read(key):", "    held = found = key", *["    key()"] * 3]
+    assert messages("\n".join([*lines, "    return held, found"])) == []
+    assert messages("\n".join([*lines, "    key()", "    return held, found"])) == [
+        "2: local found of read: 'found' names nothing",
+        "2: local held of read: 'held' names nothing",
+    ]
+    held_back = [line.replace("held = found", "held_back") for line in lines]
+    assert messages("\n".join([*held_back, "    key()", "    return held_back"])) == []
+
+
+def test_riddles_in_attributes_of_self() -> None:
+    source = (
+        "def __init__(self, other):\n    self._held = self.told_at = other.left = 1\n    self.held_back = 2"
+    )
+    assert messages(source) == [
+        "2: attribute _held: '_held' names nothing",
+        "2: attribute told_at: 'told' names nothing",
     ]
 
 
@@ -65,8 +88,14 @@ def test_words_that_the_glossary_replaces_in_public_names() -> None:
 
 
 def test_names_of_tests_are_sentences() -> None:
-    path = "tests/unit/test_what_is_left.py"
-    assert messages("def test_what_is_left(): ...\nclass Kept:\n    part: int", path) == []
+    path = "tests/unit/test_parts.py"
+    assert messages("def test_parts_left_are_kept(): ...\nclass Kept:\n    part: int", path) == []
+    source = "def test_what_is_left(): ...\nclass TestParts:\n    def test_whoever_reads(self): ..."
+    assert messages(source, path) == [
+        "1: test test_what_is_left begins with 'what'",
+        "3: test test_whoever_reads begins with 'whoever'",
+    ]
+    assert messages("def test_whole_parts_are_read(): ...\ndef test_item(): ...", path) == []
     assert messages("def test_parts(wanted): ...", path) == [
         "1: parameter wanted of test_parts: 'wanted' names nothing"
     ]

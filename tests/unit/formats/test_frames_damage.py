@@ -70,7 +70,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory() -> None:
     assert peak < 300 << 20
 
 
-def test_as_many_plain_bytes_as_are_due() -> None:
+def test_decompression_beyond_the_limit_is_damage() -> None:
     block = record.encode(to_batch(make_records()))
     packed = compress([block], 5_000)
     assert b"".join(frames.decompress([packed], "x", block.nbytes + 1)) == plain(block)

@@ -21,7 +21,7 @@ def test_round_trip_without_groups_that_never_committed(offsets: dict[str, int])
     assert list(found.items()) == list(there.items())
 
 
-def test_what_is_written_is_compact_utf8() -> None:
+def test_group_files_are_compact_utf8() -> None:
     assert encode_group_offsets({"grün": 1, "b": -1, "c": 0}) == '{"grün":1,"c":0}'.encode()
     assert encode_group_offsets({}) == b"{}"
 

@@ -136,16 +136,16 @@ def test_rotation_cut_is_the_rule_applied_record_by_record(lengths: list[int], t
             size = 1
         expected[-1] += 1
         size += length
-    found, rest, size = [], np.array(lengths, np.int64), 1
+    cut, rest, size = [], np.array(lengths, np.int64), 1
     while len(rest):
         count = record.rotation_cut(rest, size, threshold)
         if count == 0:
             size = 1
             continue
-        found.append(count)
+        cut.append(count)
         size += int(rest[:count].sum())
         rest = rest[count:]
-    assert found == expected
+    assert cut == expected
 
 
 def test_rotation_goes_on_in_a_file_that_has_room() -> None:

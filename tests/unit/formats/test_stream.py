@@ -94,12 +94,12 @@ def test_damage_gives_an_error_or_the_same_structure(made: list[Record], data: s
     bad[data.draw(st.integers(0, len(bad) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     chosen = index if data.draw(st.booleans()) else None
     try:
-        found = list(record.blocks([bytes(bad)], chosen, name="seg"))
+        result = list(record.blocks([bytes(bad)], chosen, name="seg"))
     except CorruptError:
         return
-    for block in found:
+    for block in result:
         record.check(block, "seg", 0)
-    again = b"".join(block.data.tobytes() for block in found)
+    again = b"".join(block.data.tobytes() for block in result)
     assert b"\x01" + again == bytes(bad)
 
 

@@ -16,7 +16,7 @@ _CHANGED = 200
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_what_it_starts_from_and_what_was_found(name: str) -> None:
+def test_seeds_and_findings_pass(name: str) -> None:
     seeds = [*corpus(name), *(path.read_bytes() for path in (FINDINGS / name).glob("*"))]
     assert len(seeds) > 1
     for data in seeds:

@@ -34,15 +34,15 @@ def test_a_message_is_laid_out_as_the_kernels_read_it() -> None:
     arguments[3, 1:3] = ctypes.addressof(key), 3
     assert lib.rd_kafka_produceva(handle.client, arguments.ctypes.data, len(arguments)) is None
     assert lib.rd_kafka_purge(handle.client, 1) == 0
-    found = np.zeros(1, np.int64)
+    pointer = np.zeros(1, np.int64)
     event = None
     while event is None or lib.rd_kafka_event_type(event) != EVENT_DELIVERY:
         if event is not None:
             handle.heard(event)
         event = lib.rd_kafka_queue_poll(handle.main, 10_000)
         assert event, "no delivery event came"
-    assert lib.rd_kafka_event_message_array(event, found.ctypes.data, 1) == 1
-    message = (ctypes.c_int64 * 9).from_address(int(found[0]))
+    assert lib.rd_kafka_event_message_array(event, pointer.ctypes.data, 1) == 1
+    message = (ctypes.c_int64 * 9).from_address(int(pointer[0]))
     error, partition = ctypes.c_int32(message[0]).value, ctypes.c_int32(message[2]).value
     assert (error, message[1], partition) == (_PURGE_QUEUE, topic, 3)
     assert ctypes.string_at(message[3], message[4]) == b"values"
@@ -99,7 +99,7 @@ def test_without_numba_records_pass_through_message_objects() -> None:
     assert "python kernel: the native one does not load" in said
 
 
-def test_what_is_asked_for_and_can_not_be_is_an_error() -> None:
+def test_an_unavailable_kernel_is_an_error() -> None:
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "from kbackup.errors import UsageError\n"

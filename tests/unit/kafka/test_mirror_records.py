@@ -42,7 +42,7 @@ def test_bytes_are_those_of_java(record: MirrorRecord, key: str, value: str) -> 
 
 
 @given(RECORDS)
-def test_what_is_encoded_is_decoded(record: MirrorRecord) -> None:
+def test_encoded_records_are_decoded(record: MirrorRecord) -> None:
     assert type(record).decode(record.key, record.value) == record
     assert type(record).decode(record.key, record.value + b"more") == record
 

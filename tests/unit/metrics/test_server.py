@@ -86,6 +86,6 @@ def test_addresses(listen: str, address: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("listen", ["", "9464", "host", "host:", "host:x", "host:70000", "host:-1"])
-def test_what_is_no_address(listen: str) -> None:
+def test_invalid_addresses(listen: str) -> None:
     with pytest.raises(UsageError, match="can't listen on"):
         parse_address(listen)

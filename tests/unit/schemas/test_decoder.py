@@ -79,7 +79,7 @@ def test_any_bytes_behind_a_frame(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"\0\0\0\0", b"\0\0\0\0\0\0\0\x01", b"\0\xff\xff\xff\xff", b"key-1", b"\x01abcdef"]
 )
-def test_what_is_no_frame(data: bytes) -> None:
+def test_values_without_a_frame(data: bytes) -> None:
     assert in_front(data) is None
 
 
@@ -118,7 +118,7 @@ def test_by_registry() -> None:
     assert decode(b"plain", ()) is None
 
 
-def test_what_does_not_fit_is_told_and_asked_for_once() -> None:
+def test_undecodable_values_are_reported_and_schemas_requested_once() -> None:
     known = registry()
     decode = ByRegistry(known, HEADERS["value"])
     for _ in range(3):

@@ -25,7 +25,7 @@ print(*(thread.joinpath("comm").read_text().strip() for thread in Path("/proc/se
 
 
 @pytest.mark.exhaustive
-def test_what_is_imported_before_the_fork_starts_no_thread() -> None:
+def test_imports_before_the_fork_start_no_thread() -> None:
     done = subprocess.run([sys.executable, "-c", _ALONE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     # pyarrow's allocator looks after forks itself (pthread_atfork): a child goes on without its thread
@@ -44,7 +44,7 @@ def test_an_import_prints_nothing_to_the_daemons_stdout(
     assert (said.out, said.err) == ("", "hello\n")
 
 
-def test_what_can_not_be_imported_is_named_through_sparks_traceback() -> None:
+def test_failed_imports_are_named_through_sparks_traceback() -> None:
     with pytest.raises(RuntimeError) as raised:
         preload(["kbackup_no_such_module"])
     error = from_text(f"Error from python worker:\n  RuntimeError: {raised.value}\nPYTHONPATH was:")

@@ -41,23 +41,23 @@ def test_a_session_that_brings_jars_gets_no_others(name: str) -> None:
 
 
 def test_s3_is_translated() -> None:
-    told = hadoop_options(KEYS, PLACES[0], {})
-    assert told["fs.s3a.endpoint"] == "http://127.0.0.1:9000"
-    assert told["fs.s3a.endpoint.region"] == "eu-west-1"
-    assert told["fs.s3a.path.style.access"] == "true"
-    assert told["fs.s3a.connection.ssl.enabled"] == "false"
-    assert (told["fs.s3a.access.key"], told["fs.s3a.secret.key"]) == ("id", "secret")
-    assert "fs.s3a.session.token" not in told
+    options = hadoop_options(KEYS, PLACES[0], {})
+    assert options["fs.s3a.endpoint"] == "http://127.0.0.1:9000"
+    assert options["fs.s3a.endpoint.region"] == "eu-west-1"
+    assert options["fs.s3a.path.style.access"] == "true"
+    assert options["fs.s3a.connection.ssl.enabled"] == "false"
+    assert (options["fs.s3a.access.key"], options["fs.s3a.secret.key"]) == ("id", "secret")
+    assert "fs.s3a.session.token" not in options
     assert hadoop_options(KEYS, "/srv/lake", {}) == {}
 
 
 def test_the_environment_says_the_rest() -> None:
-    told = hadoop_options(
+    options = hadoop_options(
         S3Options(), PLACES[0], {"AWS_ENDPOINT_URL_S3": "https://store", "AWS_REGION": "us-west-2"}
     )
-    assert (told["fs.s3a.endpoint"], told["fs.s3a.endpoint.region"]) == ("https://store", "us-west-2")
-    assert told["fs.s3a.connection.ssl.enabled"] == "true"
-    assert not [name for name in told if "key" in name]
+    assert (options["fs.s3a.endpoint"], options["fs.s3a.endpoint.region"]) == ("https://store", "us-west-2")
+    assert options["fs.s3a.connection.ssl.enabled"] == "true"
+    assert not [name for name in options if "key" in name]
     plain = hadoop_options(S3Options(), PLACES[0], {})
     assert not {"fs.s3a.endpoint", "fs.s3a.endpoint.region"} & plain.keys()
     assert plain["fs.s3a.path.style.access"] == "false"

@@ -23,7 +23,7 @@ def test_only_locked_jars_pass(tmp_path: Path) -> None:
         check_jars([good.as_uri(), evil.as_uri()], lock)
 
 
-def test_what_is_fetched_for_delta_is_locked() -> None:
+def test_jars_for_delta_are_locked() -> None:
     assert session_conf({}, ("s3://bucket/table",))[LOCK] == str(DELTA_LOCK)
     assert any(
         line.endswith("  delta-spark_4.1_2.13-4.3.1.jar") for line in DELTA_LOCK.read_text().splitlines()

@@ -40,7 +40,7 @@ def test_no_hook_into_forks_comes_while_the_jvm_is_forked() -> None:
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
 
 
-def test_what_is_said_of_jars_that_are_there_is_not_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_present_jars_are_not_shown(capfd: pytest.CaptureFixture[str]) -> None:
     dropped = """:: loading settings :: url = jar:file:/x/ivy-2.5.3.jar!/org/apache/ivy/core/settings/ivysettings.xml
 io.delta#delta-spark_4.1_2.13 added as a dependency
 :: resolving dependencies :: org.apache.spark#spark-submit-parent-7dea4e78;1.0

@@ -52,7 +52,7 @@ def test_asked_for_once(stores: Stores) -> None:
     assert [stores.read() for _ in range(3)] == [(DATA, 1), (DATA, 0), (DATA, 0)]
 
 
-def test_what_was_not_listed_is_asked_for(stores: Stores) -> None:
+def test_unlisted_objects_are_read_from_the_store(stores: Stores) -> None:
     stores.read()
     for _ in range(2):
         store = stores.open()
@@ -77,7 +77,7 @@ def test_a_large_object_that_was_not_listed_is_read_once(stores: Stores) -> None
         stores.open().get("a/b")
 
 
-def test_what_was_deleted_stays_deleted(stores: Stores) -> None:
+def test_deleted_objects_stay_deleted(stores: Stores) -> None:
     stores.read()
     stores.plain.delete(["a/b"])
     store = stores.open()
@@ -86,7 +86,7 @@ def test_what_was_deleted_stays_deleted(stores: Stores) -> None:
         store.get("a/b")
 
 
-def test_what_took_its_place_is_read(stores: Stores) -> None:
+def test_replaced_objects_are_read_anew(stores: Stores) -> None:
     stores.read()
     stores.plain.put("a/b", b"new")
     assert stores.read() == (b"new", 1)
@@ -139,7 +139,7 @@ def test_one_file_is_not_taken_for_another(stores: Stores) -> None:
     assert stores.read("a/c") == (b"other", 1)
 
 
-def test_nobody_else_can_look_into_it(stores: Stores) -> None:
+def test_cached_files_are_private(stores: Stores) -> None:
     before = os.umask(0)
     try:
         stores.read()
@@ -162,7 +162,7 @@ def test_without_a_place_to_keep_it(stores: Stores) -> None:
     assert [stores.read(), stores.read()] == [(DATA, 1), (DATA, 1)]
 
 
-def test_it_does_not_grow(stores: Stores) -> None:
+def test_cache_does_not_grow(stores: Stores) -> None:
     keys = [f"a/{n}" for n in range(20)]
     for key in keys:
         stores.plain.put(key, os.urandom(1000))

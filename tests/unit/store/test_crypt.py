@@ -32,13 +32,13 @@ def test_any_stored_size_has_a_plain_one(stored: int) -> None:
 def test_ranges(filled: Stores, size: int, data: st.DataObject) -> None:
     near = st.one_of(st.integers(0, size), st.sampled_from([at for at in SIZES if at <= size]))
     start, end = sorted((data.draw(near), data.draw(near)))
-    wanted = data_of(size)[start:end]
+    expected = data_of(size)[start:end]
     key = f"of/{size}"
-    assert filled.store.get_range(key, start, end - start) == wanted
+    assert filled.store.get_range(key, start, end - start) == expected
     into = bytearray(end - start + 2)
     pieces = list(filled.store.fill(key, start, memoryview(into)[1:-1]))
-    assert into == b"\0" + wanted + b"\0"
-    assert b"".join(pieces) == wanted
+    assert into == b"\0" + expected + b"\0"
+    assert b"".join(pieces) == expected
 
 
 @given(
@@ -75,7 +75,7 @@ def test_nothing_is_stored_in_the_clear(stores: Stores, tmp_path: Path) -> None:
     assert not any(MARKER in path.read_bytes() for path in files)
 
 
-def test_what_stays_in_the_clear(stores: Stores) -> None:
+def test_plain_objects_are_not_encrypted(stores: Stores) -> None:
     assert PLAIN == (layout.ARCHIVE, layout.LOCK)
     assert PLAIN_FOLDER == layout.SCRATCH
     assert layout.KEYS == KEYS

@@ -42,7 +42,7 @@ def plant(inner: FileStore, source: str) -> dict[str, bytes]:
 
 @pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("kek", [key_file, lambda folder: kms(folder / "kms")], ids=["file", "command"])
-def test_what_was_planted_stops_nobody(
+def test_planted_key_files_are_skipped(
     kek: Any, inner: FileStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Readers, writers and rotations leave it out, and say so once."""
@@ -54,7 +54,7 @@ def test_what_was_planted_stops_nobody(
     store.put("run/3", b"data")
     assert {opened(inner, source).get(key) for key in (*stored, "run/3")} == {b"data"}
     assert len([r for r in caplog.records if "keys/000-junk.json is left out" in r.getMessage()]) >= 1
-    held, skipped = held_keys(opened(inner, source))
+    keyring, skipped = held_keys(opened(inner, source))
     assert {each.path for each in skipped} == {
         f"keys/000-{name}.json" for name in ("junk", "newer", "another-archive")
     }
@@ -63,7 +63,7 @@ def test_what_was_planted_stops_nobody(
     assert {each.path for each in done.skipped} == planted.keys()
     assert {opened(inner, new).get(key) for key in (*stored, "run/3")} == {b"data"}
     assert {path: inner.get(path) for path in planted} == planted, "nobody deletes what may hold keys"
-    assert len(held) == 4 + 3
+    assert len(keyring) == 4 + 3
 
 
 def test_junk_alone_stops_no_first_backup(inner: FileStore, tmp_path: Path) -> None:

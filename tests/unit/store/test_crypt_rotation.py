@@ -57,12 +57,12 @@ class Dies(FaultyStore):
 
     def __init__(self, inner: FileStore, steps: int) -> None:
         super().__init__(inner)
-        self.left = steps
+        self.remaining = steps
 
     def _fail(self, operation: Any, key: str, after: bool) -> None:
-        if self.left == 0:
+        if self.remaining == 0:
             raise KilledError
-        self.left -= 1
+        self.remaining -= 1
 
     def delete(self, keys: Iterable[str]) -> list[Failed]:
         for key in keys:

@@ -63,7 +63,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("umask")
-def test_nobody_else_may_read_what_is_made(tmp_path: Path) -> None:
+def test_new_roots_are_private(tmp_path: Path) -> None:
     root = tmp_path / "parent" / "archive"
     write_everything(FileStore(root))
     assert modes_below(root.parent) == {"folders": {0o700}, "files": {0o600}}
@@ -71,7 +71,7 @@ def test_nobody_else_may_read_what_is_made(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(("mode", "files"), [(0o750, 0o640), (0o2770, 0o660), (0o755, 0o644), (0o700, 0o600)])
-def test_who_may_enter_an_existing_root_may_read_what_is_made(root: Path, mode: int, files: int) -> None:
+def test_modes_follow_an_existing_root(root: Path, mode: int, files: int) -> None:
     root.mkdir()
     root.chmod(mode)
     write_everything(FileStore(root))
@@ -114,7 +114,7 @@ def test_the_hidden_folder_is_no_key(store: FileStore, root: Path) -> None:
         store.get(".tmp/left.part")
 
 
-def test_what_a_crash_left_is_removed_after_a_day(root: Path) -> None:
+def test_old_temporary_files_are_removed(root: Path) -> None:
     (root / ".tmp").mkdir(parents=True)
     old, young = root / ".tmp" / "old.part", root / ".tmp" / "young.part"
     for path, age in ((old, 25 * 3600), (young, 23 * 3600)):

@@ -78,7 +78,7 @@ def test_a_bucket(url: str) -> None:
         "https:/host/bucket",
     ],
 )
-def test_what_is_no_place(url: str) -> None:
+def test_invalid_locations(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         open_store(url)
     assert "s3://bucket/prefix" in caught.value.hint

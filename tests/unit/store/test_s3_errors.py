@@ -89,7 +89,7 @@ def test_failures(error: Exception, kind: type[KbackupError]) -> None:
     assert type(from_boto("s3://bucket/key", error, False)) is kind
 
 
-def test_what_was_never_sent() -> None:
+def test_unsent_requests_are_recognized() -> None:
     assert never_sent(REFUSED)
     assert never_sent(UNTRUSTED)
     assert never_sent(boto.ConnectTimeoutError(endpoint_url="https://host"))

@@ -67,7 +67,7 @@ def test_a_store_that_does_not_answer(store: Store) -> None:
     assert client.get("/groups").status_code == 200
 
 
-def test_what_nobody_thought_of_is_an_error_page(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_become_an_error_page(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     cache = ArchiveCache(store)
     client = visit(store, cache=cache)
     cache.points = None  # type: ignore[assignment, method-assign]

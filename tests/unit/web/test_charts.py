@@ -31,6 +31,10 @@ def test_a_timeline(rich: Store) -> None:
     (pause,) = drawn.pauses
     assert (pause.after.number, pause.before.number) == (6, 7)
     assert drawn.usual == 86_400
+    levels = [level.value for level in drawn.levels]
+    assert levels == [0, levels[3] // 16, levels[3] // 4, levels[3]]
+    assert [level.y for level in drawn.levels] == [100, 75, 50, 0], "by square roots"
+    assert levels[3] // 2 < max(c.added for c in drawn.columns) <= levels[3]
     assert (drawn.ticks[0].text, drawn.ticks[-1].text) == ("2026-10-01", "2026-10-09")
 
 
@@ -49,7 +53,7 @@ def test_a_timeline_of_one_and_of_many(rich: Store) -> None:
     assert drawn.pauses == ()
 
 
-def test_what_was_expired_leaves_no_gap(rich: Store) -> None:
+def test_expired_points_leave_no_gap(rich: Store) -> None:
     points = list_points(open_archive(rich))
     assert len(timeline(points).pauses) == 1
     left = timeline([points[0], *points[3:]], [2, 3])
@@ -93,9 +97,9 @@ def test_an_area_is_steps() -> None:
         (7, "count", ["0", "2", "4", "6", "8"]),
         (33_000_000, "count", ["0", "10M", "20M", "30M", "40M"]),
         (5 << 18, "bytes", ["0 B", "512 KiB", "1 MiB", "1.5 MiB"]),
-        (32_000, "ms", ["0 s", "10 s", "20 s", "30 s", "40 s"]),
-        (5 * 3_600_000, "ms", ["0 s", "2 h", "4 h", "6 h"]),
-        (9 * 86_400_000, "ms", ["0 s", "5 d", "10 d"]),
+        (32_000, "ms", ["0s", "10s", "20s", "30s", "40s"]),
+        (5 * 3_600_000, "ms", ["0s", "2h", "4h", "6h"]),
+        (9 * 86_400_000, "ms", ["0s", "5d", "10d"]),
     ],
 )
 def test_levels_are_round(most: int, unit: Unit, labels: list[str]) -> None:
@@ -113,3 +117,16 @@ def test_a_strip(rich: Store) -> None:
     moved = replace(partition, start=160, segments=partition.segments[-1:])
     assert [(round(s.x), round(s.width)) for s in strip(moved).spans] == [(0, 1000)]
     assert strip(ArchivedPartition(0, 7, 7, ())).spans == ()
+
+
+def test_lost_and_expired_ranges_of_a_strip(rich: Store) -> None:
+    partition = replace(catalogue(rich, topic="orders").partition("orders", 0), start=20)
+    drawn = strip(partition, [("a", 60), ("b", 60), ("c", 160)], [(120, 160), (50, 51), (180, 200)], (0, 20))
+    assert (drawn.start, drawn.end) == (0, 200), "with what is lost behind the last record"
+    assert [(s.start, s.end) for s in drawn.lost] == [(50, 51), (120, 160), (180, 200)]
+    assert [round(s.width) for s in drawn.lost] == [5, 200, 100]
+    assert [(s.x, s.width, s.end) for s in drawn.expired] == [(0, 100, 20)]
+    assert [(round(m.x), m.name, m.others) for m in drawn.marks] == [(300, "a", 1), (800, "c", 0)]
+    many = strip(ArchivedPartition(0, 0, 10**9, ()), lost=[(n * 2, n * 2 + 1) for n in range(10_000)])
+    assert [(s.start, s.end, s.width) for s in many.lost] == [(0, 19_999, 4.0)]
+    assert strip(ArchivedPartition(0, 0, 10**9, ()), lost=[(10**9 - 1, 10**9)]).lost[0].x == WIDTH - 4

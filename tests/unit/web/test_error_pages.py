@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import fields
 from urllib.parse import quote
 
 import pytest
@@ -11,6 +12,7 @@ from fastapi.routing import APIRoute
 
 from kbackup.store.base import Store
 from kbackup.web.app import ROUTERS
+from kbackup.web.pages.search import SearchForm
 from tests.support.visits import links, tags, text, visit
 
 
@@ -72,7 +74,9 @@ def test_an_error_keeps_the_navigation(rich: Store, address: str) -> None:
         ("/static/%2e%2e/app.py", 404, ""),
     ],
 )
-def test_what_is_not_there(rich: Store, address: str, status: int, message: str) -> None:
+def test_missing_pages_and_invalid_parameters_are_error_pages(
+    rich: Store, address: str, status: int, message: str
+) -> None:
     answer = visit(rich).get(address)
     assert answer.status_code == status
     assert message in text(answer.text)
@@ -113,12 +117,23 @@ def test_no_address_is_an_internal_error(rich: Store) -> None:
         "last",
         "n",
         "view",
+        "to_time",
+        "range",
+        "topic",
+        "map_regex",
+        "map_from",
+        "map_to",
+        "group",
+        "no_groups",
         "go",
         "name",
         "a",
+        "in",
+        "upto",
+        *(field.name for field in fields(SearchForm)),
     )
     client = visit(rich)
-    for _ in range(400):
+    for _ in range(600):
         known = (
             chance.choice(routes).replace("{name}", "odd") if chance.random() < 0.7 else chance.choice(routes)
         )

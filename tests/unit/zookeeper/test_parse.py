@@ -213,7 +213,7 @@ def test_without_the_id_of_a_cluster_nothing_is_read() -> None:
         parse(with_znodes({"/cluster/id": "x"}))
 
 
-def test_what_is_denied_is_named_and_not_told() -> None:
+def test_denied_znodes_are_named() -> None:
     session = FakeSession(recorded(), {"/config/users", "/config/brokers/0", "/kafka-acl/Topic"})
     reading = parse(read_tree(session))
     assert reading.scram_users is None

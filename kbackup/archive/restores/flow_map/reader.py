@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from kbackup.archive.restores.flow_map.slot import SlotMap
 from kbackup.archive.restores.flow_map.slots import read_flow, slot_of
-from kbackup.archive.restores.flow_map.tables import Incarnation, MapPartName, folder, runs_table
+from kbackup.archive.restores.flow_map.tables import MapPartName, MappedPartition, folder, runs_table
 from kbackup.archive.restores.remap import OffsetMap
 from kbackup.store.base import Store
 from kbackup.types import TopicPartition
@@ -35,8 +35,10 @@ class FlowMap:
         """Return the map of one remote partition, for source offsets of `incarnation`. `next` is the target offset
         after the last record of that incarnation, 0 where there is none."""
         if not self.slots:
-            return OffsetMap(*SlotMap(self.store, "").runs(Incarnation(remote, incarnation)), 0)
-        source, target, count = self.slot(slot_of(remote, self.slots)).runs(Incarnation(remote, incarnation))
+            return OffsetMap(*SlotMap(self.store, "").runs(MappedPartition(remote, incarnation)), 0)
+        source, target, count = self.slot(slot_of(remote, self.slots)).runs(
+            MappedPartition(remote, incarnation)
+        )
         return OffsetMap(source, target, count, int(target[-1] + count[-1]) if len(target) else 0)
 
     def newest_runs(self) -> pa.Table:

@@ -12,8 +12,8 @@ import pyarrow as pa
 from kbackup.archive.restores.flow_map.tables import (
     SCHEMA,
     Files,
-    Incarnation,
     MapPartName,
+    MappedPartition,
     Runs,
     by_incarnation,
     delete_files,
@@ -44,10 +44,10 @@ class SlotMap:
     directory: str
     head: MapPartName | None = None
     folded: MapPartName | None = None
-    _runs: dict[Incarnation, list[Runs]] = field(default_factory=dict)
+    _runs: dict[MappedPartition, list[Runs]] = field(default_factory=dict)
     _ends: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def runs(self, key: Incarnation) -> Runs:
+    def runs(self, key: MappedPartition) -> Runs:
         """Return the runs of a partition's incarnation, in order of source offset."""
         pieces = self._runs.get(key)
         if not pieces:
@@ -57,7 +57,7 @@ class SlotMap:
             self._runs[key] = pieces = [(source, target, count)]
         return pieces[0]
 
-    def last_runs(self) -> Iterator[tuple[Incarnation, Runs]]:
+    def last_runs(self) -> Iterator[tuple[MappedPartition, Runs]]:
         """Yield the last run of each partition's newest incarnation."""
         newest = {key.remote: key for key in sorted(self._runs)}
         for key in newest.values():
@@ -65,7 +65,7 @@ class SlotMap:
             yield key, (source[-1:], target[-1:], count[-1:])
 
     @property
-    def incarnations(self) -> list[Incarnation]:
+    def incarnations(self) -> list[MappedPartition]:
         return sorted(self._runs)
 
     def add(self, name: MapPartName, previous: MapPartName | None, table: pa.Table) -> bool:
@@ -83,7 +83,7 @@ class SlotMap:
             self._runs.setdefault(key, []).append(runs)
             self._ends[key.remote] = int(runs[1][-1] + runs[2][-1])
 
-    def _next(self, key: Incarnation) -> int:
+    def _next(self, key: MappedPartition) -> int:
         """Return the source offset after the last record of a partition's incarnation."""
         pieces = self._runs.get(key)
         return int(pieces[-1][0][-1] + pieces[-1][2][-1]) if pieces else 0

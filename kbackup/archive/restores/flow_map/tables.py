@@ -39,8 +39,8 @@ Runs = tuple[Int64Array, Int64Array, Int64Array]
 """Source, target, count: int64[n] each."""
 
 
-class Incarnation(NamedTuple):
-    """A remote partition, and the incarnation of the source's topic that records come from."""
+class MappedPartition(NamedTuple):
+    """A remote partition, and the incarnation of the source's topic that its records come from."""
 
     remote: TopicPartition
     incarnation: int
@@ -68,7 +68,7 @@ class Files(NamedTuple):
     folded: list[MapPartName]
 
 
-def runs_table(runs: Mapping[Incarnation, Runs]) -> pa.Table:
+def runs_table(runs: Mapping[MappedPartition, Runs]) -> pa.Table:
     """Return runs as a table (`SCHEMA`), in order of partition and incarnation."""
     tables = [
         pa.Table.from_arrays(
@@ -85,7 +85,7 @@ def runs_table(runs: Mapping[Incarnation, Runs]) -> pa.Table:
     return pa.concat_tables(tables) if tables else SCHEMA.empty_table()
 
 
-def by_incarnation(table: pa.Table) -> Iterator[tuple[Incarnation, Runs]]:
+def by_incarnation(table: pa.Table) -> Iterator[tuple[MappedPartition, Runs]]:
     """Yield the runs of each partition and incarnation, which stand together in a table."""
     if not len(table):
         return
@@ -96,7 +96,7 @@ def by_incarnation(table: pa.Table) -> Iterator[tuple[Incarnation, Runs]]:
     moved = (np.diff(codes) != 0) | (np.diff(partitions) != 0) | (np.diff(incarnations) != 0)
     for a, b in pairwise([0, *(np.flatnonzero(moved) + 1).tolist(), len(table)]):
         remote = TopicPartition(topics.dictionary[int(codes[a])].as_py(), int(partitions[a]))
-        yield Incarnation(remote, int(incarnations[a])), (source[a:b], target[a:b], count[a:b])
+        yield MappedPartition(remote, int(incarnations[a])), (source[a:b], target[a:b], count[a:b])
 
 
 def folder(source: str, target: str, slot: int) -> str:

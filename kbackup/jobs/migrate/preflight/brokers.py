@@ -22,7 +22,7 @@ _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.\d+)*(?:-IV(\d+))?")
 
 
 def check_release(findings: Findings) -> Line:
-    """Every broker runs 3.9, which is seen in the requests that it speaks."""
+    """Check that every broker runs 3.9, by the requests that it speaks."""
     if isinstance(findings.brokers, NotRead):
         return not_looked_at(RELEASE, findings.brokers)
     versions = {broker.id: broker.fetch_version for broker in findings.brokers.brokers}
@@ -37,7 +37,8 @@ def check_release(findings: Findings) -> Line:
 
 
 def check_protocol(findings: Findings) -> Line:
-    """`inter.broker.protocol.version` is 3.4 or later; 3.7-IV2 where a broker has several log directories."""
+    """Check that `inter.broker.protocol.version` is 3.4 or later; 3.7-IV2 where a broker has several log
+    directories."""
     if isinstance(findings.configs, NotRead):
         return not_looked_at(PROTOCOL, findings.configs)
     old: dict[int, str] = {}
@@ -61,7 +62,8 @@ def check_protocol(findings: Findings) -> Line:
 
 
 def _protocol(text: str) -> tuple[int, int, int]:
-    """3.7-IV2 is (3, 7, 2), and 3.7 the newest of 3.7; (0, 0, 0) for what is no version."""
+    """Return a protocol version as numbers: (3, 7, 2) for 3.7-IV2, the newest of 3.7 for 3.7, (0, 0, 0) for other
+    text."""
     match = _VERSION.fullmatch(text)
     if match is None:
         return 0, 0, 0
@@ -69,7 +71,7 @@ def _protocol(text: str) -> tuple[int, int, int]:
 
 
 def check_ids(findings: Findings) -> Line:
-    """Every broker has its id in its properties file: KRaft generates none."""
+    """Check that every broker has its id in its properties file: KRaft generates none."""
     if isinstance(findings.configs, NotRead):
         return not_looked_at(IDS, findings.configs)
     generated = [broker for broker, configs in findings.configs.items() if not _has_static_id(configs)]
@@ -84,12 +86,12 @@ def check_ids(findings: Findings) -> Line:
 
 
 def _has_static_id(configs: Mapping[str, str]) -> bool:
-    """Also of a broker that runs as KRaft, whose id is its node.id."""
+    """Return whether a broker's properties have its id; of a broker that runs as KRaft, its node.id."""
     return any(configs.get(name, "").isdecimal() for name in ("broker.id", "node.id"))
 
 
 def check_alive(findings: Findings) -> Line:
-    """Every broker that replicas or configs name is alive: the migration waits for each."""
+    """Check that every broker that replicas or configs name is alive: the migration waits for each."""
     brokers, zookeeper = findings.brokers, findings.zookeeper
     if isinstance(brokers, NotRead) and isinstance(zookeeper, NotRead):
         return not_looked_at(ALIVE, zookeeper)

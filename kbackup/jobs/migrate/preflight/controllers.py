@@ -18,7 +18,8 @@ FLAG = "zookeeper.metadata.migration.enable"
 
 
 def check_dedicated(findings: Findings) -> Line:
-    """Each controller is nothing but a controller, under an id that no broker and no other controller has."""
+    """Check that each controller is nothing but a controller, under an id that no broker and no other controller
+    has."""
     controllers, brokers = findings.controllers, findings.brokers
     if isinstance(controllers, NotRead):
         return not_looked_at(DEDICATED, controllers)
@@ -55,7 +56,7 @@ def is_enabled(properties: Mapping[str, str]) -> bool:
 
 
 def check_enabled(findings: Findings) -> Line:
-    """`zookeeper.metadata.migration.enable` is true in each controller's properties."""
+    """Check that `zookeeper.metadata.migration.enable` is true in each controller's properties."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ENABLED, findings.controllers)
     if off := [c.file for c in findings.controllers if not is_enabled(c.properties)]:
@@ -68,7 +69,8 @@ def check_enabled(findings: Findings) -> Line:
 
 
 def check_brokers_enabled(findings: Findings) -> Line:
-    """`zookeeper.metadata.migration.enable` is true on each broker; on none as long as the controllers don't run."""
+    """Check that `zookeeper.metadata.migration.enable` is true on each broker; on none as long as the controllers don't
+    run."""
     if isinstance(findings.configs, NotRead):
         return not_looked_at(BROKERS_ENABLED, findings.configs)
     zookeeper_brokers = {b: c for b, c in findings.configs.items() if not c.get("process.roles")}
@@ -89,7 +91,7 @@ def check_brokers_enabled(findings: Findings) -> Line:
 
 
 def check_zookeeper(findings: Findings) -> Line:
-    """The controllers use the ZooKeeper of the brokers, below the same chroot."""
+    """Check that the controllers use the ZooKeeper of the brokers, below the same chroot."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(ZOOKEEPER, findings.controllers)
     addresses = {c.file: c.properties.get("zookeeper.connect", "").strip() for c in findings.controllers}
@@ -111,7 +113,7 @@ def check_zookeeper(findings: Findings) -> Line:
 
 
 def _broker_chroots(findings: Findings) -> set[str] | NotRead:
-    """From the brokers' configs, else of the ZooKeeper that was read."""
+    """Return the chroots in the brokers' configs, else that of the ZooKeeper that was read."""
     if not isinstance(findings.configs, NotRead):
         addresses = [c["zookeeper.connect"] for c in findings.configs.values() if c.get("zookeeper.connect")]
         if addresses:

@@ -15,7 +15,7 @@ _CLOCK_SKEW = 60.0  # s that the archive's time may lie ahead of this machine's
 
 
 def check_cluster_id(findings: Findings) -> Line:
-    """Brokers, ZooKeeper and the controllers' formatted storage have the same cluster id."""
+    """Check that brokers, ZooKeeper and the controllers' formatted storage have the same cluster id."""
     brokers, zookeeper, controllers = findings.brokers, findings.zookeeper, findings.controllers
     ids: dict[str, str | NotRead] = {
         "brokers": brokers if isinstance(brokers, NotRead) else brokers.cluster_id,
@@ -36,7 +36,7 @@ def check_cluster_id(findings: Findings) -> Line:
 
 
 def check_archive(findings: Findings) -> Line:
-    """The archive holds the whole metadata of this cluster, not older than an hour."""
+    """Check that the archive holds the whole metadata of this cluster, not older than an hour."""
     archive = findings.archive
     if isinstance(archive, NotRead):
         return not_looked_at(ARCHIVE, archive)

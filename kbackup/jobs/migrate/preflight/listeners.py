@@ -17,7 +17,7 @@ _SECURED = {"SSL", "SASL_PLAINTEXT", "SASL_SSL"}
 
 
 def check_listeners(findings: Findings) -> Line:
-    """Every listener that a node uses has a security protocol, and the other side has the same."""
+    """Check that every listener that a node uses has a security protocol, and that the other side has the same."""
     if isinstance(findings.controllers, NotRead):
         return not_looked_at(LISTENERS, findings.controllers)
     for controller in findings.controllers:

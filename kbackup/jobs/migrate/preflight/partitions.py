@@ -12,7 +12,7 @@ REASSIGNMENTS = "partitions: reassignments"
 
 
 def check_offline(findings: Findings) -> Line:
-    """Every partition has a leader."""
+    """Check that every partition has a leader."""
     if isinstance(findings.brokers, NotRead):
         return not_looked_at(OFFLINE, findings.brokers)
     if offline := findings.brokers.offline:

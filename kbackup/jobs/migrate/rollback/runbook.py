@@ -75,7 +75,7 @@ def _steps(situation: Situation) -> Iterator[Step]:
 
 
 def _is_stopped(situation: Situation) -> bool:
-    """Also where nothing speaks of a controller."""
+    """Return whether no controller runs, as far as any source tells."""
     if not situation.controllers.signs and not situation.due:
         return True
     return check_stopped(situation).holds

@@ -13,8 +13,8 @@ _NO_STATE = NotRead("a restore point holds no state of a metadata log", "run 'kb
 
 
 def archived_state(metadata: Metadata) -> StateReport | None:
-    """None where the restore point holds no znodes. Only ZooKeeper's own registrations tell which brokers run with
-    it."""
+    """Return the state of a migration by the znodes of a restore point; None where it holds none. Only ZooKeeper's own
+    registrations tell which brokers run with it."""
     if metadata.znodes is None:
         return None
     registered = metadata.registrations if metadata.sources.get("registrations") == "zookeeper" else None

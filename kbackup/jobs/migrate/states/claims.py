@@ -47,7 +47,7 @@ class Claim:
 
 
 def claims_of(witnesses: Witnesses) -> tuple[Claim, ...]:
-    """A claim of each witness that was read, the weightiest first."""
+    """Return a claim of each witness that was read, the weightiest first."""
     return tuple(sorted(_claims(witnesses), key=lambda claim: -claim.weight))
 
 
@@ -79,7 +79,8 @@ def _role(metrics: MetricsWitness, state: KafkaState) -> str:
 
 
 def _of_state(state: KafkaState, zk_brokers: int | None) -> frozenset[State]:
-    """`zk_brokers` is None where nobody tells. A quorum without a state may stand beside ZooKeeper."""
+    """Return the states of the runbook that a state of the controllers allows. `zk_brokers` is None where no witness
+    tells their number. A quorum without a state may run beside ZooKeeper."""
     if state is KafkaState.MIGRATION:
         both: tuple[State, ...] = ("dual write", "brokers moved")
         return frozenset(both if zk_brokers is None else both[:1] if zk_brokers else both[1:])
@@ -103,7 +104,8 @@ def _of_znodes(znodes: ZnodesWitness) -> Claim:
 
 
 def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
-    """Both znodes stay when a migration is finished: they never tell it from a dual write without brokers."""
+    """Return the states that the znodes allow. Both znodes stay when a migration is finished: a finished migration
+    looks like a dual write without brokers."""
     is_kraft = znodes.controller is not None and znodes.controller.is_kraft
     if znodes.migration is None:
         if is_kraft:
@@ -119,7 +121,8 @@ def _states_of_znodes(znodes: ZnodesWitness) -> frozenset[State]:
 
 
 def _of_log(log: LogWitness, *, are_znodes_read: bool) -> Claim:
-    """A metadata log never tells that /controller or /migration is deleted: the znodes do, where they are read."""
+    """Return the claim of a metadata log. It never tells that /controller or /migration is deleted: the znodes do,
+    where they are read."""
     says = (
         f"{log.state.name} at offset {log.end_offset}, {_brokers(len(log.zk_brokers))} in ZooKeeper mode, "
         f"{_brokers(len(log.kraft_brokers))} in KRaft mode"

@@ -78,7 +78,7 @@ def judge(witnesses: Witnesses) -> StateReport:
 
 
 def _narrow(claims: Sequence[Claim]) -> tuple[tuple[State, ...], tuple[str, ...]]:
-    """The states that the claims allow, and which claims don't fit the weightier ones."""
+    """Return the states that the claims allow, and the claims that contradict weightier ones."""
     if not claims:
         return (), ()
     allowed, disagreements = claims[0].states, []
@@ -107,7 +107,7 @@ def _next_step(state: State, claims: Iterable[Claim], disagreements: Sequence[st
 
 
 def _kraft_metrics(witnesses: Witnesses) -> list[MetricsWitness]:
-    """The metrics of KRaft controllers, the active one first."""
+    """Return the metrics of KRaft controllers, the active one first."""
     read = [m for m in witnesses.metrics if not isinstance(m, NotRead) and m.state is not KafkaState.ZK]
     return sorted(read, key=lambda metrics: not metrics.is_active)
 

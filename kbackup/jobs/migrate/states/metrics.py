@@ -65,7 +65,8 @@ def _tls(access: MetricsAccess) -> ssl.SSLContext:
 
 
 def shown_url(url: str) -> str:
-    """`url` without its query. `UsageError` where it is none of http or https, or has a password."""
+    """Return `url` without its query. `UsageError` where its scheme is neither http nor https, or where it has a
+    password."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError("--metrics-url is no http or https URL", _HINT)
@@ -75,7 +76,8 @@ def shown_url(url: str) -> str:
 
 
 def parse_metrics(text: str, url: str) -> MetricsWitness:
-    """The witness in Prometheus' text format; `CorruptError` where it is none, or none of a Kafka controller."""
+    """Return the witness in an answer in Prometheus' text format. `CorruptError` for another format, and for metrics
+    that are not of a Kafka controller."""
     values: dict[str, int] = {}
     try:
         for family in text_string_to_metric_families(text):
@@ -101,7 +103,7 @@ _GAUGES = ("zkmigrationstate", "migratingzkbrokercount", "zkwritebehindlag", "ac
 
 
 def _gauge(name: str, labels: dict[str, str]) -> str:
-    """Which gauge of the KafkaController bean a sample is, in lower case; '' for others."""
+    """Return the lower-case name of the gauge of the KafkaController bean that a sample has; '' for other samples."""
     plain = name.replace("_", "").lower().removesuffix("value")
     if _BEAN not in plain and labels.get("type", "").lower() != _BEAN:
         return ""

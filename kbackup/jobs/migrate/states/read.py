@@ -34,7 +34,7 @@ def read_witnesses(sources: Sources, metrics_urls: Iterable[str]) -> Witnesses:
 
 
 def read_metrics_of(urls: Iterable[str], sources: Sources) -> tuple[MetricsWitness | NotRead, ...]:
-    """The metrics at each URL."""
+    """Read the metrics at each URL."""
     return tuple(read_metrics(url, sources.metrics) for url in urls) or (_NO_METRICS,)
 
 
@@ -60,7 +60,7 @@ def read_log(sources: Sources) -> LogWitness | NotRead:
 
 
 def read_image_of(sources: Sources) -> MetadataImage | NotRead:
-    """The metadata that the log in metadata.log.dir adds up to; the folder is a controller's, or a copy of
+    """Read the metadata that the log in metadata.log.dir adds up to. The folder is a controller's, or a copy of
     `__cluster_metadata-0`."""
     from kbackup.kafka.metadata_log.entities import PARTITION
     from kbackup.kafka.metadata_log.image import read_image

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from kbackup.archive.restores.flow_map.tables import (
-    Incarnation,
     MapPartName,
+    MappedPartition,
     folder,
     runs_table,
     write_map_part,
@@ -81,7 +81,7 @@ class SlotLedger:
         name = MapPartName(self.head.number + 1 if self.head else 1, self.attempt)
         incarnations = {tp: incarnation_of(each.range) for tp, each in reached.items()}
         table = runs_table(
-            {Incarnation(tp, incarnations[tp]): (r.source, r.target, r.count) for tp, r in runs.items()}
+            {MappedPartition(tp, incarnations[tp]): (r.source, r.target, r.count) for tp, r in runs.items()}
         )
         write_map_part(self.state, folder(self.source, self.target, self.slot), name, table, self.head)
         noted = {

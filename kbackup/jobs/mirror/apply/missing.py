@@ -65,7 +65,7 @@ class Recovery:
         """Return the partitions whose last records in the map the target has, or had before retention deleted them.
         A log of the same length may hold other records: those of a transaction that was aborted after the topic was
         recreated."""
-        last = self._there(last)
+        last = self._on_target(last)
         if not last:
             return set()
         ends = self.cluster.log_ends(last, "read_uncommitted")
@@ -89,7 +89,7 @@ class Recovery:
     def _is_committed(self, name: MapPartName, runs: pa.Table) -> bool:
         """Return whether the target holds the records of an offset map part. A transaction is complete or absent."""
         every = {key.remote: run for key, run in by_incarnation(runs)}
-        rows = self._there(every)
+        rows = self._on_target(every)
         ends = self.cluster.log_ends(rows, "read_uncommitted")
         rows = {tp: run for tp, run in rows.items() if ends[tp] >= _end(run)}
         starts = self.cluster.log_starts(rows)
@@ -104,7 +104,7 @@ class Recovery:
             )
         return first_committed(self.target, layout.mirror_group(*self.names), [runs_table(whole)]) is not None
 
-    def _there(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
+    def _on_target(self, runs: Mapping[TopicPartition, Runs]) -> dict[TopicPartition, Runs]:
         """Return the runs of partitions that the target has. A recreated topic may have fewer."""
         topics = self.cluster.topics({tp.topic for tp in runs}) if runs else {}
         return {

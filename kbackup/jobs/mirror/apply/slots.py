@@ -75,7 +75,7 @@ class SlotWork:
     transaction_bytes: int
 
     def __call__(self, task: SlotTask, progress: ProgressSender) -> Iterator[SlotResult]:
-        """As a Spark task: with a producer of its own."""
+        """Apply a slot in a Spark task, with a producer of its own."""
         slot = self.begin(task)
         try:
             yield self.run(slot, task, progress)

@@ -7,16 +7,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from kbackup.archive.models import Manifest
-from kbackup.archive.reader import Archive, open_archive
+from kbackup.archive.reader import open_archive
 from kbackup.errors import FencedError, KbackupError, NoArchiveError
 from kbackup.jobs.common.rounds import run_rounds
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror import metering
-from kbackup.jobs.mirror.apply import Applier
 from kbackup.jobs.mirror.apply.applier import Spark
 from kbackup.jobs.mirror.flow import AppliedPosition, Flow
+from kbackup.jobs.mirror.halves.connection import Connection, connect
 from kbackup.jobs.mirror.halves.reports import ApplyReport, ApplyWatcher
-from kbackup.jobs.mirror.halves.round import RoundReport, Rounds
+from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.halves.status_keeper import ALIVE, SIGN_OF_LIFE, StatusKeeper
 from kbackup.jobs.mirror.halves.timetable import Timetable
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics
@@ -29,15 +29,6 @@ from kbackup.types import TopicPartition
 
 LOOK_SECONDS = 0.5
 """Between looks at the archive for a new restore point; a look is one LIST."""
-
-
-@dataclass
-class _Open:
-    """An archive and a target that are connected."""
-
-    archive: Archive
-    rounds: Rounds
-    stack: ExitStack
 
 
 @dataclass
@@ -57,11 +48,11 @@ class ApplyHalf:
 
     def __post_init__(self) -> None:
         self.report = ApplyReport(self.flow.name)
-        self._open: _Open | None = None
+        self._open: Connection | None = None
         self._keeper: StatusKeeper | None = None
         self._heartbeats: HeartbeatClock | None = None
         self._stack = ExitStack()
-        self._told = ""
+        self._reported = ""
         self._heartbeat_error = ""
         self._point = 0
         self._positions: Mapping[TopicPartition, AppliedPosition] = {}
@@ -92,9 +83,13 @@ class ApplyHalf:
         try:
             opened, keeper = self._opened()
             opened.archive.reopen()
-            point = opened.archive.restore_point("latest")
         except NoArchiveError as error:
             self._close_target()
+            self._wait_for_archive(error)
+            return
+        try:
+            point = opened.archive.restore_point("latest")
+        except NoArchiveError as error:  # the target stays connected meanwhile
             self._wait_for_archive(error)
             return
         if not last or point.number > self._point:
@@ -102,12 +97,12 @@ class ApplyHalf:
         self._wait(opened, keeper)
 
     def _wait_for_archive(self, error: NoArchiveError) -> None:
-        if error.message != self._told:
-            self._told = error.message
+        if error.message != self._reported:
+            self._reported = error.message
             self.watcher.waiting(self.flow, error.message)
         self.stop.wait(LOOK_SECONDS)
 
-    def _round(self, opened: _Open, keeper: StatusKeeper, point: Manifest) -> None:
+    def _round(self, opened: Connection, keeper: StatusKeeper, point: Manifest) -> None:
         before = keeper.status
         plan = opened.rounds.plan(opened.archive, point)
         with keeper.round(plan):
@@ -138,7 +133,7 @@ class ApplyHalf:
         metering.round_applied(self.flow, self._positions, report.applied, held_back)
         self._positions = report.applied.positions
 
-    def _wait(self, opened: _Open, keeper: StatusKeeper) -> None:
+    def _wait(self, opened: Connection, keeper: StatusKeeper) -> None:
         """Wait until there is a new restore point, a duty is due, or the half is stopped."""
         while not self.stop.wait(LOOK_SECONDS):
             opened.archive.reopen()
@@ -152,7 +147,7 @@ class ApplyHalf:
                 metering.nothing_to_apply(self.flow)
                 self.watcher.well()
 
-    def _opened(self) -> tuple[_Open, StatusKeeper]:
+    def _opened(self) -> tuple[Connection, StatusKeeper]:
         """Connect to both ends, unless that was done."""
         if self._open is None or self._keeper is None:
             archive = open_archive(self.store)
@@ -160,22 +155,16 @@ class ApplyHalf:
                 self._keeper = StatusKeeper(
                     self.flow, self.state, archive, self.timetable, self.watcher.warned
                 )
-            self._open = self._connected(archive)
+            self._open = connect(self.flow, archive, self.state, self.spark, self.listener, self.timetable)
+            self._start_heartbeats(self._open.cluster)
         return self._open, self._keeper
 
-    def _connected(self, archive: Archive) -> _Open:
-        target = self.flow.client("target")
-        with ExitStack() as stack:
-            cluster = Cluster(target, "target")
-            cluster.connect()
-            internal = stack.enter_context(InternalTopics(self.flow, cluster))
-            applier = stack.enter_context(Applier(self.flow, target, self.state, self.spark, self.listener))
-            if self._heartbeats is None:
-                self._heartbeats = self._stack.enter_context(
-                    HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
-                )
-            rounds = Rounds(self.flow, cluster, internal, applier, self.timetable)
-            return _Open(archive, rounds, stack.pop_all())
+    def _start_heartbeats(self, cluster: Cluster) -> None:
+        """Start the clock of the heartbeats. It keeps its own producer when the half connects anew."""
+        if self._heartbeats is None:
+            self._heartbeats = self._stack.enter_context(
+                HeartbeatClock(self.flow, InternalTopics(self.flow, cluster))
+            )
 
     def _failed(self, error: KbackupError, pause: float) -> None:
         """Report a round that failed, and disconnect: clients may be in any state, so the next round connects anew."""

@@ -13,7 +13,7 @@ import msgspec
 from kbackup.config.jobs import Backup, Follow
 from kbackup.errors import KbackupError, UsageError
 from kbackup.jobs.backup.follow import Follower, FollowReport, Watcher
-from kbackup.jobs.backup.run import BackupReport
+from kbackup.jobs.backup.job import BackupReport
 from kbackup.jobs.mirror.filters import PatternFilter
 from kbackup.jobs.mirror.flow import Flow, NameFilter
 from kbackup.jobs.mirror.internal import HeartbeatClock, InternalTopics

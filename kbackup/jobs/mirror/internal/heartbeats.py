@@ -58,7 +58,8 @@ class HeartbeatClock:
             self._thread.join(0.1)
 
     def _run(self) -> None:
-        """Every heartbeat is due an interval after the last one was; what a slow one delays is not caught up with."""
+        """Write heartbeats until the clock is closed. Each is due an interval after the last one was due; beats that a
+        slow one delays are left out."""
         interval = self.flow.emit_heartbeats.seconds
         due = time.monotonic()
         try:

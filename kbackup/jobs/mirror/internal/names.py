@@ -47,7 +47,8 @@ class InternalNames:
 
     @property
     def offset_syncs(self) -> InternalTopic:
-        """Named after the other cluster: in the source after the target, in the target after the source."""
+        """Return the topic of offset syncs. In the source it is named after the target, in the target after the
+        source."""
         flow, in_source = self.flow, self.syncs_in_source
         name = flow.policy.offset_syncs_topic(flow.target if in_source else flow.source)
         key = "offset-syncs.topic.replication.factor"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.groups.admin import Committed
 from kbackup.kafka.mirror_records import Checkpoint
+from kbackup.util.text import plural
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ def sync_group_offsets(checkpoints: Iterable[Checkpoint], cluster: Cluster) -> G
     for checkpoint in checkpoints:
         by_group.setdefault(checkpoint.group, []).append(checkpoint)
     members, held_back = cluster.groups.members(by_group)
-    held_back |= {group: f"it has {n} live member(s)" for group, n in members.items() if n}
+    held_back |= {group: f"it has {plural(n, 'live member')}" for group, n in members.items() if n}
     committed, unread = cluster.groups.committed(group for group in by_group if group not in held_back)
     held_back |= unread
     due = {group: _forward(by_group[group], offsets) for group, offsets in committed.items()}

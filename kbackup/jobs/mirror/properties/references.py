@@ -45,7 +45,7 @@ class References:
         return self.environ[name]
 
     def _from_file(self, location: str, where: str) -> str:
-        """Of `path:key`, the value in a properties file; of `path` alone, the whole text."""
+        """Return the value of a key in a properties file for `path:key`, and the whole text for `path` alone."""
         path, colon, key = location.rpartition(":")
         if not colon:
             return _text(location, where)

@@ -6,6 +6,7 @@ The document is what `kbackup mirror status`, the web page and `expire` know of 
 from kbackup.jobs.mirror.status.document import (
     FlowStatus,
     TopicStatus,
+    has_flows,
     read_flow_status,
     read_status,
     write_status,
@@ -32,6 +33,7 @@ __all__ = [
     "first_status",
     "flow_lag",
     "flows_of",
+    "has_flows",
     "planned",
     "read_flow_status",
     "read_status",

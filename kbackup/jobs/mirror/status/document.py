@@ -98,6 +98,11 @@ def read_status(store: Store) -> list[FlowStatus]:
     return sorted(statuses, key=lambda status: (status.source, status.target))
 
 
+def has_flows(store: Store) -> bool:
+    """Return whether a flow of the archive has begun, by one listing."""
+    return next(iter(store.list_dirs(layout.MIRRORS)), None) is not None
+
+
 def read_flow_status(store: Store, source: str, target: str) -> FlowStatus | None:
     """Return the status of one flow; None before its first round."""
     return _read(store, layout.mirror_key(source, target, STATUS))

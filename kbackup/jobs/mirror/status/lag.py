@@ -57,10 +57,9 @@ def round_lag(state: State, status: FlowStatus) -> FlowLag:
 
 
 def records_behind(state: State, topics: tuple[TopicStatus, ...]) -> dict[str, int]:
-    """By remote topic, the number of archived records beyond the applied positions. A topic that was never applied
-    begins with its newest incarnation.
-
-    In a segment that is applied in part, records are taken to be spread evenly over its offsets."""
+    """Return, by remote topic, the number of archived records beyond the applied positions. A topic that was never
+    applied begins with its newest incarnation. In a segment that is applied in part, records are taken to be spread
+    evenly over its offsets."""
     by_source = {topic.source: topic for topic in topics}
     table = state.segments.read(_COLUMNS) if topics else SCHEMA.empty_table()
     if not len(table):

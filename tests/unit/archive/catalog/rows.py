@@ -9,8 +9,9 @@ import pyarrow as pa
 from kbackup.archive import layout
 from kbackup.archive.catalog.documents import IsolationLevel, OpenRun
 from kbackup.archive.catalog.operations import NewPoint, add_point, begin_run
-from kbackup.archive.catalog.state import Incarnation, Point, State
+from kbackup.archive.catalog.state import Point, State
 from kbackup.archive.segments.table import Segment, to_batch
+from kbackup.types import Incarnation
 
 AT = "2026-01-01T00:00:00.000Z"
 ARCHIVE = "a" * 32

@@ -35,7 +35,7 @@ def labelled(name: str) -> Callable[[State], State]:
     return lambda state: label_point(state, name, 1)
 
 
-def test_what_was_committed_is_opened() -> None:
+def test_committed_state_is_opened() -> None:
     state = open_newest(archive(), ARCHIVE).state
     expected = grown(3)
     assert state.number == 1

@@ -21,8 +21,9 @@ from hypothesis.stateful import (
 
 from kbackup.archive.catalog import copies, operations, recovery, retention, undo
 from kbackup.archive.catalog.documents import Link, Origin
-from kbackup.archive.catalog.state import Incarnation, State
+from kbackup.archive.catalog.state import State
 from kbackup.errors import LeaseLostError, RefusedError
+from kbackup.types import Incarnation
 from tests.support.exhaustive import sample
 from tests.unit.archive.catalog.rows import ARCHIVE, AT, keys_of, new_point, open_run, segment
 
@@ -137,16 +138,16 @@ class Machine(RuleBasedStateMachine):
     @rule(recreated=st.sets(st.sampled_from(TOPICS)), same=st.booleans())
     def reserve(self, recreated: set[str], same: bool) -> None:
         """Topics that were created (again): an interrupted run may have reserved the same number for the same id."""
-        wanted: dict[Incarnation, str] = {}
+        requested: dict[Incarnation, str] = {}
         for topic in recreated:
             topic_id = f"{topic}{0 if same else self.state.number}"
-            wanted[topic, operations.next_incarnation(self.state, topic, topic_id)] = topic_id
-        self.step(operations.reserve_incarnations(self.state, self.run, wanted))
-        for key, topic_id in wanted.items():
+            requested[topic, operations.next_incarnation(self.state, topic, topic_id)] = topic_id
+        self.step(operations.reserve_incarnations(self.state, self.run, requested))
+        for key, topic_id in requested.items():
             assert self.given.get(key, topic_id) == topic_id, "an incarnation number is given twice"
             assert not any(key in p.incarnations for p in self.model.points.values())
-        self.given |= wanted
-        self.reserved |= wanted
+        self.given |= requested
+        self.reserved |= requested
 
     @rule(deleted=st.sets(st.sampled_from(TOPICS)), sizes=st.lists(st.integers(0, 2), min_size=2, max_size=2))
     def add_point(self, deleted: set[str], sizes: list[int]) -> None:

@@ -29,7 +29,7 @@ def read(store: Store, topic: str) -> list[list[Record]]:
     """The records of each partition, by the two ways that read segments."""
     (held,) = java_content(store, [topic]).topics
     folder = pickle.loads(pickle.dumps(readable(store, JAVA)))
-    found = []
+    records = []
     for partition in held.partitions:
         whole, ranged = [], []
         for segment in partition.segments:
@@ -37,8 +37,8 @@ def read(store: Store, topic: str) -> list[list[Record]]:
             blocks = SegmentRanges(folder, segment).numbered(0, segment.count)
             ranged += [r for block in blocks for r in from_batch(record.decode(block))]
         assert whole == ranged
-        found.append(whole)
-    return found
+        records.append(whole)
+    return records
 
 
 def stored(sink: Sink) -> MemoryStore:
@@ -115,7 +115,7 @@ def test_only_segments_are_a_folder_too(tmp_path: Path) -> None:
         java_content(store, [])
 
 
-def test_what_is_whole_is_as_it_is_there(tmp_path: Path) -> None:
+def test_whole_files_are_read_unchanged(tmp_path: Path) -> None:
     store = FileStore(torn_folder(tmp_path / "java"))
     folder = JavaFolder(store)
     key = "payments/segment_partition_000_from_offset_0000000066"

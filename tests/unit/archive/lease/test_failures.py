@@ -24,28 +24,28 @@ def test_a_short_failure_of_the_store_does_no_harm(store: FaultyStore) -> None:
     fault = down("replace", layout.LOCK)
     fault.times = 1
     store.faults.append(fault)
-    with HeldLease(store, "patient", LONG) as held:
+    with HeldLease(store, "patient", LONG) as lease:
         first = read_lease(store)[0].expires_at
-        renew(held)
+        renew(lease)
         assert fault.times == 0
-        held.check()
+        lease.check()
         time.sleep(0.002)  # it is told in milliseconds
-        renew(held)
+        renew(lease)
         assert read_lease(store)[0].expires_at > first
-        held.check()
+        lease.check()
     assert read_lease(store)[0].released
 
 
 def test_a_renewal_whose_answer_is_lost_counts(store: FaultyStore) -> None:
     fault = lost_answer("replace", layout.LOCK, times=1)
     store.faults.append(fault)
-    with HeldLease(store, "deaf", LONG) as held:
-        renew(held)
+    with HeldLease(store, "deaf", LONG) as lease:
+        renew(lease)
         assert fault.times == 0
-        known = held._etag
-        renew(held)
-        assert held._etag != known
-        held.check()
+        known = lease._etag
+        renew(lease)
+        assert lease._etag != known
+        lease.check()
     assert read_lease(store)[0].released
 
 
@@ -54,14 +54,14 @@ def test_a_read_that_fails_says_nothing_of_who_holds_it(store: FaultyStore) -> N
     lost, unread = lost_answer("replace", layout.LOCK, times=1), down("get", layout.LOCK)
     unread.times = 1
     store.faults += [lost, unread]
-    with HeldLease(store, "deaf and blind", LONG) as held:
-        renew(held)
-        renew(held)
+    with HeldLease(store, "deaf and blind", LONG) as lease:
+        renew(lease)
+        renew(lease)
         assert unread.times == 0
-        known = held._etag
-        renew(held)
-        assert held._etag != known
-        held.check()
+        known = lease._etag
+        renew(lease)
+        assert lease._etag != known
+        lease.check()
     assert read_lease(store)[0].released
 
 
@@ -87,7 +87,7 @@ def test_an_unknown_outcome_of_taking_it_is_no_lease(store: FaultyStore) -> None
         pytest.fail("it took effect")
 
 
-def test_that_it_cannot_be_given_back_does_not_undo_the_work(
+def test_a_failed_release_does_not_undo_the_work(
     store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with HeldLease(store, "done", LONG):
@@ -95,7 +95,7 @@ def test_that_it_cannot_be_given_back_does_not_undo_the_work(
     assert "the lease could not be released: the store is down" in caplog.text
 
 
-def test_what_fails_after_it_was_taken_over_failed_for_that(store: FaultyStore) -> None:
+def test_errors_after_a_takeover_are_raised_as_a_lost_lease(store: FaultyStore) -> None:
     def taken_over(error: BaseException) -> None:
         with HeldLease(store, "late", LONG):
             another(store, FUTURE)
@@ -113,7 +113,7 @@ def test_what_fails_after_it_was_taken_over_failed_for_that(store: FaultyStore) 
         raise CorruptError("our own trouble", "")
 
 
-def test_it_is_given_back_also_where_a_renewal_got_no_answer(store: FaultyStore) -> None:
+def test_lease_is_released_after_a_renewal_without_an_answer(store: FaultyStore) -> None:
     with HeldLease(store, "deaf", LONG) as held:
         store.faults.append(lost_answer("replace", layout.LOCK))
         with pytest.raises(OutcomeUnknownError):

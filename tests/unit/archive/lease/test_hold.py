@@ -15,7 +15,7 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.leases import FUTURE, LONG, PAST, another
 
 
-def test_it_says_who_holds_it_and_is_given_back(store: FaultyStore) -> None:
+def test_lease_names_its_holder_and_is_released(store: FaultyStore) -> None:
     with HeldLease(store, "kbackup backup", LONG) as held:
         lease, _ = read_lease(store)
         assert (lease.owner, lease.pid, lease.host) == (held.owner, os.getpid(), socket.gethostname())

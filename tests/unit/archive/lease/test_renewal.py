@@ -14,7 +14,7 @@ from tests.support.faulty_store import FaultyStore, down
 from tests.support.leases import FUTURE, QUICK, another, eventually, raises, taken_over
 
 
-def test_it_is_renewed(store: FaultyStore) -> None:
+def test_lease_is_renewed(store: FaultyStore) -> None:
     with HeldLease(store, "short", QUICK):
         first = read_lease(store)[0].expires_at
         eventually(lambda: read_lease(store)[0].expires_at > first)
@@ -37,24 +37,24 @@ def test_a_holder_that_the_store_leaves_alone_gives_up_in_time(store: FaultyStor
 
 
 def test_one_that_ran_out_is_held_again_if_nobody_took_it(store: FaultyStore) -> None:
-    with HeldLease(store, "cut off", QUICK) as held:
+    with HeldLease(store, "cut off", QUICK) as lease:
         store.faults.append(down("replace", layout.LOCK))
-        eventually(lambda: raises(held.check))
+        eventually(lambda: raises(lease.check))
         with pytest.raises(LeaseRanOutError):
-            held.check()
+            lease.check()
         store.faults.clear()
-        eventually(lambda: not raises(held.check))
-        assert read_lease(store)[0].owner == held.owner
+        eventually(lambda: not raises(lease.check))
+        assert read_lease(store)[0].owner == lease.owner
     assert read_lease(store)[0].released
 
 
 def test_one_that_ran_out_is_lost_once_somebody_took_it(store: FaultyStore) -> None:
-    with HeldLease(store, "cut off", QUICK) as held:
+    with HeldLease(store, "cut off", QUICK) as lease:
         store.faults.append(down("replace", layout.LOCK))
-        eventually(lambda: raises(held.check))
+        eventually(lambda: raises(lease.check))
         another(store, FUTURE, released=True)
         store.faults.clear()
-        eventually(lambda: taken_over(held))
+        eventually(lambda: taken_over(lease))
     assert read_lease(store)[0].owner == "somebody"
 
 

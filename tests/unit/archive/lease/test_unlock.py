@@ -62,7 +62,7 @@ def free(store: FaultyStore) -> bool:
         return False
 
 
-def test_what_it_sees(store: FaultyStore) -> None:
+def test_inspect_lease_reports_the_state(store: FaultyStore) -> None:
     assert inspect_lease(store) is None
     assert leased(store, -1).state == "dead"
     assert leased(store, 60).state == "alive"
@@ -107,12 +107,12 @@ def test_the_run_that_held_it_stops(store: FaultyStore) -> None:
     broken: list[Lease] = []
 
     def run() -> None:
-        with HeldLease(store, "alive", 0.9) as held:
+        with HeldLease(store, "alive", 0.9) as lease:
             seen = inspect_lease(store)
             assert seen is not None
             broken.append(break_lease(store, seen, force=True, seconds=0.9))
             while seconds_left(broken[0]) > -30:
-                held.check()
+                lease.check()
                 time.sleep(0.02)
 
     with pytest.raises(LeaseLostError, match="taken over"):
@@ -121,13 +121,13 @@ def test_the_run_that_held_it_stops(store: FaultyStore) -> None:
 
 
 def test_a_slow_run_that_is_taken_for_dead_stops(store: FaultyStore) -> None:
-    with HeldLease(store, "slow", SECONDS) as held:
+    with HeldLease(store, "slow", SECONDS) as lease:
         ran_out = msgspec.structs.replace(read_lease(store)[0], expires_at="2020-01-01T00:00:00.000Z")
         store.put(layout.LOCK, dump(ran_out))
         seen = inspect_lease(store)
         assert seen is not None
         break_lease(store, seen, force=False, seconds=SECONDS)
-        assert not held._is_ours(ran_out, time.monotonic())
+        assert not lease._is_ours(ran_out, time.monotonic())
         assert free(store)
 
 

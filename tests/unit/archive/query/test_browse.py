@@ -27,7 +27,7 @@ from tests.support.memory_store import MemoryStore
         ("clicks", 13, ["index", "records.zst", "records.zst"]),  # the seek table as well
     ],
 )
-def test_what_one_record_costs(
+def test_one_record_costs_two_or_three_requests(
     tmp_path: Path, topic: str, offset: int, requests: list[str], encrypted: bool
 ) -> None:
     plain = MemoryStore()

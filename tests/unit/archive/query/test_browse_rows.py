@@ -48,7 +48,7 @@ def test_of_an_earlier_restore_point(made: MemoryStore) -> None:
     assert offsets(records(made, "orders", earlier.partition("orders", 0))) == list(range(10))
 
 
-def test_what_is_not_there(made: MemoryStore) -> None:
+def test_missing_partitions_and_topics(made: MemoryStore) -> None:
     with pytest.raises(
         UsageError, match=r"there is no topic order in restore point 2; did you mean orders\?"
     ):

@@ -37,7 +37,7 @@ def stamped(offset: int, kind: int, timestamp: int | None) -> Record:
 
 
 @given(records())
-def test_what_went_in_comes_out(sequence: list[Record]) -> None:
+def test_exported_batches_convert_back_to_the_same_records(sequence: list[Record]) -> None:
     block = block_of(*sequence)
     batch = rows_of(block)
     batch.validate(full=True)

@@ -47,7 +47,9 @@ def plainly(row: Row, part: Part, pattern: re.Pattern[bytes]) -> bool:
     st.booleans(),
     st.lists(st.sampled_from(module.PARTS), unique=True, min_size=1),
 )
-def test_as_a_plain_look_does(given_: list[Plain], text: str, ignore: bool, parts: list[Part]) -> None:
+def test_patterns_match_like_a_plain_search(
+    given_: list[Plain], text: str, ignore: bool, parts: list[Part]
+) -> None:
     block = block_of(given_)
     pattern = re.compile(re.escape(text.encode()), re.IGNORECASE if ignore else 0)
     due = [any(plainly(row, part, pattern) for part in parts) for row in rows(block)]
@@ -67,7 +69,7 @@ def test_regular_expressions_see_one_field(text: str, expected: list[int]) -> No
     assert Pattern(text, regex=True).matches(block).nonzero()[0].tolist() == expected
 
 
-def test_what_is_no_expression() -> None:
+def test_invalid_expressions_are_refused() -> None:
     with pytest.raises(UsageError, match=r"^a\( can't be looked for: Invalid regular expression"):
         Pattern("a(", regex=True).require()
     Pattern("a(").require()
@@ -120,30 +122,30 @@ def large(segments: int) -> tuple[FaultyStore, ArchivedPartition]:
     return store, ArchivedPartition(0, 0, len(block), tuple(made))
 
 
-def test_it_stops_when_nobody_wants_more() -> None:
+def test_search_stops_when_its_reader_closes_it() -> None:
     store, partition = large(100)
     assert len(partition.segments) > 80
     store.calls.clear()
     with closing(find(store, [("t", partition)], Pattern("v"), EVERYTHING, lambda r, b: None)) as found:
         next(found)
     asked = {key for operation, key in store.calls if operation == "open_range"}
-    assert len(asked) <= 2 * (module._THREADS + module._AHEAD + 1)
+    assert len(asked) <= 2 * (module._THREADS + module._THREADS // 2 + 1)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("find")]
 
 
-def test_what_stands_before_damage_is_found() -> None:
+def test_matches_before_damage_are_found() -> None:
     store, partition = large(10)
     bad = partition.segments[3]
     store.put(bad.key, b"\x01" + b"\x7f" * (bad.bytes - 1))
-    found: list[int] = []
+    matches: list[int] = []
 
     def search() -> None:
         for hit in find(store, [("t", partition)], Pattern("v"), EVERYTHING, lambda r, b: None):
-            found.extend(hit.block.offsets.tolist())
+            matches.extend(hit.block.offsets.tolist())
 
     with pytest.raises(CorruptError, match=bad.key):
         search()
-    assert found == list(range(bad.first))
+    assert matches == list(range(bad.first))
 
 
 def test_only_what_was_found_is_kept() -> None:

@@ -62,7 +62,7 @@ def test_before_the_first_capture_there_are_records_but_no_groups(store: FaultyS
 
 def test_from_a_time_on_it_is_the_restore_point_that_was_asked_for(store: FaultyStore) -> None:
     make_archive(store)
-    content = chosen(store, from_time=str(T0 + 15_000), backup=1)
+    content = chosen(store, from_time=str(T0 + 15_000), restore_point=1)
     assert sizes_of(content)["orders"][0] == (0, 0)
     assert groups(content)["billing"] == [("clicks", 0, 5), ("orders", 0, 4), ("orders", 1, 12)]
     newest = chosen(store, from_time=str(T0 + 15_000))
@@ -77,7 +77,7 @@ def reborn(name: str, captured: int, incarnation: int, segments: Sequence[Segmen
     return msgspec.structs.replace(state, incarnation=incarnation)
 
 
-def test_what_the_next_run_found_first_belongs_to_it_where_it_has_records(store: FaultyStore) -> None:
+def test_topics_new_in_the_next_point_are_selected_if_they_have_records(store: FaultyStore) -> None:
     """Run 2 finds topics that are new, one with records and one without; run 3 finds another, and orders anew."""
     archive = open_or_create(store)
     orders = write(store, Target("orders", 1, 0, 1000, "none"), range(5))
@@ -115,7 +115,7 @@ def test_what_the_next_run_found_first_belongs_to_it_where_it_has_records(store:
     assert named.choice is not None
     assert named.choice.left_out == ()
 
-    other = chosen(store, to_time=BETWEEN, backup=3, topics=["orders"])
+    other = chosen(store, to_time=BETWEEN, restore_point=3, topics=["orders"])
     assert [(t.incarnation, t.as_of) for t in other.topics] == [(2, 3)]
     assert other.groups == {}, "they stood in the incarnation before"
 

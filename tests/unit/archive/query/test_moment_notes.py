@@ -35,7 +35,7 @@ def test_where_the_window_ends_after_the_archive_that_is_said(store: FaultyStore
     shown = overview(store, "latest", ms_of(later)).choice
     assert shown is not None
     assert list(shown.left_out) == words
-    (earlier,) = left_out(store, to_time=BETWEEN, backup=1)
+    (earlier,) = left_out(store, to_time=BETWEEN, restore_point=1)
     assert earlier.startswith("restore point 1 was begun at 2026-01-01T00:00:00.000Z")
 
 
@@ -50,7 +50,7 @@ def test_a_topic_that_no_run_looked_at_since_the_moment(store: FaultyStore) -> N
     assert left_out(store, to_time=BETWEEN, topics=["orders"]) == []
 
 
-def test_what_was_held_back_is_said_unless_the_partition_reaches_past_the_moment(store: FaultyStore) -> None:
+def test_held_back_records_are_noted_unless_the_partition_reaches_past_the_moment(store: FaultyStore) -> None:
     archive = open_or_create(store)
     few = write(store, Target("few", 1, 0, 1000, "none"), range(3))
     orders = [

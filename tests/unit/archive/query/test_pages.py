@@ -88,16 +88,16 @@ def test_an_offset_is_found_among_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranged, "_PROBED", 16)
     store = Counting(MemoryStore())
     segments = many(store, (10, 9_000), (9_500, 29_000))
-    there = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
+    existing = [*range(10), *range(9_000, 9_500), *range(29_000, 30_000)]
     for offset in (0, 5, 10, 8_999, 9_000, 9_250, 9_499, 9_500, 20_000, 29_001, 29_999):
         store.read.clear()
         assert (
             offsets(page_from(store, partition_with(segments), offset, 3))
-            == [o for o in there if o >= offset][:3]
+            == [o for o in existing if o >= offset][:3]
         )
         assert (
             offsets(page_before(store, partition_with(segments), offset, 3))
-            == [o for o in there if o < offset][-3:]
+            == [o for o in existing if o < offset][-3:]
         )
         assert len(store.read) <= 30
         assert sum(size for key, _, size in store.read if key.endswith("_index")) <= 2 * 14 * 16 * 24

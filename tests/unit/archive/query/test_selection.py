@@ -34,7 +34,7 @@ def refusal(include: list[str], exclude: list[str] | None = None, **more: Any) -
     ],
     ids=["all", "all-excluded", "useless-exclude", "one-of-two-patterns", "internal-by-name"],
 )
-def test_what_is_no_error(include: list[str], exclude: list[str]) -> None:
+def test_selections_without_an_error(include: list[str], exclude: list[str]) -> None:
     check_selection(Selection.of(include, exclude), "topic", TOPICS, "in A", "see ls")
 
 
@@ -57,7 +57,7 @@ def test_what_is_no_error(include: list[str], exclude: list[str]) -> None:
         ),
     ],
 )
-def test_what_matches_nothing_is_a_usage_error(include: list[str], message: str, hint: str) -> None:
+def test_filters_without_a_match_are_usage_errors(include: list[str], message: str, hint: str) -> None:
     refused = refusal(include)
     assert refused.message == message
     assert hint in refused.hint
@@ -81,7 +81,7 @@ class FakeSource:
     """A cluster with topics and groups `there`."""
 
     def __init__(self, *there: str) -> None:
-        self._there = there
+        self._names = there
 
     @property
     def cluster(self) -> Cluster:
@@ -92,13 +92,13 @@ class FakeSource:
         return self
 
     def topic_names(self) -> list[str]:
-        return list(self._there)
+        return list(self._names)
 
     def topics(self, names: list[str]) -> dict[str, str]:
         return {name: name for name in names}
 
     def listed(self) -> tuple[list[Any], dict[str, str]]:
-        return [SimpleNamespace(group=g, type="consumer", state="empty") for g in self._there], {}
+        return [SimpleNamespace(group=g, type="consumer", state="empty") for g in self._names], {}
 
     def committed(self, groups: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
         return {}, {}

@@ -82,7 +82,7 @@ def records(pieces: Sequence[ReadStep]) -> list[Record]:
     compression=st.sampled_from(["none", "zstd"]),
     start=OFFSETS,
 )
-def test_what_is_chosen_is_what_a_filter_of_every_record_finds(
+def test_a_window_selects_as_a_filter_of_every_record(
     log: list[Record],
     window: Window,
     threshold: int,

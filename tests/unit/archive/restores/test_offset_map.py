@@ -66,7 +66,7 @@ def test_the_parts_of_committed_transactions_and_no_others(store: FaultyStore) -
     assert (nothing.num_rows, nothing.schema) == (0, SCHEMA)
 
 
-def test_what_windows_selected_is_summed_over_the_committed_parts(store: FaultyStore) -> None:
+def test_cuts_of_committed_parts_are_summed(store: FaultyStore) -> None:
     write_map_part(store, "r", 0, MapPartName("one", 0), run(0, 100, 1), None, Cut(1, 30, 2))
     write_map_part(store, "r", 0, MapPartName("one", 1), run(1, 101, 1), None, Cut(7, 7, 7))
     write_map_part(store, "r", 0, MapPartName("two", 0), run(1, 200, 4), MapPartName("one", 0), Cut(4, 90, 0))

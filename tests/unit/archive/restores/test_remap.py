@@ -47,7 +47,7 @@ def test_an_empty_partition_gives_the_targets_next_offset() -> None:
     committed=st.integers(0, 130),
     first=st.integers(0, 5),
 )
-def test_it_is_the_first_restored_record_at_or_after_the_committed_offset(
+def test_target_is_the_first_restored_record_at_or_after_the_committed_offset(
     gaps: list[tuple[int, int]], committed: int, first: int
 ) -> None:
     sources = (first + np.cumsum([0, *(a for a, _ in gaps)])).tolist()

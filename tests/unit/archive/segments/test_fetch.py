@@ -90,9 +90,9 @@ def test_any_spans_give_the_records(rows: list[Record], span: int, compression: 
             writer.append(encode(to_batch(rows)))
             (segment,) = writer.finish()
         index = read_index(store, segment) if indexed else None
-        found = list(read_records(store, segment, index))
-        assert [row for block in found for row in from_batch(decode(block))] == rows
+        fetched_bytes = list(read_records(store, segment, index))
+        assert [row for block in fetched_bytes for row in from_batch(decode(block))] == rows
         assert check_segment(store, ToRead(segment)).findings == ()
         if indexed and compression == "none":
             longest = max(len(encode_record(row)) for row in rows)
-            assert all(block.nbytes <= max(span, longest) for block in found)
+            assert all(block.nbytes <= max(span, longest) for block in fetched_bytes)

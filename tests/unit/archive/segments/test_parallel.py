@@ -91,15 +91,15 @@ def test_a_damaged_block_is_none() -> None:
 
 
 def offsets_of(store: Store, planned: list[ReadUnit], **more: Any) -> list[tuple[str, int, int]]:
-    found: list[tuple[str, int, int]] = []
+    offsets: list[tuple[str, int, int]] = []
     for part in pickle.loads(pickle.dumps(planned)):
         for batch in read_unit(store, part, **more):
             assert batch.num_rows
             names: list[list[Any]] = [
                 batch.column(name).to_pylist() for name in ("topic", "partition", "offset")
             ]
-            found += zip(*names, strict=True)
-    return found
+            offsets += zip(*names, strict=True)
+    return offsets
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ edges = st.lists(st.integers(0, 1200), unique=True, max_size=8).map(sorted)
     st.integers(0, 3000),
     st.none() | st.tuples(st.integers(900, 2200), st.integers(900, 2200)),
 )
-def test_what_is_planned_is_what_is_wanted(
+def test_planned_reads_cover_the_selected_records(
     gappy: tuple[MemoryStore, list[Segment]],
     edges: list[int],
     part_bytes: int,
@@ -136,13 +136,13 @@ def test_what_is_planned_is_what_is_wanted(
         patch.setattr(parts, "_OPENING", 50)
         patch.setattr(parts, "_NEAR", near)
         planned = plan_reads(segments, lambda _: window, part_bytes=part_bytes, cut_bytes=cut_bytes)
-    wanted = [
+    expected = [
         o
         for o in OFFSETS
         if (ranges is None or any(a <= o < b for a, b in ranges))
         and (times is None or times[0] <= 1000 + o <= times[1])
     ]
-    assert [o for _, _, o in offsets_of(store, planned)] == wanted
+    assert [o for _, _, o in offsets_of(store, planned)] == expected
     for part in planned:
         assert part.ranges
         assert len(part.ranges) == 1 or part.bytes <= part_bytes
@@ -157,13 +157,13 @@ def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> No
     archive = open_archive(store)
     segments = archive.segments(archive.restore_point("latest"))
     assert {layout.compression_of(s.key) for s in segments} == {"none", "zstd"}
-    wanted = [
+    expected = [
         *(("clicks", 0, o) for o in range(20)),
         *(("orders", 0, o) for o in [*range(10), 15, *range(17, 40)]),
         *(("orders", 1, o) for o in range(12)),
     ]
-    assert offsets_of(store, plan_reads(segments)) == wanted
-    assert offsets_of(store, plan_reads(segments, part_bytes=1, cut_bytes=300)) == wanted
+    assert offsets_of(store, plan_reads(segments)) == expected
+    assert offsets_of(store, plan_reads(segments, part_bytes=1, cut_bytes=300)) == expected
     narrow = Window(ranges=((4, 6), (18, 19)), from_time=T0 + 5000)
     found = offsets_of(
         store, plan_reads(segments, lambda _: narrow), columns=["topic", "partition", "offset"]
@@ -177,7 +177,7 @@ def test_records_of_every_kind_of_segment(tmp_path: Path, encrypted: bool) -> No
     ]
 
 
-def test_what_is_read() -> None:
+def test_bytes_that_are_read() -> None:
     """Of a segment that is wanted whole each byte, once; of one record an entry of the index and itself; of what can't
     hold any, nothing."""
     store = Counting(MemoryStore())
@@ -222,14 +222,14 @@ def test_batches_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_of_the_java_tool() -> None:
     store = FileStore(JAVA / "archive")
     content = java_content(store, java_topics(store))
-    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    offsets: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for part in plan_reads([s for topic in content.topics for s in topic.segments]):
         for batch in read_unit(store, part):
             for row in batch.to_pylist():
-                found.setdefault((row["topic"], row["partition"]), []).append(row)
+                offsets.setdefault((row["topic"], row["partition"]), []).append(row)
     held = {(p.topic, p.number): p.truth() for p in PARTITIONS}
-    assert found.keys() == {tp for tp, records in held.items() if records}
-    for tp, rows in found.items():
+    assert offsets.keys() == {tp for tp, records in held.items() if records}
+    for tp, rows in offsets.items():
         for row, record in zip(rows, held[tp], strict=True):
             assert (row["offset"], row["key"], row["value"]) == (record.offset, record.key, record.value)
             assert [(h["key"], h["value"]) for h in row["headers"] or []] == record.headers

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kbackup.archive import layout
-from kbackup.archive.segments.read import read_index, read_segment, read_small, salvage_segment
+from kbackup.archive.segments.read import read_index, read_segment, read_small
+from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.table import Segment
 from kbackup.errors import CorruptError, UnreachableError
 from tests.support.faulty_store import FaultyStore, down
@@ -113,7 +114,7 @@ def test_taking_over_makes_the_segment_whole(with_index: bool, compression: str,
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("with_index", [True, False])
 @pytest.mark.parametrize("damage", ["empty", "magic", "cut by one", "cut in half", "one byte more"])
-def test_what_is_not_whole_is_not_taken_over(
+def test_damaged_segments_are_not_salvaged(
     damage: str, with_index: bool, compression: str, store: FaultyStore
 ) -> None:
     segment = _one(store, compression)

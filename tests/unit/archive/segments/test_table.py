@@ -72,7 +72,7 @@ def test_starts_are_those_of_all_tables_in_order(tables: list[list[Segment]]) ->
     assert {place: firsts.tolist() for place, firsts in found.items()} == expected
 
 
-def test_what_is_no_segment_table_is_refused() -> None:
+def test_other_tables_are_refused() -> None:
     with pytest.raises(CorruptError, match="file x is not a Parquet table"):
         decode_table(b"PAR1 no", "x")
     whole = table_of([segment("orders", 1, 0, 0)])

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kbackup.archive import layout
 from kbackup.archive.segments.key_check import with_checked_key
-from kbackup.archive.segments.read import crc_of, read_segment, salvage_segment
+from kbackup.archive.segments.read import crc_of, read_segment
+from kbackup.archive.segments.salvage import salvage_segment
 from kbackup.archive.segments.writer import PartitionWriter, SegmentTakenError
 from kbackup.errors import StoreError, UnreachableError
 from kbackup.formats.record import decode, encode
@@ -40,7 +41,7 @@ def _cut(rows: list[Record], threshold: int) -> list[bytes]:
     pieces=st.lists(st.integers(1, 9), max_size=8),
     compression=st.sampled_from(["none", "zstd"]),
 )
-def test_what_is_written_comes_back(
+def test_written_records_are_read_back(
     rows: list[Record], threshold: int, pieces: list[int], compression: str
 ) -> None:
     store = MemoryStore()
@@ -117,14 +118,14 @@ def test_a_commit_that_fails_leaves_nothing_half(pattern: str, store: FaultyStor
     with pytest.raises(UnreachableError, match="the store is down"):
         write(store, target(threshold=1 << 20), range(5))
     assert not _unfinished(store)
-    left = [e.key for e in store.list()]
+    remaining = [e.key for e in store.list()]
     store.faults.clear()
     if pattern == "*_records":
-        assert left == []
+        assert remaining == []
         write(store, target(threshold=1 << 20), range(5))
     else:  # whole records without an index: the next attempt makes it
-        assert [key.rpartition("_")[2] for key in left] == ["records"]
-        segment = salvage_segment(store, target(), left[0])
+        assert [key.rpartition("_")[2] for key in remaining] == ["records"]
+        segment = salvage_segment(store, target(), remaining[0])
         assert from_batch(decode(next(read_segment(store, segment)))) == records(range(5))
 
 

@@ -90,7 +90,7 @@ def test_a_dry_run_writes_nothing(folder: FileStore) -> None:
     assert objects(folder) == before
 
 
-def test_what_is_damaged_is_left_out_and_told(folder: FileStore) -> None:
+def test_damaged_segments_are_skipped_and_reported(folder: FileStore) -> None:
     name = "payments/segment_partition_000_from_offset_00000000{}_records"
     data = folder.get(name.format("66"))
     folder.put(name.format("66"), data[:-1])
@@ -105,7 +105,7 @@ def test_what_is_damaged_is_left_out_and_told(folder: FileStore) -> None:
     assert verify(folder, "all", True, no_spark, Silent()).findings == ()
 
 
-def test_what_a_killed_sink_left_is_adopted(tmp_path: Path) -> None:
+def test_folder_of_a_killed_sink_is_adopted(tmp_path: Path) -> None:
     folder = FileStore(torn_folder(tmp_path / "java"))
     torn = objects(folder)
     report = run(folder)
@@ -134,7 +134,7 @@ def test_an_adoption_that_was_cut_off_is_done_again(folder: FileStore) -> None:
         assert verify(store, "all", True, no_spark, Silent()).findings == ()
 
 
-def test_what_is_refused(folder: FileStore, tmp_path: Path) -> None:
+def test_refused_folders(folder: FileStore, tmp_path: Path) -> None:
     with pytest.raises(NoArchiveError):
         run(FileStore(tmp_path / "nothing"))
     make_archive(FileStore(tmp_path / "archive"))
@@ -167,7 +167,7 @@ def test_commands_say_what_they_did(folder: FileStore, capsys: pytest.CaptureFix
     assert cli.main(["adopt", root]) == 0
     out, err = capsys.readouterr()
     assert "restore point 1 to be made of 385 records in 14 whole segments" in out
-    assert "give --confirm" in err
+    assert f"nothing was written; to do so: kbackup adopt {root} --confirm" in err
     assert cli.main(["adopt", root, "--confirm"]) == 0
     capsys.readouterr()
     folder.delete(["topics/payments/index_partition_000"])

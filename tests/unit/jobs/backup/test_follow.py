@@ -38,7 +38,7 @@ class Watcher:
 def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     """Of rounds that find nothing new."""
     lease = SimpleNamespace(check=lambda: None)
-    run = SimpleNamespace(writing=SimpleNamespace(end=lambda: None))
+    run = SimpleNamespace(writing=SimpleNamespace(end=lambda: None), parent=41)
     monkeypatch.setattr(follow, "connect", lambda *_: ())
     monkeypatch.setattr(follow, "open_or_create", lambda *_: None)
     monkeypatch.setattr(follow, "HeldLease", lambda *_: nullcontext(lease))
@@ -52,14 +52,23 @@ def stop(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stop]:
     counted.begin("")
 
 
-def rounds(stop: Stop) -> float | None:
+def follower(stop: Stop) -> Follower:
     more: Any = {"source": {}, "spark": lambda: pytest.fail("Spark"), "listener": Silent()}
-    Follower(Backup(), Follow(), store=MemoryStore(), watcher=Watcher(stop), stop=stop, **more).follow()
+    return Follower(Backup(), Follow(), store=MemoryStore(), watcher=Watcher(stop), stop=stop, **more)
+
+
+def rounds(stop: Stop) -> float | None:
+    follower(stop).follow()
     return counted.snapshot().values.get(("kbackup_rounds_total", ("unchanged",)))
 
 
 def test_rounds_of_a_follower_are_counted(stop: Stop) -> None:
     assert rounds(stop) == 2, "one, and the last one"
+
+
+def test_the_report_names_the_newest_restore_point_without_a_new_one(stop: Stop) -> None:
+    report = follower(stop).follow()
+    assert (report.restore_point, report.restore_points) == (41, 0)
 
 
 def test_a_follower_is_counted_before_its_first_round(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from kbackup.jobs.backup.hold_back import (
     NO_PATIENCE,
     TYPICAL_RECORD,
     Patience,
-    Place,
     clamp,
     held_back,
     hold_back,
@@ -22,6 +21,7 @@ from kbackup.jobs.backup.hold_back import (
 from kbackup.jobs.backup.next_state import next_states, says_more
 from kbackup.jobs.backup.plan import Plan
 from kbackup.jobs.capture.live import Live, LiveTopic
+from kbackup.types import IncarnationPartition
 from tests.unit.jobs.backup.test_plan import archived, live, make_plan, topic
 
 NOW = 10_000.0
@@ -31,12 +31,12 @@ def planned(*partitions: Live, ends: tuple[int, ...] = ()) -> Plan:
     return make_plan(archived(*ends) if ends else None, [topic(*partitions)], ["orders"])
 
 
-def waiting_since(*ages: float) -> dict[Place, float]:
+def waiting_since(*ages: float) -> dict[IncarnationPartition, float]:
     return {("orders", 1, n): NOW - age for n, age in enumerate(ages)}
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Plan, Patience, dict[Place, float]]:
+def situations(draw: st.DrawFn) -> tuple[Plan, Patience, dict[IncarnationPartition, float]]:
     """Partitions known and new, with and without losses and open transactions, waiting for all kinds of times."""
     partitions: dict[int, Live] = {}
     ends: list[int] = []
@@ -58,38 +58,38 @@ def situations(draw: st.DrawFn) -> tuple[Plan, Patience, dict[Place, float]]:
 
 
 @given(situations())
-def test_nobody_waits_longer_than_the_maximal_age_and_nothing_is_said_that_is_not_archived(
-    situation: tuple[Plan, Patience, dict[Place, float]],
+def test_hold_back_respects_the_maximal_age_and_claims_no_unarchived_records(
+    situation: tuple[Plan, Patience, dict[IncarnationPartition, float]],
 ) -> None:
     plan, patience, since = situation
     chosen = hold_back(plan, patience, since, NOW)
-    held = held_back(chosen)
+    waits = held_back(chosen)
     before = {(t.name, t.incarnation, p.partition): p for t in plan.topics for p in t.partitions}
     after = {(t.name, t.incarnation, p.partition): p for t in chosen.topics for p in t.partitions}
     assert after.keys() == before.keys()
     assert (chosen.losses, chosen.warnings, chosen.carried) == (plan.losses, plan.warnings, plan.carried)
-    for place, p in after.items():
-        if place in held:
-            assert NOW - since.get(place, NOW) < patience.max_age
+    for key, p in after.items():
+        if key in waits:
+            assert NOW - since.get(key, NOW) < patience.max_age
             assert new_bytes(p.live.end - p.start, p.before) < patience.small_bytes
             assert p.end == p.start < p.live.end
             assert p.before is None or p.end >= p.before.end, "it never goes back"
         else:
-            assert p == before[place]
+            assert p == before[key]
     small = [
-        place
-        for place, p in waiting(plan).items()
-        if new_bytes(p.end - p.start, p.before) < patience.small_bytes
+        key for key, p in waiting(plan).items() if new_bytes(p.end - p.start, p.before) < patience.small_bytes
     ]
-    of_age = [place for place in small if NOW - since.get(place, NOW) >= patience.max_age]
+    of_age = [key for key in small if NOW - since.get(key, NOW) >= patience.max_age]
     go = max(patience.small_segments, int(patience.share * len(small)), len(of_age))
-    assert len(held) == max(0, len(small) - go)
-    taken = [since.get(place, NOW) for place in small if place not in held]
-    assert max(taken, default=0) <= min((since.get(place, NOW) for place in held), default=NOW)
+    assert len(waits) == max(0, len(small) - go)
+    taken = [since.get(key, NOW) for key in small if key not in waits]
+    assert max(taken, default=0) <= min((since.get(key, NOW) for key in waits), default=NOW)
 
 
 @given(situations())
-def test_without_patience_nobody_waits(situation: tuple[Plan, Patience, dict[Place, float]]) -> None:
+def test_without_patience_nobody_waits(
+    situation: tuple[Plan, Patience, dict[IncarnationPartition, float]],
+) -> None:
     plan, _, since = situation
     assert hold_back(plan, NO_PATIENCE, since, NOW) == plan
 
@@ -114,20 +114,20 @@ def test_many_quiet_partitions_never_come_of_age_together() -> None:
     count, minutes = 2_000, 35
     patience = Patience(1 << 20, 600.0, 50, 0.1)
     head = archived(*[100] * count)
-    since: dict[Place, float] = {}
+    since: dict[IncarnationPartition, float] = {}
     written: list[int] = []
     waited: dict[int, float] = {}
     for minute in range(1, minutes + 1):
         now = 60.0 * minute
         plan = make_plan(head, [topic(*[live(0, 100 + minute)] * count)], ["orders"])
-        since = {place: since.get(place, now) for place in waiting(plan)}
+        since = {key: since.get(key, now) for key in waiting(plan)}
         chosen = hold_back(plan, patience, since, now)
-        held = held_back(chosen)
-        for place, begun in since.items():
-            if place not in held:
-                waited[place[2]] = max(waited.get(place[2], 0), now - begun)
+        waits = held_back(chosen)
+        for key, begun in since.items():
+            if key not in waits:
+                waited[key[2]] = max(waited.get(key[2], 0), now - begun)
         written.append(sum(r.end > r.start for r in chosen.ranges))
-        since = {place: since[place] for place in held}
+        since = {key: since[key] for key in waits}
         head = msgspec.structs.replace(head, topics=next_states(minute, chosen, ()))
     assert written == [count // 10] * minutes
     assert len(waited) == count
@@ -143,7 +143,7 @@ def test_a_loss_is_told_once_although_what_comes_after_it_waits() -> None:
     assert again.losses == ()
 
 
-def test_what_retention_takes_while_it_waits_is_a_loss() -> None:
+def test_records_deleted_by_retention_while_held_back_are_a_loss() -> None:
     (state,) = next_states(2, hold_back(planned(live(0, 5)), Patience(10**9, 600, 0), {}, NOW), ())
     assert (state.partitions[0].start, state.partitions[0].end) == (0, 0)
     (loss,) = make_plan(archived(0), [topic(live(3, 5))], ["orders"]).losses

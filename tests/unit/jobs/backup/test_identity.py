@@ -33,7 +33,7 @@ def test_another_cluster_is_refused_before_anything_is_written() -> None:
     assert {e.key: store.get(e.key) for e in store.list()} == before
 
 
-def test_the_same_cluster_and_one_that_was_rebuilt_go_on() -> None:
+def test_same_and_rebuilt_clusters_continue_the_archive() -> None:
     store = MemoryStore()
     make_archive(store)
     assert begun(store, "source").writing.next_point == 3

@@ -56,7 +56,7 @@ SAME = Seen(9, LAST.digest, 1, 4)
         (SAME._replace(records=2, leader_epoch=5), False, False),
     ],
 )
-def test_what_tells_that_a_log_was_cut(seen: Seen | None, committed: bool, cut: bool) -> None:
+def test_last_record_reveals_a_truncated_log(seen: Seen | None, committed: bool, cut: bool) -> None:
     assert differs(EXPECTED, seen, committed=committed) is cut
 
 
@@ -89,7 +89,7 @@ def test_a_log_is_read_from_the_last_archived_record_to_the_archived_end() -> No
     )
 
 
-def test_what_nobody_read_may_have_had_more_behind_it() -> None:
+def test_log_check_ends_behind_an_unread_last_record() -> None:
     unread = msgspec.structs.replace(LAST, leader_epoch=None)
     assert ranges(head(unread), Live(0, 40, 40)) == [OffsetRange("orders", 0, 9, 10)]
 

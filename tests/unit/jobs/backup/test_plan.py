@@ -92,7 +92,7 @@ def test_the_next_run_goes_on_where_the_last_one_ended_and_takes_new_partitions_
     assert plan.topics[0].partitions[1].before is None
 
 
-def test_what_retention_took_before_it_was_archived_is_a_loss_with_its_exact_range() -> None:
+def test_records_deleted_before_archiving_are_a_loss_with_an_exact_range() -> None:
     plan = make_plan(archived(10), [topic(live(14, 20))], ["orders"])
     (loss,) = plan.losses
     assert (loss.kind, loss.topic, loss.partition, loss.start, loss.end) == ("retention", "orders", 0, 10, 14)
@@ -143,7 +143,7 @@ def test_an_unselected_topic_is_carried_and_a_deleted_one_is_told_of_once() -> N
     assert [w for w in make_plan(archived(10, state="deleted"), [], []).warnings if "orders" in w] == []
 
 
-def test_what_was_held_back_of_a_topic_that_is_deleted_is_a_loss_told_of_once() -> None:
+def test_held_back_records_of_a_deleted_topic_are_reported_once_as_a_loss() -> None:
     def head(state: str) -> Manifest:
         return archived(900, 7, log_ends=(1400, 7), state=state)
 
@@ -172,7 +172,7 @@ def test_an_unknown_topic_id_is_not_taken_for_another_one() -> None:
         ([(90, 99)], [(0, 90)]),
     ],
 )
-def test_what_is_taken_over_is_not_read_again(
+def test_salvaged_ranges_are_not_read_again(
     taken: list[tuple[int, int]], remaining: list[tuple[int, int]]
 ) -> None:
     whole = OffsetRange("t", 0, 0, 100)

@@ -39,16 +39,16 @@ class Source:
         self.epochs: dict[TopicPartition, int] = {}
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[TopicPartition, RecordBlock]]:
-        for wanted in ranges:
-            at = wanted.start
-            while at < wanted.end:
+        for asked in ranges:
+            at = asked.start
+            while at < asked.end:
                 if at in HOLE:
-                    self.vanished.append(Vanished(wanted.tp, at, min(HOLE.stop, wanted.end)))
+                    self.vanished.append(Vanished(asked.tp, at, min(HOLE.stop, asked.end)))
                     at = HOLE.stop
                     continue
-                stop = min(at + 7, wanted.end, *([HOLE.start] if at < HOLE.start else []))
-                self.epochs[wanted.tp] = EPOCH if stop == wanted.end else -1
-                yield wanted.tp, block(range(at, stop))
+                stop = min(at + 7, asked.end, *([HOLE.start] if at < HOLE.start else []))
+                self.epochs[asked.tp] = EPOCH if stop == asked.end else -1
+                yield asked.tp, block(range(at, stop))
                 at = stop
 
     def close(self) -> None: ...
@@ -173,6 +173,6 @@ def test_the_last_record_of_each_range_is_told_with_its_epoch(store: Store, part
     ]
 
 
-def test_nobody_read_the_last_record_of_a_segment_that_was_taken_over(store: Store) -> None:
+def test_salvaged_segments_report_no_last_read(store: Store) -> None:
     run(store, OffsetRange(TOPIC, 0, 30, 60))
     assert not any(isinstance(r, LastRead) for r in results_of(store, OffsetRange(TOPIC, 0, 30, 60)))

@@ -22,18 +22,18 @@ def test_everything_that_is_told() -> None:
         ],
         group_configs_answer=[Setting("billing", "consumer.session.timeout.ms", "45000")],
     )
-    found = captured(answers)
-    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in found.acls or ()] == [READ]
-    assert found.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
-    assert found.broker_configs == (
+    metadata = captured(answers)
+    assert [tuple(getattr(a, f) for f in AclRule._fields) for a in metadata.acls or ()] == [READ]
+    assert metadata.scram_users == (ScramUser(user="a", mechanism="SCRAM-SHA-512", iterations=4096),)
+    assert metadata.broker_configs == (
         BrokerConfig(broker=None, name="log.retention.ms", value="1"),
         BrokerConfig(broker=12, name="ssl.keystore.password", value=None),
     )
-    assert found.group_configs == (
+    assert metadata.group_configs == (
         GroupConfig(group="billing", name="consumer.session.timeout.ms", value="45000"),
     )
-    assert found.not_carried == NEVER
-    assert settings_warnings(found) == []
+    assert metadata.not_carried == NEVER
+    assert settings_warnings(metadata) == []
 
 
 def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
@@ -43,28 +43,29 @@ def test_a_cluster_without_authorizer_has_no_acls_and_that_is_no_news() -> None:
     assert settings_warnings(found) == []
 
 
-def test_what_is_denied_is_one_warning() -> None:
+def test_denied_settings_are_one_warning() -> None:
     no = Untold("denied", "it takes more")
-    found = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
-    assert (found.acls, found.scram_users, found.broker_configs, found.group_configs) == (
+    metadata = captured(ClusterAnswers(acls_answer=no, users_answer=no, configs_answer=no))
+    assert (metadata.acls, metadata.scram_users, metadata.broker_configs, metadata.group_configs) == (
         None,
         None,
         None,
         (),
     )
-    assert settings_warnings(found) == [
-        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs"
+    assert settings_warnings(metadata) == [
+        "not in this restore point, since its user may not describe them: ACLs, SCRAM users, broker configs; "
+        "to see which rights it lacks: kbackup check"
     ]
 
 
-def test_what_fails_is_told_each_time_and_what_is_not_supported_never() -> None:
-    found = captured(
+def test_failures_are_reported_and_unsupported_settings_are_not() -> None:
+    metadata = captured(
         ClusterAnswers(
             users_answer=Untold("failed", "timed out"), group_configs_answer=Untold("not supported", "old")
         )
     )
-    assert settings_warnings(found) == ["SCRAM users are not in this restore point: timed out"]
-    assert found.group_configs is None
+    assert settings_warnings(metadata) == ["SCRAM users are not in this restore point: timed out"]
+    assert metadata.group_configs is None
 
 
 def test_acls_that_the_client_library_does_not_know_are_named() -> None:
@@ -88,15 +89,15 @@ ASKED_BY_PROTOCOL = {
 @pytest.mark.parametrize("reason", ["not supported", "failed"])
 def test_without_a_connection_for_admin_requests_the_rest_is_told(reason: Any) -> None:
     no = Untold(reason, "no connection")
-    found = captured(ClusterAnswers(session=no, configs_answer=[Setting("", "log.retention.ms", "1")]))
-    assert {n.what for n in found.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
-    assert (found.client_quotas, found.delegation_tokens, found.features) == (None, None, None)
-    assert found.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
-    assert len(settings_warnings(found)) == (reason == "failed")
-    assert {*found.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
+    metadata = captured(ClusterAnswers(session=no, configs_answer=[Setting("", "log.retention.ms", "1")]))
+    assert {n.what for n in metadata.not_carried if n not in NEVER} == ASKED_BY_PROTOCOL
+    assert (metadata.client_quotas, metadata.delegation_tokens, metadata.features) == (None, None, None)
+    assert metadata.broker_configs == (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)
+    assert len(settings_warnings(metadata)) == (reason == "failed")
+    assert {*metadata.sources} == {"topics", "acls", "scram_users", "broker_configs", "group_configs"}
 
 
-def test_what_the_protocol_tells() -> None:
+def test_answers_of_the_protocol_are_captured() -> None:
     quota = ClientQuota(entity={"user": None}, quotas={"producer_byte_rate": 1.0})
     on_user = AclRule("user", "b o%b", "literal", "User:a", "*", "create_tokens", "allow")
     session = Session(
@@ -104,11 +105,14 @@ def test_what_the_protocol_tells() -> None:
         tokens_answer=Untold("not there", "tokens are disabled"),
         acls_answer=([READ, on_user], []),
     )
-    found = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
-    assert (found.client_quotas, found.delegation_tokens) == ((quota,), ())
-    assert [(acl.resource, acl.name) for acl in found.acls or ()] == [("topic", "orders"), ("user", "b o%b")]
-    assert [(n.what, n.reason) for n in found.not_carried if n not in NEVER] == [
+    metadata = captured(ClusterAnswers(acls_answer=([READ], ["allow unknown"]), session=session))
+    assert (metadata.client_quotas, metadata.delegation_tokens) == ((quota,), ())
+    assert [(acl.resource, acl.name) for acl in metadata.acls or ()] == [
+        ("topic", "orders"),
+        ("user", "b o%b"),
+    ]
+    assert [(n.what, n.reason) for n in metadata.not_carried if n not in NEVER] == [
         ("delegation tokens", "not there")
     ]
-    assert {*found.sources.values()} == {"brokers"}
-    assert {"client_quotas", "delegation_tokens"} <= {*found.sources}
+    assert {*metadata.sources.values()} == {"brokers"}
+    assert {"client_quotas", "delegation_tokens"} <= {*metadata.sources}

@@ -58,7 +58,7 @@ def test_a_folder_of_the_java_tool_has_none(tmp_path: Any) -> None:
         compare_settings(open_store(str(tmp_path)), plan("acls", point=0), cluster(ClusterAnswers()))
 
 
-def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
+def test_refused_settings_are_missing_and_others_are_set() -> None:
     set_ = ConfigChange(kind="broker", owner="1", name="num.io.threads", before=None, after="4")
     refused = ConfigChange(kind="group", owner="g", name="x", before="1", after="2")
     acls = captured(ClusterAnswers(acls_answer=([DENY, READ], []))).acls or ()
@@ -77,11 +77,16 @@ def test_what_is_refused_is_missing_and_the_rest_is_done() -> None:
     assert (done.acls, done.configs, done.quotas) == (acls[:1], (set_,), ())
     assert done.missing == (
         "a user",
-        "ACL allow read for User:a from * on topic orders (literal) was not made: no",
-        "config x of group g was not set: no",
+        "ACL allow read for User:a from * on topic orders (literal) was not made: no; set it by hand: kafka-acls.sh "
+        "--bootstrap-server h:1 --add --allow-principal User:a --allow-host '*' --operation Read --topic orders "
+        "--resource-pattern-type literal",
+        "config x of group g was not set: no; set it by hand: kafka-configs.sh --bootstrap-server h:1 --alter "
+        "--entity-type groups --entity-name g --add-config x=2",
         "config min.insync.replicas of all brokers was not set: no connection; set it by hand: kafka-configs.sh "
         "--bootstrap-server h:1 --alter --entity-type brokers --entity-default --add-config min.insync.replicas=2",
-        "quota producer_byte_rate of user a, default client-id was not set: no connection",
+        "quota producer_byte_rate of user a, default client-id was not set: no connection; set it by hand: "
+        "kafka-configs.sh --bootstrap-server h:1 --alter --entity-type users --entity-name a --entity-type clients "
+        "--entity-default --add-config producer_byte_rate=1",
     )
     (before,) = captures.every()
     assert before.changes == planned.changes

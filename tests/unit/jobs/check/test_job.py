@@ -16,6 +16,7 @@ from kbackup.errors import DeniedError, StoreError, UsageError
 from kbackup.jobs.check.job import check
 from kbackup.jobs.check.steps import Step, Steps
 from kbackup.jobs.metadata.read import Asked
+from kbackup.metadata.entities import source_name
 from kbackup.metadata.parts import not_carried_entry
 from kbackup.store import Store, open_store
 from kbackup.store.base import Buffer, Failed, ObjectInfo
@@ -58,13 +59,13 @@ def test_an_address_that_is_none() -> None:
 def test_sources_of_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     denied = not_carried_entry("scram_users", "denied", "znode /config/users may not be read")
     readings = [by_zookeeper(not_carried=(denied,)), by_log(outdated="not copied yet")]
-    asked = [Asked(r.source, f"the {r.source}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
+    asked = [Asked(r.source, f"the {source_name(r.source)}", lambda r=r: r) for r in readings]  # type: ignore[misc]  # bound now
     monkeypatch.setattr("kbackup.jobs.check.clusters.sources_beside", lambda sources: asked)
     steps, _ = steps_of(lambda: open_store(str(tmp_path / "new")))
     assert steps["source: zookeeper"].status == "warning"
     assert "SCRAM users: znode /config/users may not be read" in steps["source: zookeeper"].detail
-    log = steps["source: controller log"]
-    assert (log.status, log.detail) == ("ok", "the controller log, cluster c; not used: not copied yet")
+    log = steps["source: metadata log"]
+    assert (log.status, log.detail) == ("ok", "the metadata log, cluster c; not used: not copied yet")
 
 
 class Overwrites(FileStore):

@@ -46,7 +46,7 @@ def test_pauses_grow_and_begin_anew_after_a_round_that_went_well(monkeypatch: py
 
 
 @pytest.mark.parametrize("error", [CorruptError("damaged", ""), FencedError("fenced", "")])
-def test_what_is_not_over_in_a_while_is_raised(monkeypatch: pytest.MonkeyPatch, error: KbackupError) -> None:
+def test_permanent_errors_are_raised_at_once(monkeypatch: pytest.MonkeyPatch, error: KbackupError) -> None:
     script = Script(monkeypatch, None, error, None)
     with pytest.raises(type(error)):
         script.run()

@@ -73,17 +73,17 @@ def test_the_map_is_cut_by_partition(plan: RestorePlan) -> None:
         TopicPartition("again", 1): target_offsets((0, 3, 12)),
     }
     table = runs_table({tp: (p.source, p.target, p.count) for tp, p in runs.items()})
-    found = _restored_offsets(plan, table)
-    assert sorted(found) == [TopicPartition("again", n) for n in range(3)]
-    for tp in found:
+    offsets = _restored_offsets(plan, table)
+    assert sorted(offsets) == [TopicPartition("again", n) for n in range(3)]
+    for tp in offsets:
         wanted = runs.get(tp, NO_OFFSETS)
         for name in ("source", "target", "count"):
-            assert getattr(found[tp], name).tolist() == getattr(wanted, name).tolist()
+            assert getattr(offsets[tp], name).tolist() == getattr(wanted, name).tolist()
     assert all(not len(p.source) for p in _restored_offsets(plan, SCHEMA.empty_table()).values())
 
 
 @pytest.mark.parametrize(("into_existing", "start"), [(True, 40), (False, 3)])
-def test_what_stands_before_the_first_restored_record(
+def test_comparison_skips_earlier_records_only_in_an_existing_topic(
     plan: RestorePlan, into_existing: bool, start: int
 ) -> None:
     """Is another's where the topic was not empty, else one too many: it may be a second copy."""

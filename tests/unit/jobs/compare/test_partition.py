@@ -29,12 +29,12 @@ def test_equal_sides_never_differ(
     count = len(records)
     rising = st.lists(st.integers(0, 500), min_size=count, max_size=count, unique=True).map(sorted)
     sources, targets = data.draw(rising), data.draw(rising)
-    found = compared(
+    result = compared(
         records, [r.restored for r in records], sources=sources, targets=targets, cuts=(ours, present)
     )
-    assert (found.counts, found.differences, found.after, found.stopped) == ({}, (), 0, "")
-    assert (found.records, found.same) == (count, count)
-    assert found.bytes == (block_of(records).nbytes if records else 0)
+    assert (result.counts, result.differences, result.after, result.stopped) == ({}, (), 0, "")
+    assert (result.records, result.same) == (count, count)
+    assert result.bytes == (block_of(records).nbytes if records else 0)
 
 
 @given(st.lists(plain, max_size=12), st.lists(plain, max_size=12), cuts, cuts)
@@ -43,14 +43,14 @@ def test_sides_agree_only_where_they_are_the_same(
 ) -> None:
     """Records of few kinds, so that much of both sides looks alike."""
     restored = [r.restored for r in one]
-    found = compared(one, [r.restored for r in other], cuts=(ours, present))
+    result = compared(one, [r.restored for r in other], cuts=(ours, present))
     same = [r.restored for r in other][: len(restored)] == restored
-    assert bool(found.counts) != same
-    assert found.records == len(one)
-    told = found.counts
-    arrived = len(one) - told.get("missing", 0) + told.get("extra", 0) + found.after
+    assert bool(result.counts) != same
+    assert result.records == len(one)
+    told = result.counts
+    arrived = len(one) - told.get("missing", 0) + told.get("extra", 0) + result.after
     assert arrived == len(other)
-    assert found.after == (max(0, len(other) - len(one)) if same else found.after)
+    assert result.after == (max(0, len(other) - len(one)) if same else result.after)
 
 
 numbers = st.integers(1, 90)
@@ -95,15 +95,15 @@ def test_a_record_too_many_is_named(
     records = [distinct(n) for n in range(count)]
     topic = [r.restored for r in records]
     topic.insert(at, topic[at - 1] if twice and at else Plain(b"foreign", b"record"))
-    found = compared(records, topic, cuts=(ours, present))
+    result = compared(records, topic, cuts=(ours, present))
     if at == count:
-        assert (found.counts, found.after, found.after_from) == ({}, 1, 1000 + count)
+        assert (result.counts, result.after, result.after_from) == ({}, 1, 1000 + count)
     else:
-        assert (found.counts, found.after) == ({"extra": 1}, 0)
-        (named,) = found.differences
+        assert (result.counts, result.after) == ({"extra": 1}, 0)
+        (named,) = result.differences
         assert named.what == ("extra",)
         assert named.target in ((1000 + at - 1, 1000 + at) if twice else (1000 + at,))
-    assert (found.records, found.same) == (count, count)
+    assert (result.records, result.same) == (count, count)
 
 
 @given(st.integers(2, 90), st.data(), cuts, cuts)

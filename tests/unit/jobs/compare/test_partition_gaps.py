@@ -33,12 +33,12 @@ def test_a_long_insertion_is_extra_and_nothing_else() -> None:
     records = [distinct(n) for n in range(1000)]
     topic = [r.restored for r in records]
     foreign = [Plain(b"k", f"foreign {n}".encode()) for n in range(700)]
-    found = compared(
+    result = compared(
         records, topic[:400] + foreign + topic[400:], cuts=(range(0, 1000, 7), range(0, 1700, 11))
     )
-    assert found.counts == {"extra": 700}
-    assert [(d.target, d.count) for d in found.differences] == [(1400, 700)]
-    assert (found.records, found.same, found.after) == (1000, 1000, 0)
+    assert result.counts == {"extra": 700}
+    assert [(d.target, d.count) for d in result.differences] == [(1400, 700)]
+    assert (result.records, result.same, result.after) == (1000, 1000, 0)
 
 
 @pytest.mark.usefixtures("narrow")
@@ -58,7 +58,7 @@ def test_another_topic_is_all_missing_and_extra() -> None:
     assert found.counts == {"missing": 500, "extra": 300}
 
 
-def test_what_others_wrote_after_a_changed_last_record() -> None:
+def test_records_of_others_after_a_changed_last_record_are_counted() -> None:
     records = [distinct(n) for n in range(10)]
     topic = [r.restored for r in records]
     topic[-1] = changed(topic[-1], "value")
@@ -77,22 +77,22 @@ def test_too_many_differences_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.records < 1000
 
 
-def test_places() -> None:
+def test_misplaced_records() -> None:
     """Three runs with a marker between; then one record elsewhere, and one that the map doesn't have."""
     records = [distinct(n) for n in range(12)]
     sources = [0, 1, 2, 3, 10, 11, 12, 20, 21, 22, 23, 24]
     targets = [5, 6, 7, 8, 10, 11, 12, 14, 15, 16, 17, 18]
     target_offsets = TargetOffsets(*(np.array(c, np.int64) for c in ([0, 10, 20], [5, 10, 14], [4, 3, 5])))
     topic = [r.restored for r in records]
-    found = compared(records, topic, sources=sources, targets=targets, target_offsets=target_offsets)
-    assert found.counts == {}
+    result = compared(records, topic, sources=sources, targets=targets, target_offsets=target_offsets)
+    assert result.counts == {}
     shifted = [*targets[:4], 9, *targets[5:]]
-    found = compared(records, topic, sources=sources, targets=shifted, target_offsets=target_offsets)
-    assert found.counts == {"place": 1}
-    assert [(d.source, d.target, d.expected) for d in found.differences] == [(10, 9, 10)]
+    result = compared(records, topic, sources=sources, targets=shifted, target_offsets=target_offsets)
+    assert result.counts == {"place": 1}
+    assert [(d.source, d.target, d.expected) for d in result.differences] == [(10, 9, 10)]
     short = TargetOffsets(target_offsets.source, target_offsets.target, np.array([4, 3, 4], np.int64))
-    found = compared(records, topic, sources=sources, targets=targets, target_offsets=short)
-    assert [(d.what, d.source, d.target, d.expected) for d in found.differences] == [
+    result = compared(records, topic, sources=sources, targets=targets, target_offsets=short)
+    assert [(d.what, d.source, d.target, d.expected) for d in result.differences] == [
         (("place",), 24, 18, None)
     ]
 

@@ -83,7 +83,7 @@ def test_a_copy_that_keeps_can_expire_by_itself(reached: int) -> None:
     assert set(seen(target)) == {6}
 
 
-def test_what_a_copy_let_go_stays_away() -> None:
+def test_points_expired_in_a_copy_do_not_return() -> None:
     """Also where the source has it still, or took it back."""
     source, target = copied_at(6)
     expired(target, last=2, days=2)

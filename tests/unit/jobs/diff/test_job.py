@@ -86,33 +86,35 @@ def test_a_view_is_like_itself(view: View) -> None:
 
 @given(VIEWS, VIEWS)
 def test_the_other_way_round_is_the_opposite(a: View, b: View) -> None:
-    there, back = diff(a, b), diff(b, a)
-    assert there.same == back.same
+    existing, back = diff(a, b), diff(b, a)
+    assert existing.same == back.same
     opposite = {"appeared": "gone", "gone": "appeared", "changed": "changed", "recreated": "recreated"}
-    assert [(t.topic, opposite[t.change], t.partitions[::-1], t.replication[::-1]) for t in there.topics] == [
-        (t.topic, t.change, t.partitions, t.replication) for t in back.topics
-    ]
+    assert [
+        (t.topic, opposite[t.change], t.partitions[::-1], t.replication[::-1]) for t in existing.topics
+    ] == [(t.topic, t.change, t.partitions, t.replication) for t in back.topics]
     for values in ("users", "broker_configs", "group_configs"):
         assert [
             Value(v.owner, v.name, opposite[v.change], v.after, v.before)  # type: ignore[arg-type]
-            for v in getattr(there, values)
+            for v in getattr(existing, values)
         ] == list(getattr(back, values))
-    assert [(opposite[x.change], x.acl) for x in there.acls] == [(x.change, x.acl) for x in back.acls]
-    assert [(g.group, opposite[g.change]) for g in there.groups] == [(g.group, g.change) for g in back.groups]
+    assert [(opposite[x.change], x.acl) for x in existing.acls] == [(x.change, x.acl) for x in back.acls]
+    assert [(g.group, opposite[g.change]) for g in existing.groups] == [
+        (g.group, g.change) for g in back.groups
+    ]
 
 
 @given(VIEWS, VIEWS)
-def test_what_is_said_leads_from_one_to_the_other(a: View, b: View) -> None:
-    found = diff(a, b)
-    changes = {t.topic: t.change for t in found.topics}
+def test_differences_lead_from_one_view_to_the_other(a: View, b: View) -> None:
+    result = diff(a, b)
+    changes = {t.topic: t.change for t in result.topics}
     appeared = {name for name, change in changes.items() if change == "appeared"}
     gone = {name for name, change in changes.items() if change == "gone"}
     assert ({*a.topics} | appeared) - gone == {*b.topics}
     if a.acls is not None and b.acls is not None:
-        acls = {*a.acls} | {x.acl for x in found.acls if x.change == "appeared"}
-        assert acls - {x.acl for x in found.acls if x.change == "gone"} == b.acls
+        acls = {*a.acls} | {x.acl for x in result.acls if x.change == "appeared"}
+        assert acls - {x.acl for x in result.acls if x.change == "gone"} == b.acls
     groups = {(name, *tp): offset for name, stood in a.groups.items() for tp, offset in stood.items()}
-    for group in found.groups:
+    for group in result.groups:
         for move in group.moved:
             key = (group.group, move.topic, move.partition)
             assert groups.pop(key, None) == move.before
@@ -123,7 +125,7 @@ def test_what_is_said_leads_from_one_to_the_other(a: View, b: View) -> None:
         if changes.get(name) == "recreated":
             continue
         ends = {p: end for p, (_, end) in a.topics[name].partitions.items()}
-        for moved in (o for o in found.offsets if o.topic == name):
+        for moved in (o for o in result.offsets if o.topic == name):
             ends[moved.partition] = moved.end[0] + moved.added
         after = b.topics[name].partitions
         assert {p: end for p, end in ends.items() if p in after} == {

@@ -96,13 +96,13 @@ def _content(*groups: str) -> Content:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    there = Cluster({"orders"}, {"shipping"})
-    monkeypatch.setattr("kbackup.jobs.drill.run.Cluster", lambda *_: there)
+    existing = Cluster({"orders"}, {"shipping"})
+    monkeypatch.setattr("kbackup.jobs.drill.run.Cluster", lambda *_: existing)
     monkeypatch.setattr("kbackup.jobs.drill.run.select_content", lambda *_: _content("shipping"))
     monkeypatch.setattr("kbackup.jobs.drill.run._restore_point", lambda *_: None)
     monkeypatch.setattr(drill_scratch, "_CALM", 0.02)
     monkeypatch.setattr(drill_scratch, "_PAUSE", 0.01)
-    return there
+    return existing
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def _drill(folder: Path, **asked: Any) -> DrillReport:
     return drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
 
 
-def test_it_deletes_what_its_plan_names_and_tells_of_others(
+def test_drill_deletes_its_topics_and_names_others(
     cluster: Cluster, restoring: Restoring, tmp_path: Path
 ) -> None:
     restoring.late = {f"{PREFIX}application"}
@@ -145,7 +145,9 @@ def test_where_another_was_quicker_it_deletes_nothing(
     assert cluster.topics == {"orders", f"{PREFIX}orders"}
 
 
-def test_what_it_keeps_is_its_own(cluster: Cluster, restoring: Restoring, tmp_path: Path) -> None:
+def test_drill_keeps_only_its_own_topics_and_groups(
+    cluster: Cluster, restoring: Restoring, tmp_path: Path
+) -> None:
     restoring.late = {f"{PREFIX}application"}
     assert _drill(tmp_path, retain=True).kept == (f"topic {PREFIX}orders", f"group {PREFIX}shipping")
 
@@ -194,7 +196,7 @@ def test_the_report_is_of_what_was_restored(restoring: Restoring, tmp_path: Path
 
 
 @pytest.mark.parametrize(("point", "others"), [("2", "1"), ("3", "1, 2")])
-def test_it_tells_what_the_archive_has_lost(
+def test_drill_reports_losses_of_the_archive(
     restoring: Restoring, monkeypatch: pytest.MonkeyPatch, point: str, others: str
 ) -> None:
     """Restore point 3 has another incarnation of the topic, and lacks nothing."""
@@ -210,7 +212,7 @@ def test_it_tells_what_the_archive_has_lost(
     monkeypatch.setattr(run, "select_content", select_content)
     monkeypatch.setattr(run, "_restore_point", RESTORE_POINT)
     restoring.refused = True
-    wanted = Drill(Restore(backup=point), PREFIX)
+    wanted = Drill(Restore(restore_point=point), PREFIX)
     report = drill(wanted, {}, store, store, pytest.fail, Silent(), lambda report: None)
     assert report.damaged == (1, 2)
     assert ["is missing" in loss for loss in report.losses] == ([True] if point == "2" else [])

@@ -26,14 +26,14 @@ def _commit(store: Store, seq: int, offsets: range, *groups: str) -> None:
     "options",
     [
         Restore(),
-        Restore(backup=1),
+        Restore(restore_point=1),
         Restore(range=("orders:0:3-7",)),
         Restore(from_time="1970-03-01T00:00:00Z"),
         Restore(from_time="1h ago"),
-        Restore(from_time="1970-03-01T00:00:00Z", to_time="now", backup=1),
+        Restore(from_time="1970-03-01T00:00:00Z", to_time="now", restore_point=1),
     ],
 )
-def test_what_was_chosen_stays_chosen(options: Restore) -> None:
+def test_pinned_options_select_the_same_content(options: Restore) -> None:
     store = MemoryStore()
     _commit(store, 1, range(10), "billing")
     content = select_content(options, store)

@@ -15,7 +15,7 @@ from kbackup.archive.segments.parallel import ReadUnit
 from kbackup.config.jobs import Export
 from kbackup.errors import KbackupError, LeaseLostError
 from kbackup.jobs.export import delta as delta_export
-from kbackup.jobs.export.delta import ExportReport, export_delta
+from kbackup.jobs.export.job import ExportJob, ExportReport, export_delta
 from kbackup.jobs.export.plan import Addition, Additions
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options
@@ -78,7 +78,7 @@ def archive(tmp_path: Path) -> Archive:
 def export(archive: Archive, tmp_path: Path) -> ExportReport:
     spark: Any = object
     url = str(tmp_path / "tables")
-    return export_delta(Export(), url, archive.store, S3Options(), spark, Silent(), 60)
+    return export_delta(ExportJob(Export(), url, archive.store, S3Options(), spark, Silent(), 60))
 
 
 def test_segments_of_any_size_are_read_whole_and_held_against_their_checksum(
@@ -145,7 +145,9 @@ def test_records_that_expired_before_any_of_them_came(delta: Delta, archive: Arc
     assert export(archive, tmp_path).losses == (), "tables begin with what there is"
 
 
-def test_what_others_lost_is_told_where_a_table_fails(delta: Delta, archive: Archive, tmp_path: Path) -> None:
+def test_expired_records_are_reported_when_a_table_fails(
+    delta: Delta, archive: Archive, tmp_path: Path
+) -> None:
     delta.broken["clicks"] = KbackupError("Delta table clicks: has another schema", "hint")
     with pytest.raises(KbackupError):
         export(archive, tmp_path)

@@ -11,9 +11,8 @@ import pytest
 from kbackup.archive.reader import open_archive
 from kbackup.config.jobs import Export
 from kbackup.errors import RefusedError, UsageError
-from kbackup.jobs.export.delta import export_delta
 from kbackup.jobs.export.destination import Destination
-from kbackup.jobs.export.parquet import export_parquet
+from kbackup.jobs.export.job import ExportJob, export_delta, export_parquet
 from kbackup.metrics.events import Silent
 from kbackup.store import S3Options
 from kbackup.store.file import FileStore
@@ -41,7 +40,7 @@ def test_never_into_or_around_an_archive(form: str, destination: str, tmp_path: 
     with pytest.raises(
         UsageError, match=r"is the archive itself|(lies within|holds) the archive|other is an archive"
     ):
-        job(Export(), url, store, S3Options(), no_spark, Silent(), 60)
+        job(ExportJob(Export(), url, store, S3Options(), no_spark, Silent(), 60))
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -85,4 +84,4 @@ def test_an_archive_that_is_behind_gets_nothing_exported(form: str, tmp_path: Pa
     grow(ahead, 3, 50, 60)
     Destination.at(f"{tmp_path}/lake", S3Options()).check_same_lineage(open_archive(ahead))
     with pytest.raises(RefusedError, match="brought up to restore point 3"):
-        job(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60)
+        job(ExportJob(Export(), f"{tmp_path}/lake", store, S3Options(), no_spark, Silent(), 60))

@@ -62,7 +62,7 @@ def test_a_selection(archive: Archive) -> None:
         additions(archive, ["/x.*/"]).check_names()
 
 
-def test_what_an_expiration_left_comes_with_the_next_restore_point(archive: Archive) -> None:
+def test_records_of_expired_points_come_with_the_next_restore_point(archive: Archive) -> None:
     assert main(["expire", archive.store.url, "--keep-last", "1", "--confirm", "--quiet"]) == 0
     selected = additions(archive)
     assert records(selected, 0) == {2: 66}
@@ -81,7 +81,7 @@ def expire(archive: Archive, keep: int) -> None:
     assert main(["expire", archive.store.url, "--keep-last", str(keep), "--confirm", "--quiet"]) == 0
 
 
-def test_what_was_repaired_is_not_exported_twice(archive: Archive) -> None:
+def test_repaired_points_are_not_exported_twice(archive: Archive) -> None:
     """A restore point keeps its number and its records, whatever was lost of it."""
     grow(archive.store, 3, 50, 60)
     for lost in (3, 2):

@@ -38,7 +38,7 @@ def test_names_metadata_and_reasons_go_with_the_offset() -> None:
     ]
 
 
-def test_what_can_not_be_set_is_named_and_the_rest_is_set() -> None:
+def test_unmappable_offsets_are_skipped_and_the_rest_is_set() -> None:
     group = _group(
         GroupOffset(topic="old", partition=1, offset=14), GroupOffset(topic="a", partition=0, offset=3)
     )
@@ -82,7 +82,7 @@ def test_same_log_is_clamped_to_what_is_there(committed: int, target: int, how: 
         (15, 105, "log end"),
     ],
 )
-def test_what_the_target_deleted_since_is_skipped(committed: int, target: int, how: str) -> None:
+def test_offsets_deleted_from_the_target_map_to_its_log_start(committed: int, target: int, how: str) -> None:
     assert _map(start=103).map(committed) == (target, how)
 
 

@@ -53,16 +53,16 @@ def _status(report: UndoReport) -> dict[str, str]:
 
 
 def test_undo_puts_back_what_was_there_and_deletes_what_was_not(store: Store) -> None:
-    held: dict[str, dict[Place, Held]] = {
+    positions: dict[str, dict[Place, Held]] = {
         "old": {("a", 0): (5, 3, "m"), ("other", 1): (9, None, "")},
         "mixed": {("other", 1): (7, None, "x")},
     }
-    groups = FakeGroups({group: dict(own) for group, own in held.items()})
+    groups = FakeGroups({group: dict(own) for group, own in positions.items()})
     results, number = _set(groups, store, _plan("old", a=50), _plan("mixed", a=60), _plan("new", a=70))
     assert ([r.status for r in results], number) == (["applied"] * 3, 1)
     assert groups.held["mixed"] == {("other", 1): (7, None, "x"), ("a", 0): (60, None, "set")}
     report = _undo(groups, store)
-    assert groups.held == held
+    assert groups.held == positions
     assert _status(report) == {"old": "put back", "mixed": "put back", "new": "deleted"}
     assert [(g.set_back, g.removed) for g in report.groups] == [(1, 0), (0, 1), (0, 1)]
     assert (report.undone, report.number, report.missing) == (1, 2, [])
@@ -80,7 +80,7 @@ def test_undo_again_has_nothing_to_do_and_an_undo_can_be_undone(store: Store) ->
     assert groups.held == applied
 
 
-def test_what_was_committed_elsewhere_since_stays(store: Store) -> None:
+def test_positions_committed_elsewhere_since_are_kept(store: Store) -> None:
     groups = FakeGroups()
     _set(groups, store, _plan("new", a=1))
     groups.held["new"]["since", 0] = (3, 1, "mine")
@@ -104,7 +104,7 @@ def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
     groups = FakeGroups({"busy": {("a", 0): (5, None, "")}}, live={"busy": 2})
     results, number = _set(groups, store, _plan("busy", a=50), _plan("free", a=1))
     assert [(r.group, r.status, r.why) for r in results] == [
-        ("busy", "left alone", "it has 2 live member(s)"),
+        ("busy", "left alone", "it has 2 live members"),
         ("free", "applied", ""),
     ]
     assert [g.group for g in Captures(store, "r").read(number).groups] == ["free"]
@@ -112,7 +112,10 @@ def test_groups_with_members_are_left_alone_both_ways(store: Store) -> None:
     report = _undo(groups, store)
     assert _status(report) == {"free": "left alone"}
     assert (groups.calls, report.number) == ([("commit", "free")], 0)
-    assert report.missing == ["group free was left alone: it has 1 live member(s)"]
+    assert report.missing == [
+        "group free was not put back: it has 1 live member; stop it, then: "
+        "kbackup groups undo --restore-id r 1 --group free"
+    ]
 
 
 def test_group_that_can_not_be_read_is_not_written(store: Store) -> None:
@@ -148,8 +151,8 @@ def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_p
             super().commit_all({group: offsets[: self.portion] for group, offsets in commits.items()})
             raise ClusterError("killed")
 
-    held: dict[Place, Held] = {("a", 0): (5, None, ""), ("b", 0): (6, None, ""), ("d", 0): (8, None, "")}
-    groups = CutOff({"g": dict(held)})
+    positions: dict[Place, Held] = {("a", 0): (5, None, ""), ("b", 0): (6, None, ""), ("d", 0): (8, None, "")}
+    groups = CutOff({"g": dict(positions)})
     plan = _plan("g", a=50, b=60, c=70, d=80)
     for groups.portion in (1, 3):
         with pytest.raises(ClusterError):
@@ -164,7 +167,7 @@ def test_resumed_restore_knows_what_was_there_before_a_try_cut_off_between_two_p
         ("d", 0): 80,
     }
     _undo(whole, store)
-    assert whole.held == {"g": held | {("b", 0): (61, None, "")}}
+    assert whole.held == {"g": positions | {("b", 0): (61, None, "")}}
 
 
 def test_only_the_groups_asked_for_are_undone(store: Store) -> None:
@@ -236,12 +239,12 @@ def test_undo_gives_touched_places_back_and_keeps_the_others(
     """Whatever happened to the group since."""
     plan = undo_of(GroupBefore(group="g", offsets=_offsets(before), writes=_offsets(writes)), _offsets(now))
     removed = {(o.topic, o.partition) for o in plan.removes}
-    end = {place: held for place, held in now.items() if place not in removed}
+    end = {key: held for key, held in now.items() if key not in removed}
     end |= {(o.topic, o.partition): (o.offset, o.leader_epoch, o.metadata) for o in plan.sets}
     assert plan.deletes == (bool(now) and not end)
-    wanted = {place: held for place, held in now.items() if place not in writes}
-    wanted |= {place: held for place, held in before.items() if place in writes}
+    wanted = {key: held for key, held in now.items() if key not in writes}
+    wanted |= {key: held for key, held in before.items() if key in writes}
     assert end == wanted
     assert {(o.topic, o.partition) for o in plan.writes if o.offset == NONE} == {
-        place for place in now if place in writes and place not in before
+        key for key in now if key in writes and key not in before
     }

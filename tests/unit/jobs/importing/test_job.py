@@ -50,7 +50,7 @@ def test_tables_of_a_restore_point_that_they_have_not_come_to(
             check_reached(destination, topics, newest, 41)
 
 
-def test_what_was_noted_of_other_topics_does_not_count(destination: Destination) -> None:
+def test_notes_of_other_topics_do_not_count(destination: Destination) -> None:
     note(destination, 41, ["/orders.*/"])
     check_reached(destination, ["orders", "orders2"], [3, 4], 41)
     for behind in ("clicks", "tmp"):
@@ -69,10 +69,10 @@ def test_a_table_without_rows(destination: Destination) -> None:
 @pytest.fixture
 def read(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> list[Restore]:
     """The options of imports that read tables; each makes an archive."""
-    found: list[Restore] = []
+    restores: list[Restore] = []
 
     def fill(self: DeltaImport, writing: WritingRun, session: object) -> None:
-        found.append(self.options)
+        restores.append(self.options)
         segments = write(writing.plain, Target("a", 1, 0, 1000, "none"), range(5))
         commit_import(writing, [TableRange("a", 1, 0, 5, 0, 4, 1, 3)], segments)
 
@@ -82,7 +82,7 @@ def read(destination: Destination, monkeypatch: pytest.MonkeyPatch) -> list[Rest
     monkeypatch.setattr(DeltaImport, "_fill", fill)
     monkeypatch.setattr(delta_import, "delta_session", nothing)
     monkeypatch.setattr(delta_import, "Cluster", nothing)
-    return found
+    return restores
 
 
 def run(destination: Destination, **options: Any) -> DeltaImport:
@@ -94,11 +94,12 @@ def run(destination: Destination, **options: Any) -> DeltaImport:
 def test_an_attempt_again_takes_what_was_imported_only_for_the_same_choice(
     destination: Destination, read: list[Restore]
 ) -> None:
-    run(destination, topics=("a",), backup=1)
-    run(destination, topics=("a",), backup=1, to_time="2024-01-01T00:00:00Z")
-    run(destination, range=("a:0:1-3", "a:1:4-"), backup=1)
+    run(destination, topics=("a",), restore_point=1)
+    run(destination, topics=("a",), restore_point=1, to_time="2024-01-01T00:00:00Z")
+    run(destination, range=("a:0:1-3", "a:1:4-"), restore_point=1)
     assert len(read) == 1
-    for others in ({"topics": ("b",), "backup": 1}, {"backup": 1}, {"exclude_topics": ("b",)}, {"backup": 2}):
+    first, second = {"restore_point": 1}, {"restore_point": 2}
+    for others in ({"topics": ("b",), **first}, first, {"exclude_topics": ("b",)}, second):
         made = run(destination, **others)
         assert read[-1] == made.options
     assert len(read) == 5

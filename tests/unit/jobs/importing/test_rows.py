@@ -42,13 +42,13 @@ def write(store: MemoryStore, *batches: pa.RecordBatch) -> list[Segment]:
 
 
 def read(store: MemoryStore, segments: list[Segment]) -> dict[tuple[str, int], list[Record]]:
-    found: dict[tuple[str, int], list[Record]] = {}
+    records: dict[tuple[str, int], list[Record]] = {}
     for segment in segments:
         for block in read_segment(store, segment):
-            found.setdefault((segment.topic, segment.partition), []).extend(
+            records.setdefault((segment.topic, segment.partition), []).extend(
                 decode_records(block.data.tobytes())
             )
-    return found
+    return records
 
 
 def test_partitions_within_and_across_batches(store: MemoryStore) -> None:

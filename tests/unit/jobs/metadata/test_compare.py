@@ -14,7 +14,7 @@ from tests.support.metadata_entities import acl, by_brokers, by_log, by_zookeepe
 
 def words(zookeeper: dict[str, Any] | None = None, log: dict[str, Any] | None = None) -> list[str]:
     one = Side("ZooKeeper", by_zookeeper(**zookeeper or {}))
-    other = Side("the controller log", by_log(**log or {}))
+    other = Side("the metadata log", by_log(**log or {}))
     return [in_words(difference, one.name, other.name) for difference in compare(one, other)]
 
 
@@ -28,75 +28,74 @@ def test_no_difference() -> None:
         (
             {"topics": (topic(),)},
             {"topics": ()},
-            "topics: orders: in ZooKeeper, not in the controller log",
+            "topics: orders: in ZooKeeper, not in the metadata log",
         ),
         (
             {"topics": ()},
             {"topics": (topic(),)},
-            "topics: orders: in the controller log, not in ZooKeeper",
+            "topics: orders: in the metadata log, not in ZooKeeper",
         ),
         (
             {"topics": (topic(id="x"),)},
             {"topics": (topic(id="y"),)},
-            "topics: orders: id is x in ZooKeeper, y in the controller log",
+            "topics: orders: id is x in ZooKeeper, y in the metadata log",
         ),
         (
             {"topics": (topic(partitions=2),)},
             {"topics": (topic(),)},
-            "topics: orders: partitions is 2 in ZooKeeper, 1 in the controller log",
+            "topics: orders: partitions is 2 in ZooKeeper, 1 in the metadata log",
         ),
         (
             {"topics": (topic(replicas=((1, 2),)),)},
             {"topics": (topic(replicas=((2, 1),)),)},
-            "topics: orders: replicas is [[1,2]] in ZooKeeper, [[2,1]] in the controller log",
+            "topics: orders: replicas is [[1,2]] in ZooKeeper, [[2,1]] in the metadata log",
         ),
         (
             {"topics": (topic(configs={}),)},
             {"topics": (topic(),)},
-            "topics: orders: retention.ms is not set in ZooKeeper, 1000 in the controller log",
+            "topics: orders: retention.ms is not set in ZooKeeper, 1000 in the metadata log",
         ),
         (
             {"acls": (acl(), acl(operation="write"))},
             {},
-            "ACLs: User:a allow write from * on literal topic orders: "
-            "in ZooKeeper, not in the controller log",
+            "ACLs: User:a allow write from * on literal topic orders: in ZooKeeper, not in the metadata log",
         ),
         (
             {"scram_users": (user(key="b25l"),)},
             {"scram_users": (user(key="b3RoZXI="),)},
-            "SCRAM users: alice SCRAM-SHA-512: salt is ******** in ZooKeeper, ******** in the controller log",
+            "SCRAM users: alice SCRAM-SHA-512: salt is ******** in ZooKeeper, ******** in the metadata log",
         ),
         (
             {"client_quotas": (quota(None, 1.0),)},
             {"client_quotas": (quota(None, 2.0),)},
-            "client quotas: user <default>: consumer_byte_rate is 1.0 in ZooKeeper, 2.0 in the controller log",
+            "client quotas: user <default>: consumer_byte_rate is 1.0 in ZooKeeper, 2.0 in the metadata log",
         ),
         (
             {"client_quotas": (quota("<default>"),)},
             {"client_quotas": (quota(None),)},
-            "client quotas: user '<default>': in ZooKeeper, not in the controller log",
+            "client quotas: user '<default>': in ZooKeeper, not in the metadata log",
         ),
         (
             {"broker_configs": (BrokerConfig(broker=None, name="log.retention.ms", value="1"),)},
             {"broker_configs": (BrokerConfig(broker=None, name="log.retention.ms", value="2"),)},
             "broker configs: log.retention.ms of all brokers: log.retention.ms is 1 in ZooKeeper, "
-            "2 in the controller log",
+            "2 in the metadata log",
         ),
         (
             {"broker_configs": (BrokerConfig(broker=1, name="x.ssl.keystore.password", value="hush"),)},
             {"broker_configs": (BrokerConfig(broker=1, name="x.ssl.keystore.password", value="hush2"),)},
             "broker configs: x.ssl.keystore.password of broker 1: x.ssl.keystore.password is ******** in ZooKeeper, "
-            "******** in the controller log",
+            "******** in the metadata log",
         ),
         (
             {"delegation_tokens": ()},
             {"delegation_tokens": (token(None),)},
-            "delegation tokens: t1: in the controller log, not in ZooKeeper",
+            "delegation tokens: t1: in the metadata log, not in ZooKeeper",
         ),
         (
             {"next_producer_id": 1000},
             {"next_producer_id": 2000},
-            "producer ids: next block: first id is 1000 in ZooKeeper, 2000 in the controller log",
+            "producer ids: next block: first id is 1000 in ZooKeeper, 2000 in the metadata log",
         ),
     ],
 )
@@ -110,7 +109,7 @@ def test_secrets_are_not_shown() -> None:
     assert "c2VjcmV0" not in " ".join(said)
 
 
-def test_what_one_side_does_not_tell_is_not_compared() -> None:
+def test_settings_unknown_to_one_side_are_not_compared() -> None:
     one, other = Side("brokers", by_brokers()), Side("ZooKeeper", by_zookeeper(acls=None))
     assert [d for d in compare(one, other) if d.part != "topics"] == []
     assert not_compared(one, other) == [

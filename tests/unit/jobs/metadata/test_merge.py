@@ -92,7 +92,7 @@ def test_tokens_are_those_of_the_full_list() -> None:
     assert names_not_carried(merged(brokers, whole).metadata) == set()
 
 
-def test_what_is_denied_to_brokers_stays_named_until_another_source_tells() -> None:
+def test_denied_parts_stay_named_until_another_source_has_them() -> None:
     denied = not_carried_entry("acls", "denied", "no right")
     brokers = by_brokers(acls=None, not_carried=(denied,))
     alone = merged(brokers).metadata
@@ -108,8 +108,8 @@ def test_disagreement_is_named() -> None:
     assert found.warnings == (
         "brokers and zookeeper disagree (ACLs: User:a allow read from * on literal topic other: "
         "in zookeeper, not in brokers): run 'kbackup migrate verify'",
-        "zookeeper and controller log disagree (ACLs: User:a allow read from * on literal topic other: "
-        "in zookeeper, not in controller log): run 'kbackup migrate verify'",
+        "zookeeper and metadata log disagree (ACLs: User:a allow read from * on literal topic other: "
+        "in zookeeper, not in metadata log): run 'kbackup migrate verify'",
     )
 
 

@@ -26,12 +26,12 @@ def beside(monkeypatch: pytest.MonkeyPatch, *readings: Reading) -> None:
     monkeypatch.setattr(read, "sources_beside", lambda sources: asked)
 
 
-def test_what_is_asked() -> None:
+def test_sources_that_are_asked() -> None:
     assert list(sources_beside(NONE)) == []
     properties = {"bootstrap.servers": "b:1", "zookeeper.connect": "zk:1/kafka", "metadata.log.dir": "/kraft"}
     assert [(asked.source, asked.name) for asked in sources_beside(Sources.of(properties))] == [
         ("zookeeper", "ZooKeeper at zk:1/kafka"),
-        ("controller log", "the controller log in /kraft"),
+        ("controller log", "the metadata log in /kraft"),
     ]
 
 
@@ -49,7 +49,9 @@ def test_a_backup_goes_on_without_a_source(monkeypatch: pytest.MonkeyPatch) -> N
     )
     merged = with_sources(by_brokers(), 3, NONE)
     assert merged.metadata == merge([by_brokers()], merged.metadata.captured_at, 3).metadata
-    assert merged.warnings == ("ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer",)
+    assert merged.warnings == (
+        "ZooKeeper at zk:2181 is not read: ZooKeeper at zk:2181 did not answer; is it running?",
+    )
 
 
 def test_a_source_of_another_cluster_ends_a_backup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_the_next_backup_goes_on_where_the_last_one_ended(store: Store) -> None:
     assert plan == expected
 
 
-def test_it_verifies(store: Store) -> None:
+def test_archived_metadata_is_verified(store: Store) -> None:
     make_archive(store)
     archived(store)
     archived(store)

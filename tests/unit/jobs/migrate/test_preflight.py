@@ -210,7 +210,7 @@ def test_brokers_before_their_restart() -> None:
     ],
     ids=range(7),
 )
-def test_as_good(healthy: Findings) -> None:
+def test_variants_of_a_healthy_cluster_are_ready(healthy: Findings) -> None:
     assert judge(healthy).verdict == "ready"
 
 

@@ -91,7 +91,7 @@ def test_not_looked_at_is_never_ok(partly: Findings, names: set[str]) -> None:
     assert (report.verdict, report.exit_code) == ("ready with warnings", 3)
 
 
-def test_what_is_broken_is_told_though_another_source_is_missing() -> None:
+def test_problems_are_reported_though_another_source_is_missing() -> None:
     one_side = replace(controller({}, cluster_id="other"), zookeeper=UNREAD)
     assert line(one_side, identity.CLUSTER_ID).status == "failed"
     assert line(replace(zookeeper(known=frozenset({3})), brokers=UNREAD), of_brokers.ALIVE).status == "failed"

@@ -53,7 +53,7 @@ def test_before_the_copy_the_controller_is_a_brokers() -> None:
         (ControllerZnode(1, -1), None, []),
     ],
 )
-def test_what_an_ended_rollback_left(
+def test_znodes_of_an_ended_rollback_are_deleted(
     controller: ControllerZnode | None, migration: MigrationZnode | None, paths: list[str]
 ) -> None:
     assert deleted(situation(controller, migration)) == paths

@@ -73,12 +73,12 @@ def test_the_controllers_storage_is_to_be_deleted() -> None:
 
 
 def test_the_archive_is_to_hold_what_will_be_deleted() -> None:
-    for controller, held in (
+    for controller, archived in (
         (ControllerZnode(1, -1), "holds /migration as now"),
         (OF_KRAFT, "holds /controller and"),
     ):
         (step,) = [s for s in runbook(situation(controller)) if s.text == "kbackup migrate archive"]
-        assert held in step.check
+        assert archived in step.check
 
 
 def test_no_way_back() -> None:

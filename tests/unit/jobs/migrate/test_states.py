@@ -62,15 +62,15 @@ def test_each_state_of_the_runbook(
 ) -> None:
     """By all witnesses, and by each two of which one are the znodes."""
     state, of_metrics, znodes, of_log = row
-    for told in (
+    for observed in (
         witnesses(of_metrics, znodes, of_log),
         witnesses(of_metrics or None, znodes, None),
         witnesses(None, znodes, of_log),
     ):
         if state == "zookeeper" or not (
-            isinstance(told.metrics[0], NotRead) and isinstance(told.log, NotRead)
+            isinstance(observed.metrics[0], NotRead) and isinstance(observed.log, NotRead)
         ):
-            report = judge(told)
+            report = judge(observed)
             assert (report.state, report.is_certain, report.disagreements) == (state, True, ())
             assert report.way_back == (state != "finished")
 
@@ -155,7 +155,7 @@ def test_a_log_that_says_the_end_forbids_the_way_back() -> None:
     assert "disagree" in report.next_step
 
 
-def test_nobody_tells() -> None:
+def test_state_is_unknown_without_witnesses() -> None:
     report = judge(Witnesses((), UNREAD, UNREAD))
     assert (report.state, report.possible, report.is_certain, report.way_back) == (
         "unknown",
@@ -168,12 +168,12 @@ def test_nobody_tells() -> None:
 
 
 def test_lag_and_brokers_are_the_active_controllers() -> None:
-    told = Witnesses(
+    observed = Witnesses(
         (MetricsWitness("a", MIGRATION, False, 1, 0), MetricsWitness("b", MIGRATION, True, 2, 7)),
         UNREAD,
         UNREAD,
     )
-    assert (judge(told).lag, judge(told).zk_brokers) == (7, 2)
+    assert (judge(observed).lag, judge(observed).zk_brokers) == (7, 2)
     assert judge(witnesses(of_log=log(MIGRATION))).zk_brokers == 2
 
 

@@ -56,30 +56,30 @@ def verified(looks: Looks, sources: Sources = NONE, **options: Any) -> VerifyRep
 def test_all_sides_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     report = verified(Looks(monkeypatch, (by_zookeeper(), by_log())), BROKERS)
     assert (texts(report), report.looks, report.restore_point) == ([], 1, None)
-    assert [side.name for side in report.sides] == ["brokers", "zookeeper", "controller log"]
+    assert [side.name for side in report.sides] == ["brokers", "zookeeper", "metadata log"]
     assert report.sides[1].entities["topics"] == 2
-    assert report.not_compared["zookeeper and controller log"] == ["group configs", "client metrics"]
+    assert report.not_compared["zookeeper and metadata log"] == ["group configs", "client metrics"]
 
 
-def test_what_passes_within_the_lag_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_differences_that_pass_within_the_lag_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     behind = (by_zookeeper(acls=()), by_log())
     looks = Looks(monkeypatch, behind, behind, (by_zookeeper(), by_log()))
     report = verified(looks)
     assert (texts(report), report.looks, looks.now) == ([], 3, 2.0)
 
 
-def test_what_stays_is_named_after_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lasting_differences_are_named_after_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     tampered = by_zookeeper(acls=(), client_quotas=(quota(rate=1.0),), scram_users=(user(key="b3RoZXI="),))
     looks = Looks(monkeypatch, (tampered, by_log()))
     report = verified(looks)
     assert looks.now == 10.0
     assert texts(report) == [
-        "ACLs: User:a allow read from * on literal topic orders: in controller log, not in zookeeper",
+        "ACLs: User:a allow read from * on literal topic orders: in metadata log, not in zookeeper",
         *(
-            f"SCRAM users: alice SCRAM-SHA-512: {field} is ******** in zookeeper, ******** in controller log"
+            f"SCRAM users: alice SCRAM-SHA-512: {field} is ******** in zookeeper, ******** in metadata log"
             for field in ("salt", "server_key", "stored_key")
         ),
-        "client quotas: user 'alice': consumer_byte_rate is 1.0 in zookeeper, 1024.0 in controller log",
+        "client quotas: user 'alice': consumer_byte_rate is 1.0 in zookeeper, 1024.0 in metadata log",
     ]
 
 

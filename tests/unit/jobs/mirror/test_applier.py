@@ -13,8 +13,8 @@ import pytest
 from kbackup.archive.restores.flow_map.reader import FlowMap
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.restores.flow_map.tables import (
-    Incarnation,
     MapPartName,
+    MappedPartition,
     folder,
     runs_table,
     write_map_part,
@@ -63,7 +63,7 @@ def write(store: Store, number: int, previous: MapPartName | None, *row: int) ->
     name = MapPartName(number, "aa")
     columns = cast(Any, tuple(np.array([value], np.int64) for value in row))
     write_map_part(
-        store, folder("A", "B", SLOT), name, runs_table({Incarnation(REMOTE, 1): columns}), previous
+        store, folder("A", "B", SLOT), name, runs_table({MappedPartition(REMOTE, 1): columns}), previous
     )
     return name
 

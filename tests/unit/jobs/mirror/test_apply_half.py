@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kbackup.archive.catalog.run import open_or_create
 from kbackup.archive.models import Manifest
 from kbackup.archive.reader import Archive
 from kbackup.errors import (
@@ -19,7 +20,7 @@ from kbackup.errors import (
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Applied
 from kbackup.jobs.mirror.flow import Flow, RemoteTopic
-from kbackup.jobs.mirror.halves import apply
+from kbackup.jobs.mirror.halves import apply, connection
 from kbackup.jobs.mirror.halves import round as round_
 from kbackup.jobs.mirror.halves.apply import ApplyHalf
 from kbackup.jobs.mirror.internal.checkpoints import Emitted
@@ -97,11 +98,11 @@ def test_topics_and_groups_are_known_after_an_error(stop: Stop, monkeypatch: pyt
     half = half_of(Script(stop, []), store, monkeypatch)
     half.flow = flow_of(QUIET + "emit.checkpoints.interval.seconds = 0\n")
     cluster = SimpleNamespace(connect=lambda: None, topic_names=lambda: frozenset())
-    monkeypatch.setattr(apply, "Cluster", lambda *_: cluster)
-    monkeypatch.setattr(apply, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
-    monkeypatch.setattr(apply, "Applier", lambda *_: nullcontext(Target()))
+    monkeypatch.setattr(connection, "Cluster", lambda *_: cluster)
+    monkeypatch.setattr(connection, "InternalTopics", lambda *_: nullcontext(SimpleNamespace(warnings=[])))
+    monkeypatch.setattr(connection, "Applier", lambda *_: nullcontext(Target()))
     monkeypatch.setattr(apply, "HeartbeatClock", lambda *_: nullcontext(SimpleNamespace(check=lambda: None)))
-    monkeypatch.setattr(apply, "Rounds", real)
+    monkeypatch.setattr(connection, "Rounds", real)
     monkeypatch.setattr(round_, "sync_topics", lambda *_: TopicsReport((), {}, {}))
     monkeypatch.setattr(round_, "emit_checkpoints", checkpoints)
     assert half.run().retries == 2
@@ -144,6 +145,30 @@ def test_waits_for_its_archive(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> N
     assert [text.partition(" at ")[0] for text in script.events] == ["waits: there is no archive"]
 
 
+def test_the_target_stays_connected_until_the_first_restore_point(
+    stop: Stop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    open_or_create(store)
+    script = Script(stop, [()])
+    looks: list[str] = []
+
+    def waiting(flow: Flow, why: str) -> None:
+        looks.append(why.partition(" ")[0])
+
+    def wait(seconds: float) -> bool:
+        looks.append(f"{seconds} s")
+        if len(looks) == 4:
+            make_archive(store)
+        return stop.asked
+
+    monkeypatch.setattr(script, "waiting", waiting)
+    monkeypatch.setattr(stop, "wait", wait)
+    assert half_of(script, store, monkeypatch).run().rounds == 1
+    assert looks == ["archive", *["0.001 s"] * 3]
+    assert script.opened == 1
+
+
 def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     script = Script(stop, [(), ()])
@@ -156,7 +181,7 @@ def test_once_is_one_round_of_an_archive_that_is_there(stop: Stop, monkeypatch: 
     assert gauge("follow_start_timestamp_seconds") is None, "no alert waits for the next round"
 
 
-def test_what_came_last_is_applied_at_the_end(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finish_applies_the_last_restore_point(stop: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The take half of the same process committed one more restore point."""
     for finish, rounds in ((False, 1), (True, 2)):
         store = MemoryStore()

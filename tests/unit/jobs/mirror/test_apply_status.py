@@ -20,7 +20,7 @@ from kbackup.errors import (
 from kbackup.jobs.common.stop import Stop
 from kbackup.jobs.mirror.apply import Recreated
 from kbackup.jobs.mirror.flow import Clock
-from kbackup.jobs.mirror.halves import apply, status_keeper
+from kbackup.jobs.mirror.halves import connection, status_keeper
 from kbackup.jobs.mirror.halves.round import RoundReport
 from kbackup.jobs.mirror.status import FlowStatus, flows_of, read_flow_status, write_status
 from kbackup.jobs.mirror.status.holds import flow_holds
@@ -68,7 +68,7 @@ def test_status_names_why_the_target_is_not_reached(stop: Stop, monkeypatch: pyt
         raise UnreachableError("target is away", "")
 
     half = half_of(Script(stop, []), store, monkeypatch)
-    monkeypatch.setattr(apply, "Cluster", lambda *_: SimpleNamespace(connect=connect))
+    monkeypatch.setattr(connection, "Cluster", lambda *_: SimpleNamespace(connect=connect))
     half.run()
     status = read_flow_status(store, "A", "B")
     assert status is not None

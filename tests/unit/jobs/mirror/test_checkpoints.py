@@ -154,7 +154,7 @@ def test_groups_are_set_forward_only_and_never_with_members() -> None:
     )
     assert synced == GroupSync(
         {"absent": 1, "behind": 1, "elsewhere": 1},
-        {"live": "it has 2 live member(s)", "unreadable": "it can't be read"},
+        {"live": "it has 2 live members", "unreadable": "it can't be read"},
     )
     assert {name: held.get(REMOTE) for name, held in groups.held.items()} == {
         "absent": (20, None, "md"),

@@ -88,12 +88,12 @@ def test_doubtful_keys_are_warned_of() -> None:
     read = load_flows(
         CLUSTERS + "A->B.topcis = x\nA->C.enabled = true\nB.replication.factor = 3\nA.fetch.max.bytes = 1\n"
     )
-    told = "\n".join(read.warnings)
-    assert "A->B.topcis is no key of MirrorMaker 2: did you mean topics?" in told
-    assert "A->C.enabled is of no flow" in told
-    assert "B.replication.factor has no meaning, in MirrorMaker 2 neither: write it for all flows" in told
+    text = "\n".join(read.warnings)
+    assert "A->B.topcis is no key of MirrorMaker 2: did you mean topics?" in text
+    assert "A->C.enabled is of no flow" in text
+    assert "B.replication.factor has no meaning, in MirrorMaker 2 neither: write it for all flows" in text
     assert (
-        "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in told
+        "A.fetch.max.bytes has no meaning, in MirrorMaker 2 neither: write A.consumer.fetch.max.bytes" in text
     )
 
 

@@ -87,18 +87,18 @@ def test_a_failure_is_told_until_a_heartbeat_is_written(
 ) -> None:
     writer.error = UnreachableError("the target does not answer")
     clock = clock_of()
-    told: list[KbackupError] = []
+    errors: list[KbackupError] = []
 
     def fails() -> bool:
         try:
             clock.check()
         except UnreachableError as error:
-            told.append(error)
-        return bool(told)
+            errors.append(error)
+        return bool(errors)
 
     with clock:
         wait_until(fails)
-        assert told == [writer.error]
+        assert errors == [writer.error]
         writer.error = None
         wait_until(lambda: clock.count > 0)
         clock.check()

@@ -92,7 +92,7 @@ def test_only_what_lies_beyond_the_positions(
     )
 
 
-def test_what_was_applied_up_to_a_restore_point_is_not_looked_for(archive: Archive) -> None:
+def test_applied_restore_points_are_not_searched_again(archive: Archive) -> None:
     assert firsts(pending(archive, 3, {REMOTE: AppliedPosition(1, 0)}, {TOPIC: 2})) == {
         REMOTE: [(1, 20)],
         OTHER: [(1, 5)],
@@ -141,7 +141,7 @@ def lost(archive: Archive, gaps: Gaps, before: Positions, after: Positions) -> l
     return [(each.incarnation, each.start, each.end) for each in pending_ranges]
 
 
-def test_what_expired_or_was_lost_is_told_when_a_position_passes_it(archive: Archive) -> None:
+def test_expired_and_lost_records_are_reported_when_a_position_passes_them(archive: Archive) -> None:
     expired = LogStart(TOPIC, 1, 0, 20, 20, 999)
     gaps = Gaps({(TOPIC, 1, 0): expired}, [loss(22, 25), loss(26, 27, "truncated"), loss(27, 28, "damaged")])
     assert lost(archive, gaps, {}, {REMOTE: AppliedPosition(1, 30)}) == [], "a new flow has lost nothing"

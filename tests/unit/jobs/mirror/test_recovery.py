@@ -12,8 +12,8 @@ import pytest
 
 from kbackup.archive.restores.flow_map.slot import SlotMap
 from kbackup.archive.restores.flow_map.tables import (
-    Incarnation,
     MapPartName,
+    MappedPartition,
     folder,
     runs_table,
     write_map_part,
@@ -41,12 +41,12 @@ class Target:
     committed: dict[TopicPartition, Collection[int]] = field(default_factory=dict)
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        found: dict[str, Topic] = {}
+        topics_by_name: dict[str, Topic] = {}
         for name in names:
             partitions = tuple(sorted(tp.partition for tp in self.logs if tp.topic == name))
             if partitions:
-                found[name] = Topic(name, "", False, partitions, 1)
-        return found
+                topics_by_name[name] = Topic(name, "", False, partitions, 1)
+        return topics_by_name
 
     def log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {tp: self.logs[tp][0] for tp in partitions}
@@ -76,7 +76,7 @@ class Recover:
     ) -> MapPartName:
         name = MapPartName(number, "aa")
         columns = {
-            Incarnation(tp, 1): cast(Any, tuple(np.array([value], np.int64) for value in row))
+            MappedPartition(tp, 1): cast(Any, tuple(np.array([value], np.int64) for value in row))
             for tp, row in rows.items()
         }
         write_map_part(self.slot.store, FOLDER, name, runs_table(columns), previous)

@@ -75,7 +75,7 @@ def test_why_a_new_incarnation_began(archive: Archive, rows: list[dict[str, obje
     assert find_recreated(cut, point, [ORDERS], {}, after) == (), "a topic that comes for the first time"
 
 
-def test_what_was_told_goes_before_what_is_committed(archive: Archive) -> None:
+def test_reported_positions_precede_committed_ones(archive: Archive) -> None:
     told: Positions = {ZERO: AppliedPosition(1, 10), ONE: AppliedPosition(1, 7)}
     status = status_of(archive, told)
     now: Positions = {ZERO: AppliedPosition(2, 4), ONE: AppliedPosition(1, 5), OTHER: AppliedPosition(3, 3)}
@@ -89,7 +89,7 @@ def test_what_was_told_goes_before_what_is_committed(archive: Archive) -> None:
     assert reported_positions(status_of(archive, {}), archive.info.id, now) == now
 
 
-def test_what_a_failed_round_passed_is_told_by_the_next_one(
+def test_losses_of_a_failed_round_are_reported_by_the_next(
     archive: Archive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round committed everything, and was killed before the status was written."""

@@ -141,18 +141,18 @@ def test_duties_alone_are_no_round_with_records(archive: Archive) -> None:
 
 
 def test_topics_held_back_are_told_once(archive: Archive) -> None:
-    held = tuple(
+    waiting = tuple(
         Recreated(name, f"A.{name}", incarnation, held_back=True)
         for name, incarnation in (("clicks", 2), ("orders", 3))
     )
     first = first_status(flow_of(), archive.info.id, None)
-    told = with_unreported(first, applied(held_back=held[:1]))
-    assert told.recreated == held[:1]
+    told = with_unreported(first, applied(held_back=waiting[:1]))
+    assert told.recreated == waiting[:1]
     status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), told, {})
-    assert with_unreported(status, applied(held_back=held)).recreated == held[1:]
+    assert with_unreported(status, applied(held_back=waiting)).recreated == waiting[1:]
     refused = after_round(status, archive.manifest(1), (), applied(), {})
     assert not refused.topics
-    assert with_unreported(refused, applied(held_back=held)).recreated == held[1:]
+    assert with_unreported(refused, applied(held_back=waiting)).recreated == waiting[1:]
 
 
 def test_seconds_behind_count_from_the_first_point_that_is_not_applied(archive: Archive) -> None:
@@ -201,20 +201,25 @@ def test_a_round_is_written_and_read(archive: Archive) -> None:
     status = after_round(first, archive.manifest(1), (CLICKS, ORDERS), round_, refused)
     write_status(store, status)
 
-    (found,) = read_status(store)
-    assert found == read_flow_status(store, "A", "B")
-    assert (found.name, found.restore_point, found.records, found.round_seconds) == ("A->B", 1, 22, 1.235)
-    clicks, orders = found.topics
+    (flow_status,) = read_status(store)
+    assert flow_status == read_flow_status(store, "A", "B")
+    assert (flow_status.name, flow_status.restore_point, flow_status.records, flow_status.round_seconds) == (
+        "A->B",
+        1,
+        22,
+        1.235,
+    )
+    clicks, orders = flow_status.topics
     assert (orders.incarnation, orders.applied, orders.held_back) == (1, (10, 12, 0), "")
     assert (clicks.incarnation, clicks.applied, clicks.held_back) == (-1, (0,), "no")
-    assert [(r.subject, r.reason) for r in found.refusals] == [("acls", "no authorizer")]
-    assert [i.message for i in found.incidents] == [recreated.message, lost.message]
+    assert [(r.subject, r.reason) for r in flow_status.refusals] == [("acls", "no authorizer")]
+    assert [i.message for i in flow_status.incidents] == [recreated.message, lost.message]
 
-    failed = after_error(found, "B is away")
-    assert (failed.error, failed.restore_point, failed.topics) == ("B is away", 1, found.topics)
+    failed = after_error(flow_status, "B is away")
+    assert (failed.error, failed.restore_point, failed.topics) == ("B is away", 1, flow_status.topics)
     again = first_status(flow_of(), archive.info.id, failed)
-    assert (again.error, again.records, again.topics) == ("", 0, found.topics)
-    assert again.incidents == found.incidents
+    assert (again.error, again.records, again.topics) == ("", 0, flow_status.topics)
+    assert again.incidents == flow_status.incidents
     elsewhere = first_status(flow_of(), "another archive", failed)
     assert (elsewhere.restore_point, elsewhere.topics) == (0, ())
 

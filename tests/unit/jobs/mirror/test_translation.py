@@ -53,13 +53,13 @@ def test_exact_is_never_behind_mirrormaker_and_never_past_the_next_record(
         for sync in offset_syncs(TP, map_of(applied), last, lag):
             store.add(sync)
             last = sync
-        exact, theirs = exactly(applied)(TP, committed), store.translate(TP, committed)
-        assert theirs is not None
+        exact, mirrormaker = exactly(applied)(TP, committed), store.translate(TP, committed)
+        assert mirrormaker is not None
         assert (exact is None) is (committed < pairs[0][0] and pairs[0][1] > 0)
         if exact is None:
-            assert theirs == BEFORE_FIRST
+            assert mirrormaker == BEFORE_FIRST
             continue
-        assert exact >= theirs
+        assert exact >= mirrormaker
         assert all(exact <= target for source, target in pairs if source >= committed)
         assert all(exact > target for source, target in applied if source < committed)
 

@@ -30,7 +30,7 @@ from tests.support.repairs import (
 pytestmark = pytest.mark.exhaustive(keep=2)
 
 
-def test_what_was_expired_is_nothing_lost(store: MemoryStore) -> None:
+def test_expired_segments_are_not_losses(store: MemoryStore) -> None:
     """Files that derive from the rest are made anew."""
     expire_some(store, {1, 2, 4})
     open_archive(store)
@@ -67,7 +67,7 @@ def test_no_loss_in_an_archive_that_was_expired_loses_a_record(
 
 
 @pytest.mark.exhaustive(keep=1)
-def test_it_may_be_cut_off_where_some_was_expired(made: MemoryStore) -> None:
+def test_a_repair_may_be_killed_after_an_expiration(made: MemoryStore) -> None:
     expired = made.copy()
     expire_some(expired, {1, 2, 4})
     before = listed_segments(expired)

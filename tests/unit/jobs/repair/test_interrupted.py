@@ -44,7 +44,7 @@ def records_listed(store: Store) -> set[str]:
 
 @pytest.mark.exhaustive(keep=1)
 @pytest.mark.parametrize("kind", ["documents", "catalogs", "all"])
-def test_it_may_be_cut_off_anywhere(made: MemoryStore, kind: str) -> None:
+def test_a_repair_may_be_killed_anywhere(made: MemoryStore, kind: str) -> None:
     harmed = made.copy()
     lost = {
         "documents": [
@@ -68,7 +68,7 @@ def test_it_may_be_cut_off_anywhere(made: MemoryStore, kind: str) -> None:
         check_healed(store)
 
 
-def test_it_is_not_committed_where_another_changed_the_archive(store: MemoryStore) -> None:
+def test_a_repair_is_not_committed_to_a_changed_archive(store: MemoryStore) -> None:
     class Rival(CrashStore):
         def _before(self, operation: Any, key: str) -> None:
             if operation == "put_new" and layout.parse_catalog_key(key) and not self.down:
@@ -125,6 +125,6 @@ def test_a_key_for_an_archive_that_is_not_encrypted_is_no_damage(store: MemorySt
         run(CryptStore(store, Keyring(store, f"file:{tmp_path / 'key'}")))
 
 
-def test_it_waits_for_no_writer(store: MemoryStore) -> None:
+def test_a_repair_waits_for_no_writer(store: MemoryStore) -> None:
     with HeldLease(store, "kbackup backup", 60), pytest.raises(LockedError):
         run(store)

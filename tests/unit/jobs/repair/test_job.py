@@ -33,9 +33,7 @@ pytestmark = pytest.mark.exhaustive(keep=2)
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_whatever_is_lost_every_restore_point_has_what_is_whole_or_says_what_it_lacks(
-    made: MemoryStore, data: st.DataObject
-) -> None:
+def test_restore_points_have_whole_segments_or_losses(made: MemoryStore, data: st.DataObject) -> None:
     """Up to six objects of any kind. Where the newest catalog is whole no restore point goes, and none lacks a
     segment that is whole."""
     store = made.copy()
@@ -68,15 +66,15 @@ def test_no_loss_of_what_is_not_a_record_loses_a_record(made: MemoryStore, data:
     done = repaired(store)
     assert done.losses == () or all("restore point" in loss for loss in done.losses)
     after = listed_segments(store)
-    listed = {key for places in after.values() for some in places.values() for key in some}
+    listed = {key for places in after.values() for segments in places.values() for key in segments}
     if listed != set(truth):
         # they belong to a run that may have been interrupted, and lie behind what is listed
         archive = open_archive(store)
         assert archive.state.open_run is not None
-        known = {key for n in done.restored for some in before[n].values() for key in some}
+        known = {key for n in done.restored for segments in before[n].values() for key in segments}
         assert known <= listed
     elif after:
-        newest = {place: some for place, some in after[max(after)].items() if some}
+        newest = {place: segments for place, segments in after[max(after)].items() if segments}
         assert newest == before[LAST]
 
 
@@ -152,3 +150,9 @@ def test_segments_are_compared_by_size_unless_all_are_read(store: MemoryStore) -
     harm(store, f"{ORDERS}15_records", "flip")
     assert run(store, read_data=False).losses == ()
     assert len(run(store).losses) == 1
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+def test_a_damaged_lease_is_named_as_replaced(store: MemoryStore, confirm: bool) -> None:
+    store.put(layout.LOCK, b"garbage")
+    assert [mended.file for mended in run(store, confirm=confirm).mended] == [layout.LOCK]

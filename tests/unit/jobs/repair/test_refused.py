@@ -46,7 +46,7 @@ NEWER = re.compile(rb'"version": \d+')
         layout.METADATA,
     ],
 )
-def test_what_a_newer_version_wrote_is_no_damage(store: MemoryStore, name: str, how: str) -> None:
+def test_objects_of_a_newer_version_are_not_damage(store: MemoryStore, name: str, how: str) -> None:
     with HeldLease(store, "kbackup backup", 60):
         pass
     harm(store, key_of(store, 5, layout.GROUPS), "gone")
@@ -74,7 +74,7 @@ def test_there_must_be_something_of_an_archive() -> None:
 
 
 @pytest.mark.parametrize("name", [layout.MANIFEST, layout.CATALOG, layout.TABLES])
-def test_what_was_lost_is_said_by_the_error_that_readers_end_with(store: MemoryStore, name: str) -> None:
+def test_errors_of_readers_name_the_lost_object_and_the_repair(store: MemoryStore, name: str) -> None:
     catalog = open_archive(store).committed.catalog
     assert catalog is not None
     key = {

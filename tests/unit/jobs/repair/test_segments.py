@@ -61,6 +61,12 @@ def test_a_segment_that_a_partition_index_alone_names_is_a_loss(store: MemorySto
     assert report.is_loss
 
 
+def test_the_loss_of_a_missing_segment_names_the_segment(store: MemoryStore) -> None:
+    store.delete([f"{ORDERS}08_records"])
+    report = repaired(store)
+    assert [line.partition(": ")[2] for line in report.losses] == ["the segment is missing"]
+
+
 def test_records_that_a_manifest_counts_and_nothing_has_are_a_loss(store: MemoryStore) -> None:
     """Catalogs, a restore point's segments and the partition index are gone: its manifest still counts records."""
     store.delete([e.key for e in store.list() if e.key.startswith((layout.CATALOG, layout.TABLES))])
@@ -73,7 +79,7 @@ def test_records_that_a_manifest_counts_and_nothing_has_are_a_loss(store: Memory
     assert {n: len(lacking(store, n)) for n in listed_segments(store)} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
 
 
-def test_what_a_partition_index_names_was_committed(store: MemoryStore) -> None:
+def test_segments_in_a_partition_index_count_as_committed(store: MemoryStore) -> None:
     """The newest restore point has no catalog and no manifest left."""
     before = listed_segments(store)
     store.delete([*catalogs(store)[-5:], *[e.key for e in store.list(f"{layout.POINTS}{LAST:010d}-")]])
@@ -105,7 +111,7 @@ def test_a_copy_takes_a_repaired_archive_as_it_is(store: MemoryStore) -> None:
     )
 
 
-def test_what_comes_back_later_changes_nothing(store: MemoryStore) -> None:
+def test_objects_that_come_back_later_change_nothing(store: MemoryStore) -> None:
     """A manifest out of a bucket's versions, a catalog that was being written, a segment that was lost."""
     lost = [key_of(store, 3, layout.MANIFEST), catalogs(store)[-1], f"{ORDERS}15_records"]
     old = {key: store.get(key) for key in lost}

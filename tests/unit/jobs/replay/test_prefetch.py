@@ -10,7 +10,7 @@ import pytest
 from kbackup.jobs.replay.prefetch import ahead
 
 
-def test_the_same_items_in_the_same_order() -> None:
+def test_prefetch_yields_all_items_in_order() -> None:
     assert list(ahead(range(1000), 2)) == list(range(1000))
 
 
@@ -26,7 +26,7 @@ def test_an_error_comes_after_the_items_before_it() -> None:
     assert got == [1, 2]
 
 
-def test_it_makes_no_more_than_its_depth_and_ends_its_thread_when_left() -> None:
+def test_prefetch_keeps_its_depth_and_ends_its_thread_when_closed() -> None:
     made: list[int] = []
     enough = threading.Event()
 

@@ -39,7 +39,7 @@ class Target:
     moved = 0
 
     def __init__(self, *_: object) -> None:
-        self.told: list[tuple[str, int, int]] = []
+        self.calls: list[tuple[str, int, int]] = []
         self._queued: list[RecordBlock] = []
 
     def start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Progress]:
@@ -47,7 +47,7 @@ class Target:
 
     def send(self, tp: TopicPartition, block: RecordBlock) -> None:
         self._queued.append(block)
-        self.told.append(("send", int(block.offsets[0]), int(block.offsets[-1])))
+        self.calls.append(("send", int(block.offsets[0]), int(block.offsets[-1])))
 
     def flush(self) -> dict[TopicPartition, Runs]:
         source = np.concatenate([block.offsets for block in self._queued])
@@ -55,7 +55,7 @@ class Target:
         return {TP: Runs(source, source, np.ones(len(source), np.int64))}
 
     def commit(self, progress: Mapping[TopicPartition, Progress]) -> None:
-        self.told.append(("commit", progress[TP].next, 0))
+        self.calls.append(("commit", progress[TP].next, 0))
 
     def close(self) -> None: ...
 
@@ -106,8 +106,11 @@ def test_nothing_is_open_while_a_large_segment_is_checked(
     store: Store, producer: Target, small_then_large: tuple[Segment, Segment]
 ) -> None:
     result = run(store, part(small_then_large))
-    assert producer.told[:3] == [("send", 0, 4), ("commit", 100, 0), ("send", 100, producer.told[2][2])]
-    assert [told for told in producer.told if told[0] == "commit"] == [("commit", 100, 0), ("commit", 300, 0)]
+    assert producer.calls[:3] == [("send", 0, 4), ("commit", 100, 0), ("send", 100, producer.calls[2][2])]
+    assert [told for told in producer.calls if told[0] == "commit"] == [
+        ("commit", 100, 0),
+        ("commit", 300, 0),
+    ]
     assert result.runs.column("count").to_numpy().sum() == 205
 
 
@@ -117,8 +120,8 @@ def test_nothing_is_open_while_a_window_passes_over_a_large_segment(
     monkeypatch.setattr(restore_read, "QUIET", 2000)
     large = part(small_then_large[1:], Window(ranges=((100, 103), (290, 292))))
     result = run(store, large)
-    assert [told[0] for told in producer.told] == ["send", "commit", "send", "commit"]
-    (_, reached, _), (_, end, _) = producer.told[1::2]
+    assert [told[0] for told in producer.calls] == ["send", "commit", "send", "commit"]
+    (_, reached, _), (_, end, _) = producer.calls[1::2]
     assert (103 < reached < 290, end) == (True, 300)
     assert result.runs.column("source").to_pylist() == [100, 101, 102, 290, 291]
     rest = list(read_range(store, large, reached, check_first=1))
@@ -139,7 +142,7 @@ def test_a_unit_that_was_committed_but_has_no_progress_is_refused(
 
     def committed(target: object, group: str, parts: Iterator[pa.Table]) -> tuple[TopicPartition, int] | None:
         asked.append(list(parts))
-        return (TP, 7) if asked[-1] and producer.told else None
+        return (TP, 7) if asked[-1] and producer.calls else None
 
     monkeypatch.setattr(restore_task, "first_committed", committed)
     begun(store, 10, 70)

@@ -110,7 +110,7 @@ def test_a_group_without_offsets_is_refused_by_name(
         ),
     ],
 )
-def test_what_matches_nothing_is_refused(store: Store, options: Restore, message: str, hint: str) -> None:
+def test_filters_without_a_match_are_refused(store: Store, options: Restore, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as refused:
         plan_of(store, options)
     assert refused.value.message == message
@@ -139,7 +139,7 @@ def test_groups_that_could_not_be_captured_are_warned_of_where_they_are_selected
     assert plan_of(store, Restore(groups=("/ship.*/",))).group_warnings == []
 
 
-def test_what_the_archive_has_lost_is_missing_and_refused_when_strict() -> None:
+def test_lost_records_are_reported_missing_and_refused_when_strict() -> None:
     """A restore that does not ask for the lost offsets lacks nothing."""
     store = MemoryStore()
     make_archive(store)
@@ -157,6 +157,6 @@ def test_what_the_archive_has_lost_is_missing_and_refused_when_strict() -> None:
     for options in (
         Restore(strict=True, topics=("clicks",)),
         Restore(strict=True, range=("orders:0:0-9",)),
-        Restore(strict=True, backup=1),
+        Restore(strict=True, restore_point=1),
     ):
         assert plan_of(store, options).damaged == ()

@@ -62,7 +62,7 @@ def plan(options: Restore | None = ASKED) -> RestorePlan:
         {"state": "elsewhere", "restore_id": "r", "transactions": False, "transaction_bytes": 5},
     ],
 )
-def test_the_same_options(same: dict[str, Any]) -> None:
+def test_equal_options_are_accepted(same: dict[str, Any]) -> None:
     check_same_options(plan(), msgspec.structs.replace(ASKED, **same))
 
 
@@ -81,6 +81,14 @@ def test_the_same_options(same: dict[str, Any]) -> None:
 def test_other_options_are_refused_by_their_names(other: dict[str, Any], message: str) -> None:
     with pytest.raises(MismatchError, match=f"restore r was done with other options: {message}"):
         check_same_options(plan(), msgspec.structs.replace(ASKED, **other))
+
+
+def test_a_plan_may_have_the_former_name_of_an_option() -> None:
+    given = given_options(ASKED)
+    older = msgspec.structs.replace(plan(), options={"backup": given.pop("restore_point"), **given})
+    check_same_options(older, ASKED)
+    with pytest.raises(MismatchError, match='restore_point was "latest", now 1'):
+        check_same_options(older, msgspec.structs.replace(ASKED, restore_point=1))
 
 
 def test_a_plan_of_an_older_version_has_no_options() -> None:
@@ -120,7 +128,7 @@ def check(state: Store, target: FakeTarget) -> None:
     check_still_there(cast(Cluster, target), state, plan())
 
 
-def test_what_was_restored_is_there(state: Store) -> None:
+def test_restored_records_on_the_target_are_accepted(state: Store) -> None:
     check(state, FakeTarget())
     check(state, FakeTarget(start=2, end=17))
 
@@ -134,6 +142,6 @@ def test_what_was_restored_is_there(state: Store) -> None:
         (FakeTarget(end=16), r"offsets 2 to 17 \(exclusive\) of copy-1, which has 0 to 16 now"),
     ],
 )
-def test_what_is_gone_is_told(state: Store, target: FakeTarget, message: str) -> None:
+def test_deleted_records_are_reported(state: Store, target: FakeTarget, message: str) -> None:
     with pytest.raises(MismatchError, match=message):
         check(state, target)

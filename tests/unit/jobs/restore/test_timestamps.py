@@ -28,7 +28,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return ran
 
 
-def test_they_are_read_where_they_are_not_known(tasks: list[Any]) -> None:
+def test_unknown_timestamps_are_read_once(tasks: list[Any]) -> None:
     store = FileStore(ROOT / "archive")
     content = java_content(store, sorted({p.topic for p in PARTITIONS}))
     timed = with_timestamps(content, store, lambda: None, Silent())  # type: ignore[arg-type, return-value] # unused

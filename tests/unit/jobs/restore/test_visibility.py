@@ -27,16 +27,16 @@ RUNS = runs_table(
 
 
 class Ends:
-    """A cluster whose log ends are told one after the other; the last ones stay."""
+    """A cluster that answers with these log ends, one after the other; the last ones stay."""
 
-    def __init__(self, *told: dict[TopicPartition, int]) -> None:
-        self._told = list(told)
+    def __init__(self, *answers: dict[TopicPartition, int]) -> None:
+        self._answers = list(answers)
         self.asked: list[set[TopicPartition]] = []
 
     def log_ends(self, partitions: Iterable[TopicPartition], isolation: str) -> dict[TopicPartition, int]:
         assert isolation == "read_committed"
         self.asked.append(set(partitions))
-        ends = self._told.pop(0) if len(self._told) > 1 else self._told[0]
+        ends = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return {tp: ends[tp] for tp in self.asked[-1]}
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:

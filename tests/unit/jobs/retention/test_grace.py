@@ -25,15 +25,15 @@ def test_grace() -> None:
     history = build(store)
     old = history.archive
     before = all_seen(old)
-    left = {key for key in objects_of(store) if key.startswith("topics/a/") and "0000000023" in key}
+    remaining = {key for key in objects_of(store) if key.startswith("topics/a/") and "0000000023" in key}
     first = expired(store, last=3, days=3, grace=DAY)
     assert first.expiration == old.state.number + 1
     assert first.deleted == 0, "all is young"
     store.age("", 2 * 24 * 3600.0)
     history.run(10, {"a": 3, "b": 2, "c": "out"})
     again = expired(store, last=2, grace=DAY)
-    assert again.deleted > len(left) == 2, "of the first expiration, and of the crashed run"
-    assert left.isdisjoint(objects_of(store))
+    assert again.deleted > len(remaining) == 2, "of the first expiration, and of the crashed run"
+    assert remaining.isdisjoint(objects_of(store))
     assert expired(store, grace=DAY).deleted == 0
     assert set(before) - set(all_seen(open_archive(store))) == {1, 2, 3, 4, 5, 7, 8}
     store.requests.clear()

@@ -67,7 +67,14 @@ rounds = st.lists(
 @given(rounds)
 @example([([{"a": 0, "b": 1}, {"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 1, [], "sweep")])
 @example([([{"a": 0, "b": 1}, {"a": "out", "b": "out"}], 0, 0, [], "sweep")])
-def test_what_stays_is_as_it_was(
+@example(
+    [
+        ([{"a": 0, "b": 1}], 0, None, [], "sweep"),
+        ([{"a": 0, "b": "anew"}], 0, 0, [], "sweep"),
+        ([{"a": 0, "b": 0}], 1, None, [], "sweep"),
+    ]
+)
+def test_expiration_leaves_retained_points_unchanged(
     rounds: list[tuple[list[dict[str, Did]], int, int | None, list[int], str]],
 ) -> None:
     store = MemoryStore()

@@ -54,7 +54,7 @@ counts = st.integers(0, 4)
     ),
     st.integers(0, 1000),
 )
-def test_as_by_brute_force(hours: list[int], policy: Policy, today: int) -> None:
+def test_policy_agrees_with_brute_force(hours: list[int], policy: Policy, today: int) -> None:
     now = EPOCH + timedelta(days=today)
     moments = [Moment(n, EPOCH + timedelta(hours=hour)) for n, hour in enumerate(hours, 1)]
     kept = reasons(policy, moments, now)

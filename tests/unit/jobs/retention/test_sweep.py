@@ -132,7 +132,7 @@ def test_an_object_that_a_listing_lacks_costs_nothing(built: MemoryStore, forgot
     check_whole(store, clean=True)
 
 
-def test_what_the_next_backup_may_salvage_stays(built: MemoryStore) -> None:
+def test_sweep_spares_segments_that_the_next_backup_may_salvage(built: MemoryStore) -> None:
     store = built.copy()
     mine = "topics/a/segment_partition_000_from_offset_0000000888_records"
     over = "topics/b/segment_partition_000_from_offset_0000000888_records"
@@ -146,7 +146,7 @@ def test_what_the_next_backup_may_salvage_stays(built: MemoryStore) -> None:
     assert over not in left, "that incarnation is over"
 
 
-def test_nobody_empties_an_archive() -> None:
+def test_expiration_never_empties_an_archive() -> None:
     store = MemoryStore()
     history = History(store)
     history.run(1, {"a": 3})

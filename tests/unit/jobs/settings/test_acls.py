@@ -23,7 +23,7 @@ ACLS = st.builds(
 
 
 @given(st.sets(ACLS), st.sets(ACLS))
-def test_what_is_planned_is_what_is_missing(acls: set[Acl], there: set[Acl]) -> None:
+def test_missing_acls_are_planned(acls: set[Acl], there: set[Acl]) -> None:
     before = archived(acls=tuple(acls))
     planned = plan_settings(["acls"], before, RENAMED, Target("h:1", [1], acls=there))
     mapped, skipped = map_acls(acls, RENAMED)

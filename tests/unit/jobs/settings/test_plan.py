@@ -6,7 +6,7 @@ import pytest
 
 from kbackup.jobs.settings.acls import SkippedSetting
 from kbackup.jobs.settings.changes import ConfigChange, QuotaChange
-from kbackup.jobs.settings.plan import HOST_SPECIFIC, SettingsReport, Target, default_command, plan_settings
+from kbackup.jobs.settings.plan import HOST_SPECIFIC, SettingsReport, Target, plan_settings
 from kbackup.metadata.entities import (
     ClientMetrics,
     ClientQuota,
@@ -30,8 +30,12 @@ def test_configs_of_brokers() -> None:
             broker(1, "x.password", "hush"),
         )
     )
-    there = (broker(None, "num.io.threads", "4"), broker(2, "num.io.threads", "9"), broker(1, "other", "x"))
-    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
+    existing = (
+        broker(None, "num.io.threads", "4"),
+        broker(2, "num.io.threads", "9"),
+        broker(1, "other", "x"),
+    )
+    planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=existing))
     assert planned.configs == (
         change("", "log.retention.ms", None, "1000", of_all=True),
         change("1", "log.retention.ms", None, "2000"),
@@ -43,7 +47,7 @@ def test_configs_of_brokers() -> None:
         "config x.password of broker 1": "it is sensitive: set it by hand",
     }
     done = [broker(int(c.owner) if c.owner else None, c.name, c.after) for c in planned.configs]
-    again = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=[*there, *done]))
+    again = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=[*existing, *done]))
     assert (again.configs, again.warnings) == ((), ())
 
 
@@ -53,13 +57,6 @@ def test_a_broker_that_keeps_its_own_value_is_named() -> None:
     planned = plan_settings(["configs"], point, SAME, Target("h:1", [1, 2], broker_configs=there))
     assert planned.configs == (change("", "num.io.threads", None, "4", of_all=True),)
     assert planned.warnings == ("broker 2 keeps num.io.threads=9, which is not what all brokers get",)
-
-
-def test_the_command_for_a_default() -> None:
-    begins = "kafka-configs.sh --bootstrap-server h:1 --alter --entity-type brokers --entity-default "
-    assert default_command("h:1", "a", "1") == f"{begins}--add-config a=1"
-    assert default_command("h:1", "a", "x,y") == f"{begins}--add-config 'a=[x,y]'"
-    assert default_command("h:1", "a", None) == f"{begins}--delete-config a"
 
 
 def test_quotas() -> None:
@@ -128,7 +125,7 @@ def test_a_login_that_no_running_cluster_takes() -> None:
         "remote.log.storage.manager.class.path",
     ],
 )
-def test_what_belongs_to_a_host(name: str) -> None:
+def test_host_specific_configs_are_not_carried(name: str) -> None:
     assert HOST_SPECIFIC.search(name)
     point = archived(broker_configs=(broker(1, name, "x"), broker(None, name, "y")))
     planned = plan_settings(["configs"], point, SAME, EMPTY)
@@ -149,7 +146,7 @@ def test_what_belongs_to_a_host(name: str) -> None:
         "leader.replication.throttled.rate",
     ],
 )
-def test_what_belongs_to_the_cluster(name: str) -> None:
+def test_cluster_configs_are_not_host_specific(name: str) -> None:
     assert not HOST_SPECIFIC.search(name)
 
 
@@ -193,7 +190,7 @@ def test_only_what_is_asked_for() -> None:
         assert [name for name in fields if getattr(planned, name)] == [has]
 
 
-def test_what_no_backup_holds_is_named() -> None:
+def test_uncaptured_settings_are_named() -> None:
     point = archived(
         not_carried=(
             not_carried_entry("client_quotas", "not supported", "so it is"),

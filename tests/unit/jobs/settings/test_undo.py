@@ -83,17 +83,17 @@ def changed(before: dict[Any, Any], changes: Changes) -> dict[Any, Any]:
     for each in changes.deleted_acls:
         del after[each]
     for config in changes.configs:
-        place: Any = ("group", config.owner, config.name)
+        key: Any = ("group", config.owner, config.name)
         if config.kind == "broker":
-            place = ("broker", int(config.owner) if config.owner else None, config.name)
+            key = ("broker", int(config.owner) if config.owner else None, config.name)
         elif config.kind == "client metrics":
-            place = ("metrics", config.owner, config.name)
-        assert after.get(place) == config.before
-        after[place] = config.after
+            key = ("metrics", config.owner, config.name)
+        assert after.get(key) == config.before
+        after[key] = config.after
     for quota in changes.quotas:
         assert after.get(("quota", *quota.key)) == quota.before
         after["quota", *quota.key] = quota.after
-    return {place: value for place, value in after.items() if value is not None}
+    return {key: value for key, value in after.items() if value is not None}
 
 
 def reading_of(stands: dict[Any, Any]) -> Reading:
@@ -147,7 +147,7 @@ def test_an_undo_is_the_exact_inverse(archived: Reading, there: Reading) -> None
 
 
 @given(READINGS, READINGS, READINGS)
-def test_what_stood_before_the_first_of_two_tries_counts(
+def test_undo_restores_the_state_before_the_first_try(
     first: Reading, second: Reading, there: Reading
 ) -> None:
     one = planned(first, there)
@@ -158,16 +158,16 @@ def test_what_stood_before_the_first_of_two_tries_counts(
     assert changed(after, undo) == state(there)
 
 
-def test_what_others_changed_elsewhere_stays() -> None:
-    there = reading(set(), {}, {}, {}, {})
+def test_undo_keeps_changes_of_others() -> None:
+    existing = reading(set(), {}, {}, {}, {})
     archived = reading({"User:a"}, {(None, "a"): "1"}, {}, {}, {(ENTITIES[0], "producer_byte_rate"): 1.0})
-    changes = planned(archived, there)
+    changes = planned(archived, existing)
     others = {
         acl("User:b"): True,
         ("broker", None, "b"): "2",
         ("quota", ENTITIES[1], "request_percentage"): 2.0,
     }
-    now = changed(state(there), changes) | others
+    now = changed(state(existing), changes) | others
     assert changed(now, undo_of([before_of(1, changes)], reading_of(now))) == others
 
 

@@ -36,7 +36,7 @@ def test_a_missing_catalog_in_the_history_and_at_its_end(root: Path, made: Path)
     assert list(findings_of(run(root, quick=True))) == catalogs(made)[-1:], "derived.json names it as well"
 
 
-def test_what_a_lost_catalog_refers_to(root: Path) -> None:
+def test_objects_of_a_lost_catalog_are_orphans(root: Path) -> None:
     (root / catalogs(root)[-1]).unlink()
     report = run(root, quick=True)
     assert report.restore_points == (1,)

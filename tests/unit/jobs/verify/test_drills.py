@@ -27,10 +27,10 @@ def store() -> Store:
 def found(store: Store) -> dict[str, str]:
     findings = Findings()
     check_drills(store, [entry.key for entry in store.list()], findings)
-    return {f.file: f.what for f in findings.found} | {n.file: n.what for n in findings.notes}
+    return {f.file: f.what for f in findings.entries} | {n.file: n.what for n in findings.notes}
 
 
-def test_as_it_was_written(store: Store) -> None:
+def test_unchanged_drills_have_no_findings(store: Store) -> None:
     assert found(store) == {}
 
 
@@ -54,7 +54,9 @@ def copy_to_another(store: Store) -> None:
         (lambda s: s.put(FOLDER + "more", b""), FOLDER + "more", "is no file of a drill"),
     ],
 )
-def test_what_was_done_to_it(store: Store, change: Callable[[Store], object], key: str, message: str) -> None:
+def test_damage_of_a_drill_is_named(
+    store: Store, change: Callable[[Store], object], key: str, message: str
+) -> None:
     change(store)
     assert [(k, w) for k, w in found(store).items() if message in w and k == key]
     assert len(found(store)) == 1

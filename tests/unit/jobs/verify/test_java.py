@@ -48,7 +48,7 @@ def test_damage_in_a_folder_of_the_java_tool(java: Path) -> None:
     assert not named & {key for key in messages if "/index_" not in key}
 
 
-def test_what_a_killed_sink_leaves_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flaws_of_a_killed_sink_are_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = torn_folder(tmp_path / "java")
     for quick in (True, False):
         report = run(root, quick=quick)

@@ -16,7 +16,7 @@ from tests.support.verifications import ORDERS, SEGMENT, findings_of, point_fold
 pytestmark = pytest.mark.exhaustive(keep=2)
 
 
-def test_what_nothing_promises_is_noted(root: Path) -> None:
+def test_unlisted_files_are_notes(root: Path) -> None:
     (root / ORDERS / "segment_partition_000_from_offset_0000000099_records").write_bytes(b"12345")
     (root / "notes.txt").write_bytes(b"123")
     (root / f"{point_folder(root, 2)}copy of manifest.json").write_bytes(b"")

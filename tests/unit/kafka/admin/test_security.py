@@ -89,12 +89,12 @@ def security(admin: Admin) -> SecurityAdmin:
 
 
 def test_acls_in_kafkas_words() -> None:
-    told = [
+    bindings = [
         AclBinding("broker", "kafka-cluster", "literal", "User:b", "*", "cluster_action", "deny"),
         AclBinding("transactional_id", "tx", "prefixed", "User:a", "h", "idempotent_write", "allow"),
         AclBinding("unknown", "someone", "literal", "User:a", "*", "describe", "allow"),
     ]
-    assert security(Admin(acls=told)).acls() == (
+    assert security(Admin(acls=bindings)).acls() == (
         [
             AclRule("cluster", "kafka-cluster", "literal", "User:b", "*", "cluster_action", "deny"),
             AclRule("transactional_id", "tx", "prefixed", "User:a", "h", "idempotent_write", "allow"),

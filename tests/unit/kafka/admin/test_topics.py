@@ -65,7 +65,7 @@ def admin_of(fake: Admin) -> TopicAdmin:
 
 
 @pytest.mark.parametrize("right", CHANGES)
-def test_what_is_refused_is_reported_with_the_right_that_it_takes(right: str) -> None:
+def test_refusals_name_the_missing_right(right: str) -> None:
     refused = CHANGES[right](admin_of(Admin(b=KafkaError.TOPIC_AUTHORIZATION_FAILED)), NAMES)
     assert refused.keys() == {"b"}
     assert f"it takes {right}" in refused["b"]

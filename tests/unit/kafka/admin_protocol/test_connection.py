@@ -115,7 +115,7 @@ def test_features_of_the_first_epoch_count() -> None:
     ],
     ids=["HTTP", "closed", "another's", "cut off"],
 )
-def test_what_is_no_broker(answer: Answer) -> None:
+def test_other_servers_are_refused(answer: Answer) -> None:
     with broker(answer) as address:
         told = session_of(address)
     assert told is not None

@@ -66,7 +66,7 @@ def test_tls_and_login() -> None:
         ({"bootstrap_servers": "a:b:c"}, "'a:b:c'"),
     ],
 )
-def test_what_only_librdkafka_can_is_named(properties: dict[str, str], named: str) -> None:
+def test_unsupported_properties_are_named(properties: dict[str, str], named: str) -> None:
     with pytest.raises(NotMappedError) as raised:
         of(**properties)
     assert named in str(raised.value)

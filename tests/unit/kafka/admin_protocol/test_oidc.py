@@ -88,6 +88,6 @@ def test_no_token(status: int, answer: bytes, message: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "file:///etc/passwd", ""])
-def test_nobody_there(url: str) -> None:
+def test_unreachable_token_endpoint_is_a_login_error(url: str) -> None:
     with pytest.raises(LoginError):
         token_of(url)

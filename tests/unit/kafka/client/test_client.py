@@ -40,7 +40,7 @@ def connection() -> Connection:
         ),
     ],
 )
-def test_what_is_forbidden_names_the_right(code: int, doing: str, right: str, connection: Connection) -> None:
+def test_denials_name_the_missing_right(code: int, doing: str, right: str, connection: Connection) -> None:
     error = connection.error(KafkaError(code), doing)
     assert isinstance(error, UnreachableError)
     assert f"source cluster at b:1 denied access {doing}" in error.message
@@ -56,7 +56,7 @@ def test_what_is_forbidden_names_the_right(code: int, doing: str, right: str, co
         (KafkaError(KafkaError._TRANSPORT, ALERT), "ssl.ca.location"),
     ],
 )
-def test_who_is_not_let_in_is_told_what_the_client_heard(
+def test_denied_access_names_the_error_of_the_client(
     heard: KafkaError, hint: str, connection: Connection
 ) -> None:
     assert not connection.locked_out
@@ -69,13 +69,19 @@ def test_who_is_not_let_in_is_told_what_the_client_heard(
     assert hint in error.hint
 
 
-def test_what_only_does_not_answer_may_answer_later(connection: Connection) -> None:
+def test_timeouts_are_not_denied_access(connection: Connection) -> None:
     connection.heard(KafkaError(KafkaError._TRANSPORT, "connection refused"))
     assert not connection.locked_out
     error = connection.error(KafkaError(KafkaError._TIMED_OUT), "")
     assert "did not answer" in error.message
     assert "connection refused" in error.message
     assert isinstance(connection.error(KafkaError(KafkaError.INVALID_REQUEST), ""), ClusterError)
+
+
+def test_partitions_without_leaders_are_no_answer(connection: Connection) -> None:
+    error = connection.error(KafkaError(KafkaError._NOENT, "No leaders found"), "asking for offsets of t-0")
+    assert isinstance(error, UnreachableError)
+    assert "did not answer asking for offsets of t-0: No leaders found" in error.message
 
 
 @pytest.mark.parametrize(("doing", "named"), [("starting transactions", True), ("describing topic t", False)])

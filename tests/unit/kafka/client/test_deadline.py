@@ -21,7 +21,7 @@ def test_a_call_that_ends() -> None:
     assert done == [1]
 
 
-def test_what_a_call_raises() -> None:
+def test_errors_of_a_call_are_raised() -> None:
     def fail() -> None:
         raise ValueError("no")
 

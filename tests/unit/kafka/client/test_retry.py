@@ -77,7 +77,12 @@ REQUESTS: dict[str, tuple[Callable[[Cluster], object], object]] = {
 @pytest.mark.parametrize("name", REQUESTS)
 @pytest.mark.parametrize(
     "code",
-    [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._UNKNOWN_PARTITION],
+    [
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._NOENT,
+    ],
 )
 def test_a_new_leader_is_asked_again(name: str, code: int, clock: list[float]) -> None:
     request, expected = REQUESTS[name]
@@ -122,7 +127,7 @@ def test_a_new_controller_is_asked_again(clock: list[float]) -> None:
     assert (deleted, len(clock)) == ({"t": "", "u": ""}, 2)
 
 
-def test_what_a_controller_refuses_is_told(clock: list[float]) -> None:
+def test_refusals_of_a_controller_are_reported(clock: list[float]) -> None:
     with pytest.raises(ClusterError, match="creating topic t"):
         cluster(Admin(KafkaError.TOPIC_ALREADY_EXISTS)).create_topic("t", 1, 1, {})
     deleted = cluster(Admin(KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.POLICY_VIOLATION)).delete_topics(

@@ -18,7 +18,7 @@ NOWHERE: dict[str, str | int | float | bool] = {"bootstrap.servers": "127.0.0.1:
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**63 - 1), st.none() | st.integers(0, 99), st.text(max_size=300))))
-def test_what_is_handed_over_comes_back(entries: list[tuple[int, int | None, str]]) -> None:
+def test_partition_lists_hold_committed_offsets(entries: list[tuple[int, int | None, str]]) -> None:
     offsets = [
         Committed(TopicPartition(f"topic-{n}", n), offset, epoch, metadata)
         for n, (offset, epoch, metadata) in enumerate(entries)

@@ -48,7 +48,7 @@ def test_bytes_are_those_of_kafka() -> None:
 
 
 @given(st.lists(METADATA, min_size=1, max_size=3) | st.lists(CONTROL, min_size=1, max_size=3))
-def test_what_is_encoded_is_decoded(records: list[Record]) -> None:
+def test_encoded_records_are_decoded(records: list[Record]) -> None:
     data = encode_batch(5, 2, 9, records)
     assert _decode(data) == [LogRecord(5 + n, 2, 9, r) for n, r in enumerate(records)]
 

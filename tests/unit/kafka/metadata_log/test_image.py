@@ -220,7 +220,7 @@ def test_records_of_a_newer_kafka_are_named(tmp_path: Path) -> None:
     assert reading.not_carried[1].why.startswith("2 such records")
 
 
-def test_what_no_kafka_writes(tmp_path: Path) -> None:
+def test_records_that_kafka_never_writes_are_corrupt(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, [record("TopicRecord", {"name": "t", "topicId": A})])
     partition = record("PartitionRecord", {"topicId": A, "partitionId": 1})
     write_segment(tmp_path, 1, [partition])

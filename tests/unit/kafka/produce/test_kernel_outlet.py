@@ -120,7 +120,7 @@ def test_delivered_without_an_offset(make: Make) -> None:
     assert rows(outlet.taken()[TP]) == [(0, 0, 3), (3, -1, 1), (4, 3, 3)]
 
 
-def test_what_is_lost_is_named(make: Make) -> None:
+def test_lost_records_are_named(make: Make) -> None:
     outlet = make(batch_num_messages=1)
     outlet.send(TP, block_of_size(2))
     assert outlet.flush(30) == 0

@@ -59,7 +59,7 @@ def test_a_gap_at_the_start_fits_by_what_was_before() -> None:
         ((4, -1, 5), None, (5, 5), []),  # no place at all
     ],
 )
-def test_what_is_not_certain_after_asking(
+def test_uncertain_runs_after_asking(
     targets: tuple[int, ...], floor: int | None, asked: tuple[int, int | None], records: list[int]
 ) -> None:
     def ask(start: int, end: int | None) -> Int64Array:
@@ -70,7 +70,7 @@ def test_what_is_not_certain_after_asking(
         resolve(made(*targets), floor, ask)
 
 
-def test_nobody_knows_from_where_on() -> None:
+def test_unknown_first_offset_is_not_proven() -> None:
     with pytest.raises(NotProvenError):
         resolve(made(-1, 5), None, never)
 
@@ -89,9 +89,9 @@ def test_any_log(gaps: list[tuple[int, int, bool]], first: int) -> None:
     assert rows(runs) == rows(runs_of(sources, told))
 
     def ask(start: int, end: int | None) -> Int64Array:
-        found: Int64Array = targets[(targets >= start) & (True if end is None else targets < end)]
-        return found
+        resolved: Int64Array = targets[(targets >= start) & (True if end is None else targets < end)]
+        return resolved
 
-    found = resolve(runs, 0, ask)
-    assert rows(found) == rows(runs_of(sources, targets))
-    assert found.next == targets[-1] + 1
+    resolved = resolve(runs, 0, ask)
+    assert rows(resolved) == rows(runs_of(sources, targets))
+    assert resolved.next == targets[-1] + 1

@@ -133,7 +133,7 @@ def read_by(asked: list[Pushed], of: Segment) -> list[int]:
 
 
 @given(filters, st.sampled_from(TOPICS), st.integers(0, 3))
-def test_what_is_read_has_all_that_is_selected(combined: list[Filter], topic: str, partition: int) -> None:
+def test_reads_cover_the_selected_records(combined: list[Filter], topic: str, partition: int) -> None:
     of = segment(topic, partition)
     read, selected = read_by([push(combined)], of), selected_by(combined, of)
     assert set(selected) <= set(read)
@@ -142,7 +142,7 @@ def test_what_is_read_has_all_that_is_selected(combined: list[Filter], topic: st
 
 
 @given(st.lists(filters, min_size=1, max_size=3), st.sampled_from(TOPICS), st.integers(0, 3))
-def test_what_is_read_for_many(many: list[list[Filter]], topic: str, partition: int) -> None:
+def test_reads_for_many_filters(many: list[list[Filter]], topic: str, partition: int) -> None:
     of = segment(topic, partition)
     read = read_by([push(combined) for combined in many], of)
     assert {n for combined in many for n in selected_by(combined, of)} <= set(read)
@@ -173,12 +173,12 @@ def exact(one: Filter) -> bool:
         GreaterThan(("timestampType",), 0),
     ],
 )
-def test_what_excludes_nothing_here(one: Filter) -> None:
+def test_filters_that_exclude_nothing_are_not_pushed(one: Filter) -> None:
     assert push([one]) == Pushed()
 
 
-def test_what_is_asked_for() -> None:
-    some = [
+def test_requested_filters() -> None:
+    filters = [
         IsNotNull(("offset",)),
         EqualTo(("topic",), "orders"),
         In(("partition",), (1, 2)),
@@ -186,7 +186,7 @@ def test_what_is_asked_for() -> None:
         Not(EqualTo(("offset",), 12)),
         LessThan(("timestamp",), moment(5_000_001)),
     ]
-    pushed = push(some)
+    pushed = push(filters)
     assert pushed.window == Window(to_time=5000, ranges=((10, 12), (13, 2**63 - 1)))
     assert pushed.wants(segment("orders", 2))
     assert not pushed.wants(segment("orders", 3))
@@ -204,7 +204,7 @@ def test_windows_that_leave_nothing() -> None:
     assert not pushed.window.may_hold(segment("orders", 0))
 
 
-def test_what_was_asked_before_is_remembered(tmp_path: Path) -> None:
+def test_earlier_filters_are_remembered(tmp_path: Path) -> None:
     some = [push([EqualTo(("offset",), n)]) for n in range(3)]
     assert remembered(tmp_path, "a", some[0]) == (some[0],)
     assert remembered(tmp_path, "b", some[2]) == (some[2],)

@@ -33,7 +33,7 @@ DOCS = Path(__file__).parents[4] / "infra" / "docs" / "spark-reading.md"
 
 def test_nothing_but_the_archive() -> None:
     request = request_of({"path": "s3://b/p"})
-    assert (request.archive, request.backup, request.starting) == ("s3://b/p", "latest", "earliest")
+    assert (request.archive, request.restore_point, request.starting) == ("s3://b/p", "latest", "earliest")
     assert request.columns == tuple(TYPES)
     assert request.topics.matches("any.thing")
     assert request.times == Window()
@@ -46,14 +46,14 @@ def test_everything() -> None:
         {
             "Archive": "s3://b/p",
             "path": "s3://b/p",
-            "BACKUP": "7",
+            "RESTOREPOINT": "7",
             "ranges": "orders:0:5-9,orders:0:7-12, orders:1:-3,clicks:0:4-",
             "fromTime": "2026-01-31T12:00:00Z",
             "totime": "1769860900000",
             "columns": "Offset, key,offset,headers",
             "includeHeaders": "false",
             "partitionBytes": "8MiB",
-            "startingBackup": "3",
+            "startingRestorePoint": "3",
             "failOnDataLoss": "False",
         }
     )
@@ -64,8 +64,14 @@ def test_everything() -> None:
     }
     assert request.times == Window(from_time=1769860800000, to_time=1769860900000)
     assert request.columns == ("offset", "key")
-    assert (request.partition_bytes, request.starting, request.backup) == (8 << 20, "3", "7")
+    assert (request.partition_bytes, request.starting, request.restore_point) == (8 << 20, "3", "7")
     assert not request.fail_on_data_loss
+
+
+@pytest.mark.parametrize("names", [("restorePoint", "startingRestorePoint"), ("backup", "startingBackup")])
+def test_former_names_of_options_work(names: tuple[str, str]) -> None:
+    request = request_of({"path": "s3://b/p", names[0]: "7", names[1]: "3"})
+    assert (request.restore_point, request.starting) == ("7", "3")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,7 @@ def test_everything() -> None:
         ({"partitionBytes": "much"}, "give a size such as"),
     ],
 )
-def test_what_is_refused(options: dict[str, str], message: str) -> None:
+def test_refused_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=r".*") as caught:
         request_of(options)
     assert message in str(caught.value)
@@ -125,7 +131,7 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(
     secret.write_text("hunter2")
     file.write_text(f'[encryption]\nkey = "command:tee {ran}"\n')
     make_archive(encrypting(FileStore(tmp_path / "archive"), tmp_path))
-    place = {"archive": str(tmp_path / "archive")}
+    address = {"archive": str(tmp_path / "archive")}
 
     def outcome(options: dict[str, str]) -> str:
         try:
@@ -134,8 +140,8 @@ def test_options_run_no_command_and_read_no_file_of_the_driver(
             return error.message
         return "was read"
 
-    command = place | {"Encryption.Key": f"command:tee {ran}"}
-    configured = place | {"config": str(file)}
+    command = address | {"Encryption.Key": f"command:tee {ran}"}
+    configured = address | {"config": str(file)}
     reading = {"archive": "s3://bucket", "s3.endpoint_url": f"http://127.0.0.1:1/${{file:{secret}}}"}
     variable = {"archive": "s3://bucket", "s3.endpoint_url": "http://127.0.0.1:1/${env:HOME}"}
     for options in (command, configured, reading, variable):

@@ -70,18 +70,18 @@ def at(stream: StreamReader, number: int) -> Offset:
 def test_where_it_begins(store: FileStore) -> None:
     grow(store, 3, 12, 15)
     began = {
-        starting: reader(store, startingBackup=starting).initialOffset()["backup"]
+        starting: reader(store, startingRestorePoint=starting).initialOffset()["backup"]
         for starting in ("earliest", "Latest", "1", "3", "7")
     }
     assert began == {"earliest": 0, "Latest": 3, "1": 0, "3": 2, "7": 6}
     for wrong in ("newest", "-1", "²"):
-        with pytest.raises(UsageError, match="startingBackup"):
-            reader(store, startingBackup=wrong).initialOffset()
-    with pytest.raises(UsageError, match="give startingBackup"):
+        with pytest.raises(UsageError, match="startingRestorePoint"):
+            reader(store, startingRestorePoint=wrong).initialOffset()
+    with pytest.raises(UsageError, match="give startingRestorePoint"):
         reader(store, backup="2")
 
 
-def test_what_restore_points_added(store: FileStore) -> None:
+def test_batches_hold_the_records_added_by_restore_points(store: FileStore) -> None:
     stream = reader(store)
     start = stream.initialOffset()
     first = stream.latestOffset()
@@ -101,7 +101,7 @@ def test_no_restore_point_yet(tmp_path: Path) -> None:
     with pytest.raises(NoArchiveError):
         reader(store).initialOffset()
     open_or_create(store)
-    stream = reader(store, startingBackup="latest")
+    stream = reader(store, startingRestorePoint="latest")
     assert stream.initialOffset() == stream.latestOffset()
     assert batch(stream, stream.initialOffset(), stream.latestOffset()) == []
 
@@ -133,7 +133,7 @@ def test_the_restore_point_where_it_was_is_repaired(store: FileStore, goes: bool
     for stream in (followed, reader(store)):
         assert batch(stream, had, stream.latestOffset()) == of_orders(50, 60)
         assert len(batch(stream, at(stream, 1), stream.latestOffset())) == 34
-    fresh = reader(store, startingBackup="2")
+    fresh = reader(store, startingRestorePoint="2")
     assert fresh.initialOffset()["backup"] == 1
     assert len(batch(fresh, fresh.initialOffset(), fresh.latestOffset())) == 34
 
@@ -160,10 +160,10 @@ def test_a_copy_that_lags_behind(store: FileStore, tmp_path: Path) -> None:
         again.partitions(had, again.latestOffset())
 
 
-def test_it_begins_with_a_restore_point_that_is_not_there_yet(store: FileStore) -> None:
-    first = reader(store, startingBackup="4")
+def test_a_stream_begins_with_a_later_restore_point(store: FileStore) -> None:
+    first = reader(store, startingRestorePoint="4")
     start = first.initialOffset()
-    for stream in (first, reader(store, startingBackup="4")):
+    for stream in (first, reader(store, startingRestorePoint="4")):
         assert batch(stream, start, stream.latestOffset()) == []
     for seq in (3, 4):
         grow(store, seq, seq * 10, seq * 10 + 10)
@@ -199,20 +199,20 @@ def test_records_that_expired_before_the_stream_had_them(store: FileStore) -> No
     end = stream.latestOffset()
     expired(store, before=45)
     segments = open_archive(store).segments(open_archive(store).restore_point("latest"))
-    left = min(s.first for s in segments if s.partition == 1)
-    assert 30 < left <= 45, "some of what restore points 3 and 4 added went"
+    oldest = min(s.first for s in segments if s.partition == 1)
+    assert 30 < oldest <= 45, "some of what restore points 3 and 4 added went"
     with pytest.raises(
         RefusedError, match=r"have expired, and the stream may not .* restore point 2"
     ) as caught:
         stream.partitions(at(stream, 2), end)
     assert "failOnDataLoss=false" in str(caught.value)
     assert batch(stream, at(stream, 5), end) == of_orders(60, 70), "it had all of them"
-    assert batch(reader(store, failOnDataLoss="false"), at(stream, 2), end) == of_orders(left, 70)
+    assert batch(reader(store, failOnDataLoss="false"), at(stream, 2), end) == of_orders(oldest, 70)
     assert batch(reader(store, topics="clicks"), at(stream, 2), end) == []
     assert batch(stream, stream.initialOffset(), end) == sorted(
         [row for row in CLICKS if row[2] >= 45]
         + [r for r in FIRST_ORDERS if r[2] >= 45]
-        + of_orders(left, 70)
+        + of_orders(oldest, 70)
     )
     grow(store, 7, 70, 80)
     assert batch(stream, at(stream, 6), stream.latestOffset()) == of_orders(70, 80)

@@ -15,8 +15,8 @@ from kbackup.archive.restores.flow_map.reader import FlowMap, open_map
 from kbackup.archive.restores.flow_map.slot import FOLD, SlotMap
 from kbackup.archive.restores.flow_map.slots import SLOTS, FlowState, slot_of
 from kbackup.archive.restores.flow_map.tables import (
-    Incarnation,
     MapPartName,
+    MappedPartition,
     folder,
     runs_table,
     write_map_part,
@@ -30,7 +30,7 @@ from tests.support.archives import make_archive
 from tests.support.memory_store import MemoryStore
 
 REMOTE = TopicPartition("A.orders", 0)
-KEY = Incarnation(REMOTE, 1)
+KEY = MappedPartition(REMOTE, 1)
 SLOT = slot_of(REMOTE, SLOTS)
 FOLDER = folder("A", "B", SLOT)
 
@@ -45,7 +45,7 @@ def store() -> Store:
     return store
 
 
-def runs(*rows: tuple[int, int, int], key: Incarnation = KEY) -> pa.Table:
+def runs(*rows: tuple[int, int, int], key: MappedPartition = KEY) -> pa.Table:
     columns = np.array(rows, np.int64).reshape(-1, 3).T
     return runs_table({key: (columns[0], columns[1], columns[2])})
 
@@ -149,7 +149,7 @@ def test_a_topic_that_was_made_anew_may_begin_beyond_its_old_end(store: Store) -
 def test_incarnations_have_maps_of_their_own(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
     later = MapPartName(2, "aa")
-    write_map_part(store, FOLDER, later, runs((0, 11, 4), key=Incarnation(REMOTE, 2)), one)
+    write_map_part(store, FOLDER, later, runs((0, 11, 4), key=MappedPartition(REMOTE, 2)), one)
     flow_map = open_map(store, "A", "B", {SLOT: later})
     assert (rows(flow_map, 1), rows(flow_map, 2)) == ([(0, 0, 10)], [(0, 11, 4)])
 
@@ -158,7 +158,7 @@ def followers(slot: SlotMap) -> Sequence[MapPartName]:
     return [name for name, _ in slot.followers()]
 
 
-def test_who_has_lost_the_notes_asks_for_the_parts_that_nobody_follows(store: Store) -> None:
+def test_slot_map_without_notes_finds_head_and_followers(store: Store) -> None:
     one = write(store, 1, "aa", None, (0, 0, 10))
     two = write(store, 2, "aa", one, (10, 11, 5))
     three, other = (write(store, 3, attempt, two, (15, 17, 5)) for attempt in ("aa", "bb"))
@@ -168,7 +168,7 @@ def test_who_has_lost_the_notes_asks_for_the_parts_that_nobody_follows(store: St
     assert followers(slot) == [three, other]
 
 
-def test_what_flows_keep_is_no_orphan(store: Store) -> None:
+def test_flow_maps_are_not_orphans(store: Store) -> None:
     archive = make_archive(store)
     write(store, 1, "aa", None, (0, 0, 10))
     there = list(store.list())

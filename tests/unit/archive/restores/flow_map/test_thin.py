@@ -69,11 +69,11 @@ def test_no_answer_becomes_greater(
         module.EXACT, module.SLACK, module.SHARE = kept
     truth, answers = offset_map(exact), offset_map(thinned)
     end = int(exact[0][-1] + exact[2][-1])
-    found = [answers.map(p).offset for p in range(end + 1)]
+    computed = [answers.map(p).offset for p in range(end + 1)]
     due = [truth.map(p).offset for p in range(end + 1)]
-    assert all(a <= b for a, b in zip(found, due, strict=True))
-    assert found == sorted(found)
+    assert all(a <= b for a, b in zip(computed, due, strict=True))
+    assert computed == sorted(computed)
     since = int(exact[0][-20])
-    assert found[since:] == due[since:], "the newest runs are exact"
-    assert found[int(exact[0][0])] == due[int(exact[0][0])]
+    assert computed[since:] == due[since:], "the newest runs are exact"
+    assert computed[int(exact[0][0])] == due[int(exact[0][0])]
     assert len(thinned[0]) <= len(exact[0]) or not any(holes)

@@ -1,0 +1,1 @@
+"""The command `kbackup init`: ask for a backup's configuration, try each answer, write files."""

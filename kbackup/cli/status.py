@@ -1,0 +1,94 @@
+"""`kbackup status`: show in one line whether an archive is well."""
+
+from __future__ import annotations
+
+import click
+
+from kbackup.archive.reader import open_archive
+from kbackup.cli.common.frame import Frame, State, pass_frame
+from kbackup.cli.common.key_options import key_option
+from kbackup.cli.common.local_cache import cached_archive_store
+from kbackup.cli.common.options import (
+    archive_argument,
+    archive_option,
+    cache_option,
+    common_options,
+    s3_options,
+)
+from kbackup.cli.common.session import state_store
+from kbackup.cli.common.status_text import summary
+from kbackup.errors import EXIT_LOSS, EXIT_OK, CorruptError, KbackupError
+from kbackup.jobs.status.job import archive_status, count_status
+from kbackup.jobs.status.report import LEVELS, ArchiveStatus
+
+UNKNOWN = 3
+"""A monitoring plugin's exit code if the archive can't be judged; ok, warning and critical are 0, 1 and 2."""
+
+
+@click.command("status")
+@archive_argument
+@common_options
+@archive_option
+@key_option("backup.max_age", "--max-age")
+@click.option("--nagios", is_flag=True, help="Print and exit as a monitoring plugin: 0, 1, 2 or 3.")
+@key_option("restore.state", "--state", help="Address of the drills' reports. Unset: the archive.")
+@cache_option
+@s3_options
+def command(nagios: bool) -> int:
+    """Show in one line whether an archive is well, then each finding with a command that shows or mends it.
+
+    Critical: the newest restore point is older than backup.max_age, a verification has findings, or the newest drill
+    failed. Warning: losses of the last 7 days, restore points that lack damaged segments, a dead lease, an old restore
+    point while --follow runs.
+
+    Ends with exit code 0 without findings, 13 if a verification has findings, else 3. Reads a few small objects and no
+    cluster.
+    """
+    if not nagios:
+        return _status()
+    try:
+        return _nagios()
+    except KbackupError as error:
+        if click.get_current_context().ensure_object(State).json:
+            raise
+        click.echo(f"KBACKUP UNKNOWN - {' '.join(str(error).split())}")
+        return UNKNOWN
+
+
+@pass_frame
+def _status(frame: Frame) -> int:
+    status = _read(frame)
+    frame.reporter.line(f"{status.level}: {status.archive}: {summary(status)}")
+    for finding in status.findings:
+        frame.reporter.line(f"{finding.level}: {finding.message}; run: {finding.command}")
+    frame.reporter.summary = "; ".join(f.message for f in status.findings) or frame.reporter.summary
+    frame.reporter.document(status)
+    if any(f.subject == "damage" and f.level == "critical" for f in status.findings):
+        return CorruptError.exit_code
+    return EXIT_LOSS if status.findings else EXIT_OK
+
+
+@pass_frame
+def _nagios(frame: Frame) -> int:
+    status = _read(frame)
+    text = "; ".join(f"{f.message} (run: {f.command})" for f in status.findings) or summary(status)
+    figures = [f"losses={status.losses}", f"damaged_points={status.damaged_points}"]
+    if status.newest is not None:
+        figures.insert(0, f"age={status.newest.age_seconds:.0f}s;;{status.max_age_seconds:.0f};0")
+    figures.append(f"growth={status.growth.stored_bytes}B")
+    frame.reporter.line(f"KBACKUP {status.level.upper()} - {text.replace('|', '/')} | {' '.join(figures)}")
+    frame.reporter.document(status)
+    return LEVELS.index(status.level)
+
+
+def _read(frame: Frame) -> ArchiveStatus:
+    store = cached_archive_store(frame)
+    options = frame.config.backup
+    status = archive_status(
+        open_archive(store),
+        options.max_age,
+        reports=state_store(frame, store),
+        allow_loss=options.allow_loss,
+    )
+    count_status(status)
+    return status

@@ -1,0 +1,122 @@
+"""Decode keys and values for pages: by the schema registry, and the records of MirrorMaker 2's internal topics.
+
+A page is shown undecoded, with the reason, where a library or the registry is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kbackup.cli.common.decoding import Decoding
+from kbackup.errors import KbackupError, UnreachableError, UsageError
+from kbackup.formats.rows import Row
+from kbackup.schemas.decoder import Decoded, Made, Undecoded
+from kbackup.types import TopicPartition
+from kbackup.web import values
+
+MAX_BYTES = 1 << 20
+"""Size of the longest key or value that is decoded."""
+PAUSE = 30.0
+"""Seconds without a question to a registry that did not answer: each may take a minute."""
+
+
+class Field(NamedTuple):
+    """A key or a value to show: JSON if it is decoded. `note` says by which schema, or why not."""
+
+    data: bytes | None
+    note: str = ""
+
+
+class FieldDecoder:
+    """Decodes keys and values for all requests. Thread-safe. Schemas are read once."""
+
+    def __init__(self, make: Callable[[], Decoding], clock: Callable[[], float] = time.monotonic) -> None:
+        """`make` is called for the first page that decodes. It raises `UsageError` without a registry."""
+        self._make, self._clock = make, clock
+        self._lock = threading.Lock()
+        self._decoding: Decoding | None = None
+        self._failure, self._asks_at = "", 0.0
+
+    def page(self) -> PageDecoding:
+        """Return the decoding of a page."""
+        with self._lock:
+            if self._decoding is None:
+                try:
+                    self._decoding = self._make()
+                except UsageError as error:
+                    return PageDecoding(self, Decoding({}, mm2=True), _reason(error))
+            failing = self._clock() < self._asks_at
+            return PageDecoding(self, None if failing else self._decoding, self._failure if failing else "")
+
+    def fail(self, error: KbackupError) -> None:
+        """Let pages stay undecoded for a while after an error of the registry."""
+        with self._lock:
+            self._failure = _reason(error)
+            if isinstance(error, UnreachableError):
+                self._asks_at = self._clock() + PAUSE
+
+
+@dataclass
+class PageDecoding:
+    """Decodes the records of one page. `problem` says why nothing can be decoded, '' if it can."""
+
+    owner: FieldDecoder
+    decoding: Decoding | None
+    problem: str = ""
+
+    def lines(self, tp: TopicPartition, row: Row) -> tuple[values.Shown, values.Shown]:
+        """Return the key and the value of a record in one line each."""
+        key, value = self.fields(tp, row)
+        return _noted(values.line(key.data), key.note), _noted(values.line(value.data), value.note)
+
+    def shown(self, tp: TopicPartition, row: Row, view: values.View) -> tuple[values.Shown, values.Shown]:
+        """Return the key and the value of a record for its own page."""
+        key, value = self.fields(tp, row)
+        return _noted(values.shown(key.data, view), key.note), _noted(
+            values.shown(value.data, view), value.note
+        )
+
+    def fields(self, tp: TopicPartition, row: Row) -> tuple[Field, Field]:
+        """Return the key and the value of a record."""
+        longest = max(len(row.key or b""), len(row.value or b""))
+        if self.decoding is None:
+            return Field(row.key), Field(row.value)
+        if longest > MAX_BYTES:
+            note = f"not decoded: longer than {MAX_BYTES:,} bytes"
+            return Field(row.key, note), Field(row.value, note)
+        try:
+            made = self.decoding.decode_uncounted(tp, row)
+        except (UsageError, UnreachableError) as error:
+            self.owner.fail(error)
+            self.decoding, self.problem = None, _reason(error)
+            return Field(row.key), Field(row.value)
+        quiet = bool(self.problem)
+        return _field(row.key, made.key, quiet), _field(row.value, made.value, quiet)
+
+
+def _field(data: bytes | None, made: Made, quiet: bool) -> Field:
+    """Return a field by what a decoder made of it; `quiet` without a note that no schema is named."""
+    if isinstance(made, Decoded):
+        text = json.dumps(made.value, ensure_ascii=False)
+        return Field(text.encode("utf-8", "backslashreplace"), f"decoded: {_schema(made)}")
+    if isinstance(made, Undecoded):
+        return Field(data, f"not decoded: {made.why}")
+    return Field(data, "" if data is None or quiet else "not decoded: it names no schema")
+
+
+def _schema(made: Decoded) -> str:
+    schema = made.schema.get("id", made.schema.get("record"))
+    return str(made.schema["type"]) + (f", schema {schema}" if schema is not None else "")
+
+
+def _noted(shown: values.Shown, note: str) -> values.Shown:
+    return replace(shown, note=note) if note else shown
+
+
+def _reason(error: KbackupError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else error.message

@@ -1,0 +1,157 @@
+"""The page that plans a restore: it writes the command and computes its effect, and restores nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+from urllib.parse import unquote
+
+import msgspec
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from starlette.responses import HTMLResponse
+
+from kbackup.archive.query.selection import exact_entry
+from kbackup.archive.restores.plan import RestorePlan
+from kbackup.config import KEYS
+from kbackup.config.jobs import Restore
+from kbackup.config.values import convert
+from kbackup.errors import KbackupError, RefusedError, UsageError
+from kbackup.util.times import time_text
+from kbackup.web.view import GET, PageRequest, Requested, moment
+
+router = APIRouter(default_response_class=HTMLResponse)
+
+RENAMED = 50
+"""Number of topics and of groups that the page lists, each with a field of its new name."""
+OFFERED = 500
+"""Number of names that an input field offers."""
+
+
+class RestoreForm(BaseModel):
+    """The fields of the form. `map_from` and `map_to` are the two sides of the new names of topics, and empty where a
+    topic keeps its name; `map_group_from` and `map_group_to` those of groups."""
+
+    to_time: str = ""
+    from_time: str = ""
+    topic: list[str] = []
+    exclude_topic: list[str] = []
+    range: list[str] = []
+    map_regex: list[str] = []
+    group: list[str] = []
+    exclude_group: list[str] = []
+    no_groups: bool = False
+    map_from: list[str] = []
+    map_to: list[str] = []
+    map_group_from: list[str] = []
+    map_group_to: list[str] = []
+
+    @property
+    def topic_names(self) -> dict[str, str]:
+        return dict(_renamed(self.map_from, self.map_to))
+
+    @property
+    def group_names(self) -> dict[str, str]:
+        return dict(_renamed(self.map_group_from, self.map_group_to))
+
+    def settings(self, restore_point: int | str) -> dict[str, object]:
+        """Return what the command sets, values by path of the key, without defaults. Times are absolute."""
+        given: dict[str, object] = {
+            "restore.restore_point": restore_point,
+            "restore.from_time": _absolute(self.from_time, up=True),
+            "restore.to_time": _absolute(self.to_time),
+            "restore.range": _entries(self.range),
+            "restore.topics": [*map(_pattern, _entries(self.topic))],
+            "restore.exclude_topics": [*map(_pattern, _entries(self.exclude_topic))],
+            "restore.map": self.topic_names,
+            "restore.map_regex": _entries(self.map_regex),
+            "restore.no_groups": self.no_groups,
+            "restore.groups": [] if self.no_groups else [*map(_pattern, _entries(self.group))],
+            "restore.exclude_groups": []
+            if self.no_groups
+            else [*map(_pattern, _entries(self.exclude_group))],
+            "restore.map_group": {} if self.no_groups else self.group_names,
+        }
+        return {path: value for path, value in given.items() if value and value != KEYS[path].default}
+
+
+@router.api_route("/restore", methods=GET)
+def restore(request: Requested, form: Annotated[RestoreForm, Query()]) -> HTMLResponse:
+    """Show the form, the commands, and the plan of the restore; or why there is no such restore."""
+    from kbackup.cli.common.command_line import command_line
+    from kbackup.cli.restore import command
+
+    plan: RestorePlan | None = None
+    warnings: list[str] = []
+    commands: list[str] = []
+    error: KbackupError | None = None
+    try:
+        settings = form.settings(_restore_point(request, form))
+        plan, warnings = _plan(request, settings)
+        settings = {"archive": request.cache.store.url, **settings}
+        commands = [command_line(command, settings, "--dry-run"), command_line(command, settings)]
+    except (UsageError, RefusedError) as refused:
+        plan, error = None, refused
+    response = request.page(
+        "restore.html",
+        "restore",
+        form=form,
+        plan=plan,
+        warnings=warnings,
+        commands=commands,
+        error=error,
+        numbers=[] if request.cache.java else [p.number for p in request.cache.points()],
+        topics=_offered(request.snapshot.topics),
+        groups=_offered(request.snapshot.by_group),
+        most=RENAMED,
+    )
+    response.status_code = 200 if error is None else 400
+    return response
+
+
+def _restore_point(request: PageRequest, form: RestoreForm) -> int | str:
+    """Return the restore point of the command: by its number, as a newer one may come before the command runs.
+
+    A time chooses its restore point by itself, unless a restore point is selected, too."""
+    number = request.snapshot.number
+    return (
+        number
+        if number is not None and not (form.to_time.strip() and request.point_name == "latest")
+        else "latest"
+    )
+
+
+def _plan(request: PageRequest, settings: dict[str, object]) -> tuple[RestorePlan, list[str]]:
+    """Return the plan of `kbackup restore` with these settings, without a target, and its warnings."""
+    from kbackup.jobs.restore.content import plan_restore, select_content
+
+    checked = {
+        path.partition(".")[2]: convert(KEYS[path], value, "the form") for path, value in settings.items()
+    }
+    options = msgspec.convert(checked, Restore)
+    content = select_content(options, request.cache.store, request.snapshot.archive)
+    plan = plan_restore(options, content, "")
+    left_out = plan.choice.left_out if plan.choice is not None else ()
+    return plan, [*left_out, *plan.group_warnings, *content.warnings]
+
+
+def _renamed(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield old and new names. Old names are percent-encoded: browsers change line ends in fields."""
+    return ((unquote(name), target.strip()) for name, target in zip(old, new, strict=False) if target.strip())
+
+
+def _entries(values: list[str]) -> list[str]:
+    return [value.strip() for value in values if value.strip()]
+
+
+def _pattern(entry: str) -> str:
+    """Return an entry of a selection; a name that can't be shown becomes a regular expression."""
+    return exact_entry(entry) if not entry.isprintable() else entry
+
+
+def _absolute(text: str, *, up: bool = False) -> str | None:
+    return time_text(moment(text, up=up)) if text.strip() else None
+
+
+def _offered(names: Iterable[str]) -> list[str]:
+    return [exact_entry(name) for name in sorted(names)[:OFFERED]]

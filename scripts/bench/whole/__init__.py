@@ -1,0 +1,1 @@
+"""Measure whole commands, from start to exit: kbackup's, and those of other tools beside it."""

@@ -1,0 +1,140 @@
+"""The results of commands reach a webhook, and a failed delivery changes no result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kbackup.cli import main
+from kbackup.cli.common.notify.notification import Body, notification_of
+from kbackup.cli.common.notify.webhook import Webhook
+from kbackup.errors import CorruptError, UsageError
+from kbackup.store import open_store
+from tests.support.archives import make_archive
+from tests.support.verifications import SEGMENT
+from tests.support.webhook import FakeWebhook, webhook
+
+Said = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWebhook]:
+    monkeypatch.setattr(Webhook, "pause", 0.01)
+    with webhook() as fake:
+        monkeypatch.setenv("KBACKUP_NOTIFY_URL", fake.url)
+        yield fake
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make_archive(open_store(str(tmp_path / "archive")))
+    return tmp_path / "archive"
+
+
+def verify(root: Path, *options: str) -> int:
+    return main(["verify", str(root), "--quick", "-q", *options])
+
+
+def test_a_failed_run_sends_its_report(root: Path, fake: FakeWebhook, capsys: Said) -> None:
+    (root / SEGMENT).unlink()
+    assert verify(root, "--json") == 13
+    (request,) = fake.requests
+    sent = request.json
+    assert (sent["event"], sent["command"], sent["exit_code"]) == ("failure", "verify", 13)
+    assert sent["archive"] == str(root)
+    assert sent["summary"].startswith(f"{root}: 1 finding; ")
+    printed = json.loads(capsys.readouterr().out)
+    assert {**sent["report"], "exit_code": 13} == printed, "the report that is printed"
+    assert sent["error"] is None
+
+
+def test_an_error_sends_its_message_and_hint(tmp_path: Path, fake: FakeWebhook) -> None:
+    assert verify(tmp_path / "none") == 10
+    sent = fake.requests[0].json
+    assert sent["error"]["type"] == "NoArchiveError"
+    assert sent["summary"] == f"there is no archive at {tmp_path / 'none'}; check the address"
+    assert sent["report"] is None
+
+
+@pytest.mark.parametrize(("on", "requests"), [("failure,loss", 0), ("success", 1)])
+def test_success_is_sent_where_it_is_asked_for(root: Path, fake: FakeWebhook, on: str, requests: int) -> None:
+    assert verify(root, "--set", f"notify.on={on}") == 0
+    assert [request.json["event"] for request in fake.requests] == ["success"] * requests
+
+
+def test_a_finding_of_status_is_sent_as_loss(root: Path, fake: FakeWebhook) -> None:
+    assert main(["status", str(root)]) == 3
+    sent = fake.requests[0].json
+    assert (sent["event"], sent["report"]["level"]) == ("loss", "critical")
+    assert sent["summary"].startswith("the newest restore point, 2, is ")
+
+
+def test_the_summary_of_a_loss_begins_with_the_losses(root: Path, fake: FakeWebhook) -> None:
+    (root / SEGMENT).unlink()
+    assert main(["repair", str(root), "--confirm"]) == 3
+    sent = fake.requests[0].json
+    assert sent["summary"].startswith(f"{sent['warnings'][0]}; {root}: ")
+    assert sent["warnings"][0].startswith("loss: ")
+
+
+@pytest.mark.parametrize(
+    "line", ["list", "info", "expire --keep-last 9", "status --nagios", "restore --dry-run", "label 1 x"]
+)
+def test_commands_that_show_or_plan_send_nothing(root: Path, fake: FakeWebhook, line: str) -> None:
+    main([*line.split(), "-a", str(root), "--set", "notify.on=failure,loss,success"])
+    assert fake.requests == []
+
+
+def test_a_template_makes_the_body(root: Path, fake: FakeWebhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "KBACKUP_NOTIFY_BODY", '{"text": "$event of $command: $summary", "all": $notification}'
+    )
+    monkeypatch.setenv("KBACKUP_NOTIFY_HEADERS", "Authorization=Bearer x")
+    (root / SEGMENT).unlink()
+    assert verify(root) == 13
+    (request,) = fake.requests
+    assert request.json["text"].startswith(f"failure of verify: {root}: 1 finding")
+    assert request.json["all"]["report"]["findings"][0]["file"] == SEGMENT
+    assert request.headers["Authorization"] == "Bearer x"
+
+
+def test_texts_in_a_template_are_escaped() -> None:
+    error = CorruptError('a "quoted" \\ file\nof two lines and \x1b', "don't $panic")
+    made = notification_of("backup", "s3://b/a", 13, error=error, warnings=("one", "two"))
+    body = Body('{"text": "$summary", "w": "${warnings}", "cost": "$$5"}').render(made)
+    assert json.loads(body) == {"text": str(error), "w": "one\ntwo", "cost": "$5"}
+
+
+@pytest.mark.parametrize("template", ['{"text": $summary}', '{"a": "$nothing"}', "not json", '{"a": "$"}'])
+def test_a_template_that_makes_no_json_is_refused(root: Path, fake: FakeWebhook, template: str) -> None:
+    with pytest.raises(UsageError, match=r"notify\.body makes no JSON"):
+        Body(template)
+    assert verify(root, "--set", f"notify.body={template}") == 2
+
+
+@pytest.mark.parametrize("codes", [(404,), (500,) * 1000])
+def test_a_failed_delivery_changes_no_result(
+    root: Path, fake: FakeWebhook, codes: Any, tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Webhook, "seconds", 0.05)
+    fake.answers += codes
+    file = tmp_path / "kbackup.prom"
+    assert verify(root, "--set", "notify.on=success", "--metrics-file", str(file)) == 0
+    assert "the webhook of notify.url took no notification: it answered HTTP" in capsys.readouterr().err
+    assert 'kbackup_notifications_total{archive="' in file.read_text()
+    assert 'result="failed"} 1.0' in file.read_text()
+
+
+def test_no_output_shows_the_secrets(root: Path, fake: FakeWebhook, tmp_path: Path, capsys: Said) -> None:
+    headers = ["--set", "notify.headers.Authorization=Bearer hush"]
+    fake.answers += [400]
+    assert verify(root, "--debug", "--set", "notify.on=success", *headers) == 0
+    assert main(["config", "--set", f"notify.url={fake.url}", *headers]) == 0
+    out, err = capsys.readouterr()
+    assert "notify.headers.Authorization" in out + err
+    for secret in ("T0K3N", "s3cret", "hush"):
+        assert secret not in out + err

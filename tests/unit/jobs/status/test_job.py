@@ -1,0 +1,205 @@
+"""The status of an archive: its level, its findings, and the requests that it makes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from kbackup.archive import layout
+from kbackup.archive.catalog.run import open_or_create
+from kbackup.archive.models import Lease, Loss, dump
+from kbackup.archive.reader import Archive, open_archive
+from kbackup.jobs.drill.report import store_report
+from kbackup.jobs.status.job import archive_status
+from kbackup.jobs.status.report import ArchiveStatus
+from kbackup.jobs.verify.report import Scope, Verification
+from kbackup.store.base import Store
+from kbackup.util.times import rfc3339
+from tests.support import drill_reports
+from tests.support.archives import commit_point, make_archive
+from tests.support.memory_store import MemoryStore
+
+DAY = 86400.0
+NEWEST = datetime(2026, 1, 2, tzinfo=UTC)
+"""The commit of the newest restore point of `make_archive`."""
+
+
+@pytest.fixture
+def archive() -> Archive:
+    return make_archive(MemoryStore())
+
+
+def status(archive: Archive, after_hours: float = 1, **options: Any) -> ArchiveStatus:
+    moment = NEWEST + timedelta(hours=after_hours)
+    return archive_status(archive, 26 * 3600, moment=moment, **options)
+
+
+def findings(status: ArchiveStatus) -> dict[str, str]:
+    """By subject, the level."""
+    return {finding.subject: finding.level for finding in status.findings}
+
+
+def verify(store: Store, day: int, scope: Scope, findings: int) -> None:
+    at = rfc3339(NEWEST + timedelta(days=day))
+    verification_id = f"{at.replace(':', '-').replace('.', '-')}-{scope}-ab"
+    record = Verification(
+        verification_id=verification_id,
+        archive_id="",
+        tool="kbackup",
+        scope=scope,
+        started_at=at,
+        ended_at=at,
+        restore_points=2,
+        newest=2,
+        segments=4,
+        read_records=0,
+        read_bytes=0,
+        finding_count=findings,
+        findings=(),
+        note_count=0,
+        orphan_bytes=0,
+        seconds={},
+    )
+    store.put(layout.verification_key(verification_id), dump(record))
+
+
+def hold(store: Store, command: str, expires_at: str, released: bool = False) -> None:
+    lease = Lease(
+        owner="x", host="h", pid=7, command=command, acquired_at="2026-01-02T00:00:00.000Z",
+        expires_at=expires_at, released=released,
+    )  # fmt: skip
+    store.put(layout.LOCK, dump(lease))
+
+
+def test_a_young_restore_point_without_recent_losses_is_ok(archive: Archive) -> None:
+    commit_point(archive, 3, archive.restore_point(2).topics, [], [], at="2026-01-12T00:00:00.000Z")
+    report = status(archive, after_hours=10 * 24 + 2)
+    assert (report.level, report.findings, report.losses) == ("ok", (), 0)
+    assert report.newest is not None
+    assert (report.newest.number, report.newest.age_seconds, report.restore_points) == (3, 7200.0, 3)
+    assert (report.verified, report.drilled, report.lease) == (None, None, None)
+    assert (report.growth.restore_points, report.growth.records) == (1, 0)
+
+
+def test_an_old_restore_point_is_critical(archive: Archive) -> None:
+    found = status(archive, 26.5, allow_loss=True)
+    assert (found.level, findings(found)) == ("critical", {"age": "critical"})
+    assert "the newest restore point, 2, is 26h30m old; backup.max_age is 26h" in found.findings[0].message
+    assert found.findings[0].command == "kbackup backup"
+
+
+def test_an_archive_without_restore_points_is_critical() -> None:
+    found = status(open_or_create(MemoryStore()))
+    assert (found.level, found.newest, found.restore_points) == ("critical", None, 0)
+
+
+def test_an_old_restore_point_beside_a_follower_is_a_warning(archive: Archive) -> None:
+    hold(archive.store, "kbackup backup --follow", "2099-01-01T00:00:00.000Z")
+    found = status(archive, 48, allow_loss=True)
+    assert findings(found) == {"age": "warning"}
+    assert found.lease is not None
+    assert found.lease.state == "alive"
+
+
+def test_a_restore_point_of_the_future_is_a_warning(archive: Archive) -> None:
+    found = status(archive, -1, allow_loss=True)
+    assert findings(found) == {"age": "warning"}
+    assert found.newest is not None
+    assert found.newest.age_seconds == 0
+
+
+@pytest.mark.parametrize(("days", "losses"), [(1, 1), (6, 1), (8, 0)])
+def test_losses_are_a_warning_for_a_week(archive: Archive, days: int, losses: int) -> None:
+    found = status(archive, days * 24)
+    assert found.losses == losses
+    assert ("losses" in findings(found)) == (losses > 0)
+    assert "losses" not in findings(status(archive, days * 24, allow_loss=True))
+
+
+def test_damaged_segments_are_a_warning(archive: Archive) -> None:
+    damaged = Loss(kind="damaged", topic="orders", partition=0, start=0, end=5, message="damaged")
+    topics = archive.restore_point(2).topics
+    commit_point(archive, 3, topics, [], [], [damaged], at="2026-01-12T00:00:00.000Z")
+    found = status(archive, 10 * 24 + 1)
+    assert (found.damaged_points, findings(found)) == (1, {"damage": "warning"})
+    assert found.findings[0].message == "1 restore point lacks damaged segments: 3"
+
+
+@pytest.mark.parametrize(
+    ("verifications", "level"),
+    [
+        ([(0, "full", 2)], "critical"),
+        ([(0, "full", 2), (1, "quick", 0)], "critical"),
+        ([(0, "full", 2), (1, "quick", 0), (2, "full", 0)], None),
+        ([(0, "quick", 1), (1, "quick", 0)], None),
+        ([(0, "full", 0), (1, "partial", 1)], "critical"),
+        ([(0, "partial", 1), (1, "quick", 0)], "critical"),
+    ],
+)
+def test_findings_stay_until_a_full_verification_has_none(
+    archive: Archive, verifications: list[tuple[int, Scope, int]], level: str | None
+) -> None:
+    for day, scope, count in verifications:
+        verify(archive.store, day, scope, count)
+    report = status(archive, 3 * 24)
+    assert findings(report).get("damage") == level
+    assert report.verified is not None
+    day, scope, count = verifications[-1]
+    assert (report.verified.scope, report.verified.findings) == (scope, count)
+    assert report.verified.age_seconds == (3 - day) * DAY
+
+
+@pytest.mark.parametrize(
+    ("result", "level"), [("passed", None), ("failed", "critical"), ("interrupted", None)]
+)
+def test_the_newest_drill_counts(archive: Archive, result: Any, level: str | None) -> None:
+    for drill_id, outcome in (("drill-2026-01-01-aaaaaaaa", "passed"), ("drill-2026-01-02-00000000", result)):
+        changes = {"drill_id": drill_id, "result": outcome, "ended_at": "2026-01-02T00:00:00.000Z"}
+        store_report(archive.store, drill_reports.report(**changes), "<!doctype html>")
+    found = status(archive)
+    assert found.drilled is not None
+    assert (found.drilled.id, found.drilled.result) == ("drill-2026-01-02-00000000", result)
+    assert found.drilled.age_seconds == 3600
+    assert findings(found).get("drill") == level
+
+
+def test_drills_are_read_where_their_reports_are(archive: Archive) -> None:
+    state = MemoryStore()
+    store_report(state, drill_reports.report(), "<!doctype html>")
+    assert status(archive, reports=state).drilled is not None
+    assert status(archive).drilled is None
+
+
+def test_a_dead_lease_is_a_warning(archive: Archive) -> None:
+    hold(archive.store, "kbackup backup", "2026-01-02T00:01:00.000Z")
+    found = status(archive, allow_loss=True)
+    assert findings(found) == {"lease": "warning"}
+    assert found.findings[0].command == "kbackup unlock"
+    hold(archive.store, "kbackup backup", "2026-01-02T00:01:00.000Z", released=True)
+    assert status(archive, allow_loss=True).lease is None
+
+
+def test_a_status_makes_few_requests() -> None:
+    store = MemoryStore()
+    make_archive(store)
+    for day in range(3):
+        for scope in ("full", "quick", "partial"):
+            verify(store, day, scope, 0)
+        drilled = drill_reports.report(drill_id=f"drill-2026-01-0{day + 1}-aaaaaaaa")
+        store_report(store, drilled, "<!doctype html>")
+    store.requests.clear()
+    found = status(open_archive(store))
+    assert found.verified is not None
+    assert found.drilled is not None
+    assert store.requests["LIST"] == 3, "catalogs, verifications, drills"
+    assert store.requests["GET"] <= 3 + 3 + 1 + 3 + 1, "opening, tables, lease, verifications, drill"
+    assert store.requests["PUT"] == 0
+
+
+def test_a_status_becomes_json(archive: Archive) -> None:
+    document = msgspec.to_builtins(status(archive, 30))
+    assert document["findings"][0].keys() == {"level", "subject", "message", "command"}
+    assert msgspec.convert(document, ArchiveStatus) == status(archive, 30)
