@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from kbackup import cli
 from kbackup.archive.lease.hold import HeldLease
 from tests.integration.backed_up import T0, BackedUp, back_up
+from tests.support.loaded_modules import loaded_modules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,17 +64,8 @@ def test_stored_sizes_are_those_of_the_bucket(made: BackedUp, capsys: Said) -> N
 
 
 def test_no_spark_is_loaded(made: BackedUp) -> None:
-    code = (
-        "import sys; from kbackup import cli; code = cli.main(sys.argv[1:]); "
-        "print(sorted({'pyspark', 'confluent_kafka', 'pandas'} & set(sys.modules)), code)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, "info", "--config", str(made.config)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.splitlines()[-1] == "[] 0"
+    modules = loaded_modules("info", "--config", str(made.config))
+    assert not {"pyspark", "confluent_kafka", "pandas"} & modules
 
 
 def test_the_archive_is_not_there(made: BackedUp, capsys: Said) -> None:
