@@ -1,4 +1,4 @@
-"""What a command imports, asked of its own process."""
+"""The modules that a command imports, as its own process tells them."""
 
 from __future__ import annotations
 
