@@ -25,6 +25,9 @@ _BATCHES = 100  # between two looks at the clock
 _WAIT = 100  # ms
 _SHOW = 0.5  # s; a block goes out after so long, full or not
 
+_BUFFERS, _INDEXES = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, keep=2)
+"""Of all tasks of a worker, one after the other."""
+
 
 class KernelSource:
     """See `source_protocol.Source`. Blocks are views of pooled buffers, free once no view of them is left."""
@@ -41,7 +44,6 @@ class KernelSource:
         self._messages = np.zeros(_BATCH, np.int64)
         self._state = np.zeros(kernel.STATE, np.int64)
         self._state[kernel.WAIT], self._state[kernel.BATCHES] = _WAIT, _BATCHES
-        self._buffers, self._indexes = BufferPool(_BUFFER, keep=2), BufferPool(3 * 8 * _RECORDS, keep=2)
         self._cut_at = time.monotonic()
         self._renew(0)
 
@@ -130,8 +132,8 @@ class KernelSource:
     def _renew(self, need: int) -> None:
         """Another buffer and index; one of `need` bytes for a record that is larger than a buffer."""
         state = self._state
-        self._buffer = self._buffers.take() if need <= _BUFFER else np.empty(need, np.uint8)
-        self._index = self._indexes.take().view(np.int64).reshape(3, _RECORDS)
+        self._buffer = _BUFFERS.take() if need <= _BUFFER else np.empty(need, np.uint8)
+        self._index = _INDEXES.take().view(np.int64).reshape(3, _RECORDS)
         state[kernel.ADDRESS], state[kernel.CAPACITY] = self._buffer.ctypes.data, len(self._buffer)
         state[kernel.POSITION] = state[kernel.COUNT] = 0
         self._begin_block()
