@@ -176,7 +176,7 @@ def test_header_names_with_nul_bytes_or_no_utf8(broker: Broker, topic_name: str,
 def test_a_queue_that_is_always_full(
     broker: Broker, topic_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny = {"queue.buffering.max.messages": 11, "queue.buffering.max.kbytes": 1, "linger.ms": 0}
+    tiny = {"queue.buffering.max.messages": 11, "batch.size": 700, "linger.ms": 0}
     monkeypatch.setattr(produce, "TUNING", TUNING | tiny)
     broker.create_topic(topic_name, 1)
     tp, records = TopicPartition(topic_name, 0), many(3_000)

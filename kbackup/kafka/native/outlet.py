@@ -27,7 +27,8 @@ from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
 
 _MESSAGES = 4096  # reports that are taken from an event at a time
 _CODES = 16  # kinds of delivery errors that are told apart
-_WAIT = 0.1  # s
+_WAIT = 0.02  # s
+_FLUSH = 1  # ms; long enough for librdkafka's threads to see it
 _EVERYTHING = 1 | 2  # RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT
 
 
@@ -127,8 +128,17 @@ class KernelOutlet:
             ms = 0
 
     def _wait(self) -> None:
+        """Take the delivery reports that come. While none comes, batches that are not full go out as well."""
+        queued = lib.rd_kafka_outq_len(self._handle.client)
         self.serve(_WAIT)
-        self._bootstrap.watch(lib.rd_kafka_outq_len(self._handle.client))
+        left = lib.rd_kafka_outq_len(self._handle.client)
+        if left == queued:
+            self._send_incomplete()
+        self._bootstrap.watch(left)
+
+    def _send_incomplete(self) -> None:
+        """Send the batches that still wait for more records."""
+        lib.rd_kafka_flush(self._handle.client, _FLUSH)
 
     def lost(self) -> Undelivered | None:
         return cause(self._undelivered)
@@ -136,6 +146,7 @@ class KernelOutlet:
     def flush(self, timeout: float) -> int:
         until = time.monotonic() + timeout
         while self._on_the_way and time.monotonic() < until:
+            self._send_incomplete()
             self._wait()
         return sum(int(self._table[slot, kernel.LEFT]) for slot in self._on_the_way)
 

@@ -22,7 +22,7 @@ from kbackup.kafka.client.deadline import in_time
 from kbackup.kafka.consume.read_back import record_offsets
 from kbackup.kafka.produce.outlet import CAUSED_BY_ANOTHER, Outlet, Progress, RefusedRecordError, Undelivered
 from kbackup.kafka.produce.progress import OFFSETS_SECONDS, committed_progress
-from kbackup.kafka.produce.properties import TRANSACTION_SECONDS, TRANSACTIONAL, TUNING
+from kbackup.kafka.produce.properties import TRANSACTION_SECONDS, TRANSACTIONAL, TUNING, queue_kbytes
 from kbackup.kafka.produce.runs import NotProvenError, Runs, resolve
 from kbackup.types import RecordBlock, TopicPartition
 
@@ -61,7 +61,8 @@ class BlockProducer:
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = dict(TUNING)
-        extra["queue.buffering.max.kbytes"] = max(TUNING["queue.buffering.max.kbytes"], largest >> 9)
+        batch_size = int(properties.get("batch.size", TUNING["batch.size"]))
+        extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group

@@ -7,15 +7,23 @@ from typing import Any
 TUNING: dict[str, Any] = {
     "enable.idempotence": True,
     "acks": "all",
-    "linger.ms": 5,
+    "linger.ms": 100,  # a flush does not wait for it
     "batch.size": 1 << 20,
-    "batch.num.messages": 100_000,
-    # what is queued is waited for at each commit: a tenth of a second of it is enough to never run dry between
-    "queue.buffering.max.messages": 100_000,  # 300 bytes each beside the record
-    "queue.buffering.max.kbytes": 32 << 10,
+    "batch.num.messages": 50_000,
+    "queue.buffering.max.messages": 75_000,  # as `queue_kbytes`
     "message.max.bytes": 1_000_000_000,  # librdkafka's bound; the preflight checks the topic's own
     "compression.type": "lz4",
 }
+
+
+def queue_kbytes(batch_size: int, largest: int) -> int:
+    """Return `queue.buffering.max.kbytes`: one and a half batches of `batch_size` bytes, but two records of `largest`.
+
+    Of an idempotent producer one batch a partition is on its way at a time. While a second one is full, librdkafka's
+    thread polls without a pause until the broker answers: a quarter of a restore's CPU (`scripts/bench`). A batch
+    holds up to a third less of the bytes that the queue counts, because each record gets a head and headers.
+    """
+    return max(1, 3 * batch_size >> 11, largest >> 9)
 
 
 TRANSACTION_SECONDS = 300.0  # s, for one to stay open

@@ -98,6 +98,22 @@ def test_a_queue_that_is_full(make: Make) -> None:
     assert outlet.moved == 167, "each once, however often it was tried"
 
 
+def test_incomplete_batches_go_out_when_the_queue_is_full(make: Make) -> None:
+    outlet = make(queue_buffering_max_messages=7, linger_ms=60_000)
+    began = time.monotonic()
+    outlet.send(TP, block_of_size(100))
+    assert outlet.flush(30) == 0
+    assert time.monotonic() - began < 50, "less than the linger time of one batch"
+    assert rows(outlet.taken()[TP]) == [(0, 0, 100)]
+
+
+def test_a_flush_does_not_wait_for_more_records(make: Make) -> None:
+    outlet = make(linger_ms=60_000)
+    outlet.send(TP, block_of_size(3))
+    assert outlet.flush(30) == 0
+    assert rows(outlet.taken()[TP]) == [(0, 0, 3)]
+
+
 def test_many_blocks_at_once(make: Make) -> None:
     outlet = make(linger_ms=300)
     for number in range(100):
