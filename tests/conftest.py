@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,12 @@ _HERE = Path(__file__).parent
 
 settings.register_profile("kbackup", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kbackup")  # on a busy machine an example takes as long as it takes
+
+
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's background jobs ignore it, and so would all commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:

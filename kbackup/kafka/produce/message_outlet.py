@@ -27,6 +27,7 @@ from kbackup.kafka.produce.runs import UNKNOWN, Runs, runs_of
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
 
 _WAIT = 0.1  # s
+_FULL_WAIT, _FLUSH = 0.02, 0.001  # s
 
 
 @dataclass
@@ -98,8 +99,7 @@ class MessageOutlet:
                     if not len(self._producer):  # no room even in an empty queue
                         full = Undelivered(KafkaError(KafkaError._QUEUE_FULL), tp, int(block.offsets[i]))
                         raise RefusedRecordError(full) from None
-                    self.serve(_WAIT)
-                    self._bootstrap.watch(len(self._producer))
+                    self._wait()
                 except KafkaException as raised:
                     lost = Undelivered(raised.args[0], tp, int(block.offsets[i]))
                     raise RefusedRecordError(lost) from raised
@@ -108,6 +108,15 @@ class MessageOutlet:
     def serve(self, wait: float) -> None:
         with self._fatal_errors():
             self._producer.poll(wait)
+
+    def _wait(self) -> None:
+        """Take the delivery reports that come. While none comes, batches that are not full go out as well."""
+        queued = len(self._producer)
+        self.serve(_FULL_WAIT)
+        if len(self._producer) == queued:
+            with self._fatal_errors():
+                self._producer.flush(_FLUSH)
+        self._bootstrap.watch(len(self._producer))
 
     def lost(self) -> Undelivered | None:
         return cause([lost for tp, deliveries in self._deliveries.items() for lost in deliveries.lost(tp)])

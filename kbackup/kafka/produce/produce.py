@@ -61,7 +61,7 @@ class BlockProducer:
         self._connection = Connection(properties, "target")
         self._transactional = transactional_id is not None
         extra: dict[str, Any] = dict(TUNING)
-        batch_size = int(properties.get("batch.size", TUNING["batch.size"]))
+        batch_size = int(str(properties.get("batch.size", TUNING["batch.size"])), 0)
         extra["queue.buffering.max.kbytes"] = queue_kbytes(batch_size, largest)
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
