@@ -16,16 +16,14 @@ import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import redirect_stdout
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from kbackup.errors import KbackupError
 from kbackup.spark import daemon_prestart as ready
+from kbackup.util.pandas_finder import hide_pandas
 
 NEEDED = (
     "pyspark.worker",
@@ -64,19 +62,6 @@ def preload(modules: Iterable[str] = NEEDED) -> None:
     gc.enable()
     gc.collect()
     gc.freeze()  # a collection in a worker would copy the pages that it shares with us
-
-
-class _NoPandas(MetaPathFinder):
-    """A finder that finds no pandas, which pyarrow imports at the first value that it converts, to know its types.
-
-    No task has one, and the import takes a fifth of a second of CPU."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name == "pandas":
-            raise ModuleNotFoundError("kbackup's tasks do without pandas", name=name)
-        return None
 
 
 def without_zips(path: Iterable[str]) -> list[str]:
@@ -121,7 +106,7 @@ def _fork_without_warning() -> None:
 
 def _become_daemon() -> None:
     """Never when another took that over."""
-    sys.meta_path.insert(0, _NoPandas())
+    hide_pandas()
     # a SIGTERM to all processes of a service is for the driver: this one and its workers end with their stdin
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if ready.FLAG in sys.argv:

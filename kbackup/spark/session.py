@@ -14,6 +14,7 @@ from kbackup.spark.daemon_prestart import Ready
 from kbackup.spark.gateway import Jvm
 from kbackup.spark.jvm import LIGHT
 from kbackup.spark.settings import session_settings
+from kbackup.util.pandas_finder import show_pandas
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -169,10 +170,11 @@ class _Startup:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             # what turns the command line of the JVM into another one is a JVM itself
             os.environ.setdefault("SPARK_LAUNCHER_OPTS", LIGHT)
-        remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
-        self.jvm = (
-            None if submitted or remote or _has_jvm() else Jvm(self._settings, note_classes=note_classes)
-        )
+        self._remote = "spark.remote" in self._settings or "SPARK_REMOTE" in os.environ
+        if self._remote:
+            show_pandas()  # the client of Spark Connect needs it
+        elsewhere = submitted or self._remote or _has_jvm()
+        self.jvm = None if elsewhere else Jvm(self._settings, note_classes=note_classes)
 
     def session(self) -> SparkSession:
         """Build the session. Raises `UnreachableError` where Spark can't be started."""
@@ -182,8 +184,9 @@ class _Startup:
 
         builder = SparkSession.builder
         try:
+            if not self._remote:
+                _spare_imports()
             if self.jvm is not None:
-                _convert_without_imports()
                 self.jvm.start_context()
             else:
                 builder = builder.config(map=dict(self._settings))
@@ -215,10 +218,12 @@ def _has_jvm() -> bool:
     return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
-def _convert_without_imports() -> None:
-    """Keep pyspark from importing pandas and its test helpers at the first call of the JVM.
+def _spare_imports() -> None:
+    """Keep pyspark from importing pandas and its test helpers.
 
-    It asks them whether there is numpy; an argument can be numpy's only where numpy is imported."""
+    At the first call of the JVM it asks them whether there is numpy; an argument can be numpy's only where numpy is
+    imported. Its functions on Arrow batches require pandas too, and use none of it."""
+    from pyspark.sql.pandas import functions
     from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
     def is_array(_: NumpyArrayConverter, obj: Any) -> bool:
@@ -231,3 +236,4 @@ def _convert_without_imports() -> None:
 
     setattr(NumpyArrayConverter, "can_convert", is_array)  # noqa: B010
     setattr(NumpyScalarConverter, "can_convert", is_scalar)  # noqa: B010
+    setattr(functions, "require_minimum_pandas_version", lambda: None)  # noqa: B010

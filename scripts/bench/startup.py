@@ -23,10 +23,10 @@ from typing import Any
 from scripts.bench.processes import Tree
 from scripts.bench.servers import Servers
 
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _TRACED = Path(__file__).with_name("traced")
 _LIMIT = 120.0  # s
-_RECORDS, _SIZE = 1_000, 140  # of a partition; bytes of a value
+RECORDS, SIZE = 1_000, 140  # of a partition; bytes of a value
 
 MOMENTS = {
     "imported": "the command is imported",
@@ -63,7 +63,7 @@ class Run:
 def measure(servers: Servers, topic: str, tree: Path, arguments: Sequence[str]) -> Run:
     with tempfile.TemporaryDirectory(prefix="kbackup-bench-") as folder:
         noted = Path(folder, "moments")
-        env = _environment(servers, topic, tree, noted)
+        env = environment(servers, topic, tree) | _noting(tree, noted)
         began = time.monotonic()
         command = [sys.executable, "-m", "kbackup", "backup", "--json", *arguments]
         process = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
@@ -83,19 +83,23 @@ def measure(servers: Servers, topic: str, tree: Path, arguments: Sequence[str]) 
     return Run(str(tree), moments, cpu, processes.peaks())
 
 
-def _environment(servers: Servers, topic: str, tree: Path, noted: Path) -> dict[str, str]:
+def environment(servers: Servers, topic: str, tree: Path) -> dict[str, str]:
+    """Return the environment in which kbackup of the checkout `tree` backs `topic` up into a new archive."""
     archive = servers.new_archive()
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("KBACKUP_", "AWS_"))}
     s3 = {f"KBACKUP_S3_{name.upper()}": value for name, value in archive["s3"].items()}
     return {
         **plain,
         **s3,
-        "PYTHONPATH": os.pathsep.join([str(tree), str(_TRACED)]),
-        "BENCH_MOMENTS": str(noted),
+        "PYTHONPATH": str(tree),
         "KBACKUP_ARCHIVE": archive["store"],
         "KBACKUP_SOURCE_BOOTSTRAP_SERVERS": servers.broker.bootstrap,
         "KBACKUP_BACKUP_TOPICS": topic,
     }
+
+
+def _noting(tree: Path, noted: Path) -> dict[str, str]:
+    return {"PYTHONPATH": os.pathsep.join([str(tree), str(_TRACED)]), "BENCH_MOMENTS": str(noted)}
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -153,10 +157,10 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("more", nargs="*", help="after --: more of kbackup's arguments")
     options = parser.parse_args(arguments)
-    trees = [*(tree.resolve() for tree in options.against), _ROOT]
+    trees = [*(tree.resolve() for tree in options.against), ROOT]
     runs: list[Run] = []
     with Servers("minio") as servers:
-        topic = servers.fill(_SIZE, _RECORDS)
+        topic = servers.fill(SIZE, RECORDS)
         for tree in trees:
             measure(servers, topic, tree, options.more)  # brings files into the system's cache; not counted
         for _ in range(options.repeat):
