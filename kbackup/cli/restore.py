@@ -90,9 +90,6 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         return undo_settings(frame, dry_run)
     config, reporter = frame.config, frame.reporter
     options = config.restore
-    delta_import = _delta_import(frame) if options.from_delta else None
-    store = archive_store(frame) if delta_import is None else delta_import.staging
-    state = open_store(options.state, config.s3, config.encryption.key or "") if options.state else store
 
     def show_plan(plan: RestorePlan, warnings: list[str]) -> None:
         _show_plan(plan, warnings, dry_run, reporter)
@@ -101,12 +98,15 @@ def command(frame: Frame, dry_run: bool, undo: bool) -> int:
         show_settings(settings, reporter)
 
     spark_config = delta_config(config, options.from_delta)
-    at_once = delta_import is not None or not dry_run
-    show_connecting(frame, "target")
+    at_once = bool(options.from_delta) or not dry_run
     with (
         spark_session(spark_config, at_once=at_once, reporter=reporter) as session,
         ShownProgress(reporter) as shown,
     ):
+        delta_import = _delta_import(frame) if options.from_delta else None
+        store = archive_store(frame) if delta_import is None else delta_import.staging
+        state = open_store(options.state, config.s3, config.encryption.key or "") if options.state else store
+        show_connecting(frame, "target")
         from kbackup.jobs.restore.job import RestoreJob, restore  # while the JVM starts
         from kbackup.jobs.restore.report import count_restore
 

@@ -84,6 +84,11 @@ def outlet(connection: Connection, tuning: Mapping[str, Any], group: str) -> Out
         from kbackup.kafka.native.outlet import KernelOutlet
 
         return KernelOutlet(connection, tuning, group)
+    return message_outlet(connection, tuning, group)
+
+
+def message_outlet(connection: Connection, tuning: Mapping[str, Any], _group: str) -> Outlet:
+    """Return an outlet that loads no kernel: half a second less where no records are sent."""
     from kbackup.kafka.produce.message_outlet import MessageOutlet
 
     return MessageOutlet(connection, tuning)

@@ -18,6 +18,7 @@ from kbackup.jobs.check.steps import Steps
 from kbackup.jobs.metadata.read import sources_beside
 from kbackup.kafka.admin.cluster import Cluster, Topic
 from kbackup.kafka.consume.read import RangeReader
+from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.metadata.entities import source_name
 from kbackup.metadata.sources import Sources
@@ -176,7 +177,7 @@ def check_target(steps: Steps, target: Mapping[str, str], transactions: bool) ->
         steps.skip(_TARGET[1:], "restore.transactions is off")
         return
     with steps.trying(_TARGET[1]) as step:
-        producer = BlockProducer(target, name, layout.progress_group(name))
+        producer = BlockProducer(target, name, layout.progress_group(name), outlet=message_outlet)
         try:
             producer.start([TopicPartition(name, 0)])
         finally:

@@ -23,6 +23,7 @@ from kbackup.jobs.settings.plan import SettingsReport
 from kbackup.jobs.settings.restore import compare_settings
 from kbackup.kafka.admin.cluster import Cluster
 from kbackup.kafka.client.client import Properties
+from kbackup.kafka.kernel import message_outlet
 from kbackup.kafka.produce.produce import BlockProducer
 from kbackup.metrics.events import Listener, Phases
 from kbackup.spark.tasks import Spark
@@ -111,9 +112,8 @@ def _show(job: RestoreJob, prepared: Prepared, dry_run: bool) -> None:
 def _try_transactions(plan: RestorePlan, target: Properties) -> None:
     """Check that the target allows transactions, before anything is written."""
     if plan.transactions and plan.units:
-        producer = BlockProducer(
-            target, f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
-        )
+        txid, group = f"kbackup-{plan.restore_id}-preflight", layout.progress_group(plan.restore_id)
+        producer = BlockProducer(target, txid, group, outlet=message_outlet)
         try:
             producer.start([plan.units[0][0].tp])
         finally:

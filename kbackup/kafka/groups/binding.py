@@ -89,6 +89,8 @@ _Many = (c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)
 _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_opaque": (c_void_p, (c_void_p,)),
     "rd_kafka_brokers_add": (c_int, (c_void_p, c_char_p)),
+    "rd_kafka_metadata": (c_int, (c_void_p, c_int, c_void_p, POINTER(c_void_p), c_int)),
+    "rd_kafka_metadata_destroy": (None, (c_void_p,)),
     "rd_kafka_err2str": (c_char_p, (c_int,)),
     "rd_kafka_error_code": (c_int, (c_void_p,)),
     "rd_kafka_error_string": (c_char_p, (c_void_p,)),

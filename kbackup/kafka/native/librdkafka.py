@@ -106,8 +106,6 @@ _SIGNATURES: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "rd_kafka_header_get_all": (c_int, (c_void_p, c_size_t, c_void_p, c_void_p, c_void_p)),
     "rd_kafka_produceva": (c_void_p, (c_void_p, c_void_p, c_size_t)),
     "rd_kafka_outq_len": (c_int, (c_void_p,)),
-    "rd_kafka_metadata": (c_int, (c_void_p, c_int, c_void_p, c_void_p, c_int)),
-    "rd_kafka_metadata_destroy": (None, (c_void_p,)),
     "rd_kafka_flush": (c_int, (c_void_p, c_int)),
     "rd_kafka_purge": (c_int, (c_void_p, c_int)),
     "rd_kafka_fatal_error": (c_int, (c_void_p, c_char_p, c_size_t)),

@@ -20,7 +20,7 @@ from kbackup.kafka.native import produce as kernel
 from kbackup.kafka.native import transactions
 from kbackup.kafka.native.handle import Handle
 from kbackup.kafka.native.librdkafka import EVENT_DELIVERY, PRODUCER, error_of, lib, text
-from kbackup.kafka.produce.bootstrap import Bootstrap
+from kbackup.kafka.produce.bootstrap import Bootstrap, await_connection
 from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
 from kbackup.kafka.produce.runs import UNKNOWN, Runs, join, runs_of
 from kbackup.types import Bytes, Int64Array, RecordBlock, TopicPartition
@@ -75,6 +75,7 @@ class KernelOutlet:
         return int(self._state[kernel.MOVED])
 
     def init(self, timeout: float) -> None:
+        await_connection(self._handle.client, timeout)
         transactions.init(self._handle.client, timeout)
 
     def join(self, consumer: Consumer) -> None: ...

@@ -14,8 +14,6 @@ from kbackup.kafka.native.librdkafka import lib, taken
 from kbackup.kafka.produce.outlet import Progress
 from kbackup.types import TopicPartition
 
-_CONNECTION = 10.0  # s
-
 
 class _TopicPartition(ctypes.Structure):
     """`rd_kafka_topic_partition_t`."""
@@ -33,13 +31,7 @@ class _TopicPartition(ctypes.Structure):
 
 
 def init(client: int, timeout: float) -> None:
-    """Fence the id's earlier producer.
-
-    Waits for a connection first: librdkafka looks for a coordinator at once, and then every half a second.
-    """
-    metadata = ctypes.c_void_p()
-    if not lib.rd_kafka_metadata(client, False, None, ctypes.byref(metadata), _ms(min(timeout, _CONNECTION))):
-        lib.rd_kafka_metadata_destroy(metadata)
+    """Fence the id's earlier producer."""
     _check(lib.rd_kafka_init_transactions(client, _ms(timeout)))
 
 

@@ -1,4 +1,4 @@
-"""Bootstrap servers for a producer that has lost every broker.
+"""The connections of a producer: its first one, and those of a producer that has lost every broker.
 
 A broker that stops leaves itself out of its last answers for metadata. Where it is the only one, librdkafka then knows
 no broker at all, and asks nobody for one: a producer stood still until its messages and its abort had timed out.
@@ -6,10 +6,25 @@ no broker at all, and asks nobody for one: a producer stood still until its mess
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 
+from kbackup.kafka.groups.binding import lib
+
 _SILENCE = 10.0  # s
+_CONNECTION = 10.0  # s
+
+
+def await_connection(client: int, timeout: float) -> None:
+    """Wait until a broker answers, for up to 10 s or `timeout` (s).
+
+    A transactional producer looks for its coordinator at once, and without a connection half a second later again.
+    """
+    metadata = ctypes.c_void_p()
+    ms = int(min(timeout, _CONNECTION) * 1000)
+    if not lib.rd_kafka_metadata(client, False, None, ctypes.byref(metadata), ms):
+        lib.rd_kafka_metadata_destroy(metadata)
 
 
 class Bootstrap:

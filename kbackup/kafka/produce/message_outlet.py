@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as KafkaTopicPartition
 from kbackup.formats.record import decode
 from kbackup.kafka.client.client import Connection
 from kbackup.kafka.groups.binding import client_of, lib
-from kbackup.kafka.produce.bootstrap import Bootstrap
+from kbackup.kafka.produce.bootstrap import Bootstrap, await_connection
 from kbackup.kafka.produce.outlet import Progress, RefusedRecordError, Undelivered, cause
 from kbackup.kafka.produce.runs import UNKNOWN, Runs, runs_of
 from kbackup.types import Int64Array, RecordBlock, TopicPartition
@@ -65,6 +65,7 @@ class MessageOutlet:
         self.moved = 0
 
     def init(self, timeout: float) -> None:
+        await_connection(client_of(self._producer), timeout)
         self._producer.init_transactions(timeout)
 
     def join(self, consumer: Consumer) -> None:

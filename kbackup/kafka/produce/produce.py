@@ -9,7 +9,7 @@ the transaction that carries the records, so that it is true or absent, never ah
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,11 +32,8 @@ FENCED_RESTORE = (
     "let that one finish; this one wrote nothing more",
 )
 
-
 _FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 _TIMEOUT = 300.0  # s, for one transaction call
-
-
 _RETRY_HINT = "run the command again if the retries of the task fail too"
 _LAST_WORDS = 1.0  # s; the delivery report of an earlier record says why no more records are accepted
 _READ_BACK = 60.0  # s
@@ -46,7 +43,8 @@ class BlockProducer:
     """Sends record blocks. `transactional_id` None: idempotent, without transactions or progress. Close it after use.
 
     `largest` is the size of the largest record to come, in bytes: the queue has room for two of them. `fenced` is the
-    message and the hint for the case that another producer with the same id has taken over.
+    message and the hint for the case that another producer with the same id has taken over. `outlet` is
+    `kernel.message_outlet` for a producer that only starts.
     """
 
     def __init__(
@@ -56,6 +54,7 @@ class BlockProducer:
         progress_group: str,
         largest: int = 0,
         fenced: tuple[str, str] = FENCED_RESTORE,
+        outlet: Callable[[Connection, Mapping[str, Any], str], Outlet] = kernel.outlet,
     ) -> None:
         self._fenced = fenced
         self._connection = Connection(properties, "target")
@@ -66,7 +65,7 @@ class BlockProducer:
         if self._transactional:
             extra |= TRANSACTIONAL | {"transactional.id": transactional_id}
         self._group = progress_group
-        self._outlet: Outlet = kernel.outlet(self._connection, extra, progress_group)
+        self._outlet = outlet(self._connection, extra, progress_group)
         self._next: dict[TopicPartition, int | None] = {}
         self._open = self._given_up = False
         self._began = 0.0

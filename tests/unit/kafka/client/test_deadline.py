@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from kbackup.errors import ClusterError
-from kbackup.kafka import kernel
 from kbackup.kafka.client.deadline import in_time
 from kbackup.kafka.produce import produce
 from kbackup.kafka.produce.produce import BlockProducer, Progress
@@ -49,9 +49,9 @@ def test_a_producer_whose_progress_is_never_taken(
         def send_progress(self, *_: object) -> None:
             released.wait()
 
-    monkeypatch.setattr(kernel, "outlet", lambda *_: Deaf())
+    deaf: Any = Deaf()
     monkeypatch.setattr(produce, "OFFSETS_SECONDS", -9.9)
-    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group")
+    producer = BlockProducer({"bootstrap.servers": "nowhere:1"}, "id", "group", outlet=lambda *_: deaf)
     producer._open = True
     with pytest.raises(ClusterError, match="did not take the progress"):
         producer.commit({TopicPartition("t", 0): Progress(5, "note")})

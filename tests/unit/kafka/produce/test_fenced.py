@@ -9,7 +9,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kbackup.errors import ClusterError, FencedError
-from kbackup.kafka import kernel
 from kbackup.kafka.produce import produce
 from kbackup.kafka.produce.produce import BlockProducer, Progress
 from kbackup.types import TopicPartition
@@ -38,12 +37,10 @@ def test_a_transaction_that_ran_out_is_not_another_producers(
 ) -> None:
     clock = iter([1000.0, 1000.0 + took])
     outlet: Any = Fenced(code)
-    monkeypatch.setattr(kernel, "outlet", lambda *_: outlet)
     monkeypatch.setattr(produce, "in_time", lambda call, _: call() is None)
     monkeypatch.setattr(produce, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    producer = BlockProducer(
-        {"bootstrap.servers": "nowhere:1"}, "id", "group", fenced=("another one", "wait")
-    )
+    servers, fencing = {"bootstrap.servers": "nowhere:1"}, ("another one", "wait")
+    producer = BlockProducer(servers, "id", "group", fenced=fencing, outlet=lambda *_: outlet)
     with pytest.raises(ClusterError) as raised:
         producer.commit_alone({TopicPartition("t", 0): Progress(5, "note")})
     assert isinstance(raised.value, FencedError) is fenced
