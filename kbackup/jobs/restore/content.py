@@ -139,8 +139,10 @@ def plan_restore(options: Restore, content: Content, cluster_id: str) -> Restore
     """Plan a restore. Raise `UsageError` or `RefusedError` for names that match nothing, are not legal, or collide."""
     names = {t.name: target_name(t.name, options.map, options.map_regex) for t in content.topics}
     if not names:
+        times = {"--from-time": options.from_time, "--to-time": options.to_time}
+        given = " and ".join(f"{option} {time}" for option, time in times.items() if time)
         raise UsageError(
-            "no topic of the archive matches",
+            f"no selected topic has records with {given}" if given else "no topic of the archive matches",
             "run 'kbackup info' to see topics and the times of their records",
         )
     for unknown in sorted(set(options.map) - set(names)):

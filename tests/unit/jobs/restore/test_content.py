@@ -160,3 +160,20 @@ def test_lost_records_are_reported_missing_and_refused_when_strict() -> None:
         Restore(strict=True, restore_point=1),
     ):
         assert plan_of(store, options).damaged == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (Restore(to_time="1999-01-01T00:00:00Z"), "records with --to-time 1999-01-01T00:00:00Z"),
+        (
+            Restore(from_time="1998-01-01T00:00:00Z", to_time="1999-01-01T00:00:00Z"),
+            "records with --from-time 1998-01-01T00:00:00Z and --to-time 1999-01-01T00:00:00Z",
+        ),
+        (Restore(exclude_topics=("/.*/",)), "no topic of the archive matches"),
+    ],
+)
+def test_no_topics_are_refused_with_the_bounds_in_time(store: Store, options: Restore, message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan_of(store, options)
+    assert refused.value.message.endswith(message)
